@@ -1,0 +1,158 @@
+//! Configuration: what was typed is [`raw`], what it means is [`Config`], which cannot be wrong.
+//!
+//! Owns every default and every bound of the daemon. Reads no file and no clock: `load` gets the texts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use harness_protocol::time::Span;
+
+/// Everything that can be configured, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The tool lane: `[lane.tool]`.
+    pub tool_width: u32,
+    /// Providers by name: `[provider.NAME]`. `scripted` is always there.
+    pub providers: BTreeMap<Arc<str>, Provider>,
+    /// Shares by name: `[share.NAME]`. `default` is always there.
+    pub shares: BTreeMap<Arc<str>, Share>,
+    /// What a submit leaves out: `[run]`.
+    pub run: RunDefaults,
+    /// The shell tool: `[tool.shell]`.
+    pub shell: Shell,
+    /// Bounds: `[limits]`.
+    pub limits: Bounds,
+    /// The control socket: `[control]`.
+    pub control: Control,
+}
+
+/// A provider.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Provider {
+    /// How it is spoken to.
+    pub dialect: Dialect,
+    /// Inferences at once.
+    pub width: u32,
+}
+
+/// Dialects that this version speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Turns from a file.
+    Scripted,
+}
+
+/// A share of the lanes' capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Grants in proportion to the others'; at least 1.
+    pub weight: u32,
+    /// Most permits at once.
+    pub max: Option<u32>,
+}
+
+/// What a submit leaves out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunDefaults {
+    /// Provider.
+    pub provider: Arc<str>,
+    /// Model.
+    pub model: Option<Arc<str>>,
+    /// Inferences.
+    pub max_steps: u32,
+}
+
+/// The shell tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shell {
+    /// Time limit of a call that names none.
+    pub timeout: Span,
+    /// Bytes of each stream that an envelope keeps.
+    pub envelope_bytes: u32,
+    /// Bytes of each stream that are kept on disk.
+    pub output_bytes: u64,
+}
+
+/// Bounds. At each the caller gets a clear answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// Runs that have not ended.
+    pub live_runs: u32,
+    /// Finished runs that stay in memory.
+    pub finished_runs: u32,
+    /// Children of one run.
+    pub children: u32,
+    /// Depth of a tree of runs; a run without a parent has depth 1.
+    pub depth: u32,
+    /// Calls of one step.
+    pub calls_per_step: u32,
+    /// Bytes of a prompt, a message or an answer.
+    pub text_bytes: u32,
+    /// Requests that wait for the driver.
+    pub inbox: u32,
+    /// Connections at once.
+    pub connections: u32,
+    /// Requests of one connection without a reply.
+    pub requests_per_connection: u32,
+    /// Subscriptions of one connection.
+    pub subscriptions_per_connection: u32,
+    /// Events that stay in memory for subscribers.
+    pub events: u32,
+}
+
+/// The control socket.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Control {
+    /// A group that may connect beside the owner.
+    pub group: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let scripted = Provider {
+            dialect: Dialect::Scripted,
+            width: 64,
+        };
+        Self {
+            tool_width: 8,
+            providers: BTreeMap::from([("scripted".into(), scripted)]),
+            shares: BTreeMap::from([(
+                "default".into(),
+                Share {
+                    weight: 1,
+                    max: None,
+                },
+            )]),
+            run: RunDefaults {
+                provider: "scripted".into(),
+                model: None,
+                max_steps: 100,
+            },
+            shell: Shell {
+                timeout: Span::from_secs(120),
+                envelope_bytes: 32 * 1024,
+                output_bytes: 64 * 1024 * 1024,
+            },
+            limits: Bounds::default(),
+            control: Control::default(),
+        }
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            live_runs: 100_000,
+            finished_runs: 20_000,
+            children: 1_000,
+            depth: 8,
+            calls_per_step: 128,
+            text_bytes: 7 * 1024 * 1024,
+            inbox: 4_096,
+            connections: 1_024,
+            requests_per_connection: 1_024,
+            subscriptions_per_connection: 16,
+            events: 200_000,
+        }
+    }
+}

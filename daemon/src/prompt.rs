@@ -1,0 +1,255 @@
+//! The neutral conversation between a run and its model: transcript in, prompt out; what a model answers; how it may fail.
+//!
+//! Pure. Owns the rules that every prompt keeps; dialects translate it, and never see a transcript.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use harness_protocol::id::CallId;
+use harness_protocol::run::{CallRequest, CallResult, Entry, Usage};
+use harness_protocol::time::Span;
+
+/// What a model is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prompt {
+    /// Messages; the roles alternate, beginning and ending with the user's.
+    pub messages: Vec<Message>,
+}
+
+/// One message of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// Results of the calls before it, and what a person said, in this order.
+    User {
+        /// One for each call of the message before, in the order of the calls.
+        results: Vec<Arc<CallResult>>,
+        /// What a person said.
+        texts: Vec<Arc<str>>,
+    },
+    /// What the model said.
+    Assistant {
+        /// Its text.
+        text: Arc<str>,
+        /// Its calls.
+        calls: Vec<CallRequest>,
+    },
+}
+
+impl Prompt {
+    /// The prompt for a transcript.
+    pub fn from_transcript(entries: &[Entry]) -> Self {
+        let mut messages: Vec<Message> = Vec::new();
+        for entry in entries {
+            match entry {
+                Entry::Assistant { text, calls } => {
+                    messages.push(Message::Assistant {
+                        text: text.clone(),
+                        calls: calls.clone(),
+                    });
+                }
+                Entry::User { text } => user(&mut messages).1.push(text.clone()),
+                Entry::Result { result } => user(&mut messages).0.push(result.clone()),
+            }
+        }
+        if !matches!(messages.last(), Some(Message::User { .. })) {
+            user(&mut messages);
+        }
+        Self { messages }
+    }
+
+    /// Checks that roles alternate and that each call has exactly one result, right after it.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn check(&self) -> Result<(), PromptFault> {
+        let mut open: Vec<CallId> = Vec::new();
+        for (index, message) in self.messages.iter().enumerate() {
+            match message {
+                Message::User { results, .. } if index % 2 == 0 => {
+                    let mut seen = BTreeSet::new();
+                    for result in results {
+                        if !open.contains(&result.call) {
+                            return Err(PromptFault::ResultWithoutCall(result.call));
+                        }
+                        if !seen.insert(result.call) {
+                            return Err(PromptFault::SecondResult(result.call));
+                        }
+                    }
+                    if let Some(call) = open.iter().find(|call| !seen.contains(call)) {
+                        return Err(PromptFault::NoResult(*call));
+                    }
+                    open.clear();
+                }
+                Message::Assistant { calls, .. } if index % 2 == 1 => {
+                    open.extend(calls.iter().map(|call| call.call));
+                }
+                _ => return Err(PromptFault::Roles(index)),
+            }
+        }
+        match self.messages.last() {
+            Some(Message::User { .. }) => Ok(()),
+            _ => Err(PromptFault::Roles(self.messages.len())),
+        }
+    }
+
+    /// Answers of the model so far.
+    pub fn answers(&self) -> usize {
+        self.messages.len() / 2
+    }
+}
+
+fn user(messages: &mut Vec<Message>) -> (&mut Vec<Arc<CallResult>>, &mut Vec<Arc<str>>) {
+    if !matches!(messages.last(), Some(Message::User { .. })) {
+        messages.push(Message::User {
+            results: Vec::new(),
+            texts: Vec::new(),
+        });
+    }
+    match messages.last_mut() {
+        Some(Message::User { results, texts }) => (results, texts),
+        _ => unreachable!("a user message was just pushed"),
+    }
+}
+
+/// A rule of prompts that does not hold. It is a fault of ours, never of the model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PromptFault {
+    /// Roles do not alternate.
+    #[error("message {0} of the prompt has the wrong role")]
+    Roles(usize),
+    /// A call without its result.
+    #[error("call {0} has no result in the prompt")]
+    NoResult(CallId),
+    /// A result that belongs to no call of the message before.
+    #[error("the result of call {0} in the prompt has no call")]
+    ResultWithoutCall(CallId),
+    /// Two results for one call.
+    #[error("call {0} has a second result in the prompt")]
+    SecondResult(CallId),
+}
+
+/// What a model answered, whole.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Completion {
+    /// Its text.
+    pub text: String,
+    /// The calls that it asks for, in order.
+    pub calls: Vec<RequestedCall>,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// A call as the model asked for it, before it has an id of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestedCall {
+    /// The tool, by name.
+    pub tool: String,
+    /// The arguments, as JSON text.
+    pub args: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct InferenceError {
+    /// What may be done about it.
+    pub class: ErrorClass,
+    /// For people.
+    pub message: String,
+}
+
+/// What may be done about a failed inference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// Ask again, after a while of one's own choosing.
+    Retry,
+    /// Ask again, not before this long.
+    RetryAfter(Span),
+    /// Asking again is of no use.
+    Never,
+    /// The credentials were refused.
+    Credentials,
+    /// The prompt is too long for the model.
+    ContextTooLong,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: u64) -> CallRequest {
+        CallRequest {
+            call: CallId::from_u64(id),
+            tool: "shell".into(),
+            args: "{}".into(),
+        }
+    }
+
+    fn result(id: u64) -> Entry {
+        Entry::Result {
+            result: Arc::new(CallResult::plain(
+                CallId::from_u64(id),
+                "shell".into(),
+                "ok",
+                false,
+            )),
+        }
+    }
+
+    fn said(calls: Vec<CallRequest>) -> Entry {
+        Entry::Assistant {
+            text: "hm".into(),
+            calls,
+        }
+    }
+
+    fn check(entries: &[Entry]) -> Result<(), PromptFault> {
+        Prompt::from_transcript(entries).check()
+    }
+
+    #[test]
+    fn an_empty_transcript_and_a_plain_exchange_are_prompts() {
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(
+            check(&[
+                Entry::User { text: "hi".into() },
+                said(vec![call(1), call(2)]),
+                result(1),
+                result(2)
+            ]),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_message_between_results_belongs_to_the_same_user_turn() {
+        let entries = [
+            said(vec![call(1)]),
+            Entry::User {
+                text: "also".into(),
+            },
+            result(1),
+        ];
+        let entries: Vec<_> = std::iter::once(Entry::User { text: "hi".into() })
+            .chain(entries)
+            .collect();
+        assert_eq!(check(&entries), Ok(()));
+    }
+
+    #[test]
+    fn a_call_has_exactly_one_result_and_a_result_has_a_call() {
+        let hi = Entry::User { text: "hi".into() };
+        assert_eq!(
+            check(&[hi.clone(), said(vec![call(1)])]),
+            Err(PromptFault::NoResult(CallId::from_u64(1)))
+        );
+        assert_eq!(
+            check(&[hi.clone(), said(vec![call(1)]), result(1), result(1)]),
+            Err(PromptFault::SecondResult(CallId::from_u64(1)))
+        );
+        assert_eq!(
+            check(&[hi, result(7)]),
+            Err(PromptFault::ResultWithoutCall(CallId::from_u64(7)))
+        );
+    }
+}

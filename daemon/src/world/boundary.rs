@@ -1,0 +1,295 @@
+//! What goes into the world and what comes out of it. Nothing else of the world is seen from above.
+
+use std::sync::Arc;
+
+use harness_protocol::id::{CallId, ReliefId, RunId};
+use harness_protocol::lane::LaneChanged;
+use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
+use harness_protocol::run::CallResult;
+use harness_protocol::script::Script;
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::{Span, Timestamp};
+
+use crate::prompt::{Completion, InferenceError, Prompt};
+
+/// The time of a step, read once by the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Wall clock. May jump.
+    pub wall: Timestamp,
+    /// Time since the daemon started. Never jumps.
+    pub mono: Span,
+}
+
+/// Everything that can wake the world.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// Somebody wants something.
+    Command {
+        /// By which the answer finds its way back.
+        reply: ReplyId,
+        /// Who.
+        caller: Caller,
+        /// What.
+        command: Command,
+    },
+    /// A job ended.
+    Outcome {
+        /// Which.
+        job: JobId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A job that executes wants something of its lane.
+    Ask {
+        /// Which.
+        job: JobId,
+        /// What.
+        ask: Ask,
+    },
+}
+
+/// Number of a request that waits for its answer; made by the driver, opaque here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyId(pub u64);
+
+/// Who sent a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User id of the peer.
+    pub uid: u32,
+    /// The run that the peer descends from. Such a caller may submit children of that run, and nothing else.
+    pub run: Option<RunId>,
+}
+
+/// What can be asked of the world. Reading is not among it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Queue a run.
+    Submit {
+        /// Its specification.
+        spec: Arc<RunSpec>,
+        /// Key by which the submit can be repeated.
+        idempotency_key: Option<Arc<str>>,
+    },
+    /// Run a finished one's specification again.
+    Retry {
+        /// Which.
+        run: String,
+    },
+    /// Tell a run something; a finished one goes on as a new run.
+    Message {
+        /// Which.
+        run: String,
+        /// What.
+        text: Arc<str>,
+    },
+    /// End runs and what is below them.
+    Cancel {
+        /// Which.
+        select: Selector,
+        /// Without grace.
+        force: bool,
+    },
+    /// Pause runs.
+    Pause(Selector),
+    /// Let paused runs go on.
+    Resume(Selector),
+    /// Forget finished runs.
+    Prune {
+        /// Which.
+        select: Selector,
+        /// Only say which.
+        dry_run: bool,
+    },
+    /// Settle an interaction.
+    Answer {
+        /// By id, unique prefix, or the run that waits.
+        interaction: String,
+        /// The answer.
+        answer: Arc<str>,
+    },
+    /// Change a lane.
+    Lane {
+        /// Which; `None` is the tool lane.
+        lane: Option<Arc<str>>,
+        /// How.
+        change: LaneChange,
+    },
+    /// Start nothing new, or do so again.
+    Drain(bool),
+    /// The configuration was read again: widths by lane.
+    Reconfigure(Vec<(Arc<str>, u32)>),
+}
+
+/// Changes of a lane's capacity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LaneChange {
+    /// Add permits, for good or for a while.
+    Relieve {
+        /// How many.
+        by: u32,
+        /// For how long.
+        during: Option<Span>,
+    },
+    /// Take a relief back.
+    Undo(ReliefId),
+    /// Set the width.
+    Resize(u32),
+    /// Stop granting.
+    Pause,
+    /// Grant again.
+    Resume,
+}
+
+/// What a job may ask of its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// It waits with no time bound; its permit is of no use to it.
+    OffLane,
+    /// It has done waiting and stands still until the world says [`Effect::GoOn`].
+    Return,
+}
+
+/// A job: one call of a run, or one attempt at an inference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId {
+    /// The run.
+    pub run: RunId,
+    /// The work.
+    pub work: Work,
+}
+
+/// What a job works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// A call.
+    Call(CallId),
+    /// An inference.
+    Inference {
+        /// Step, from 1.
+        step: u32,
+        /// Attempt, from 1.
+        attempt: u32,
+    },
+}
+
+/// How a job ended. Each job ends exactly once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// A call has its result, be it a failure, a time limit or a cancel.
+    Call(Arc<CallResult>),
+    /// The model answered, or did not.
+    Inference(Result<Completion, InferenceError>),
+    /// The job's code panicked.
+    Panicked(String),
+    /// Whoever executed it is gone, and its end was not seen.
+    Lost,
+}
+
+/// What the driver does once the events of a step are in the journal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Start a job.
+    Start(Job),
+    /// End a job; it still has its one outcome.
+    Cancel {
+        /// Which.
+        job: JobId,
+        /// Without grace.
+        force: bool,
+    },
+    /// A job that was off its lane has its permit again.
+    GoOn(JobId),
+    /// Answer a request.
+    Reply {
+        /// Which.
+        to: ReplyId,
+        /// With what.
+        reply: Result<Reply, RpcError>,
+        /// The events of this step must be on disk before it is sent.
+        synced: bool,
+    },
+    /// A run ended: nothing of it may be left.
+    Release(RunId),
+}
+
+/// A job as handed out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Task {
+    /// Executes a call.
+    Call(CallTask),
+    /// Asks a model.
+    Inference(InferenceTask),
+}
+
+/// A call to execute.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallTask {
+    /// The tool, by name.
+    pub tool: Arc<str>,
+    /// Arguments, as JSON text.
+    pub args: Arc<str>,
+    /// What the run was asked to be: working directory, environment.
+    pub spec: Arc<RunSpec>,
+}
+
+/// An inference to make.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InferenceTask {
+    /// The provider, by its configured name.
+    pub provider: Arc<str>,
+    /// The model.
+    pub model: Option<Arc<str>>,
+    /// The script, for the scripted provider.
+    pub script: Option<Arc<Script>>,
+    /// The prompt.
+    pub prompt: Prompt,
+}
+
+/// Answers to commands.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// To submit, retry and message.
+    Submitted(Submitted),
+    /// To what changes runs.
+    Changed(Changed),
+    /// To an answer.
+    Answered(Answered),
+    /// To a change of a lane.
+    Lane(LaneChanged),
+    /// Nothing to say.
+    Done,
+}
+
+/// What the world must know of the tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolKind {
+    /// A transition of the world: needs no permit, has no job.
+    World(WorldTool),
+    /// A job.
+    Job {
+        /// Neighbours of this kind may execute together.
+        parallel_safe: bool,
+    },
+}
+
+/// Tools that are transitions of the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorldTool {
+    /// Asks a person.
+    AskUser,
+    /// Spawns a child.
+    SpawnAgent,
+    /// Waits for runs of the same tree.
+    WaitForAgent,
+}

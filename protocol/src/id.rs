@@ -1,0 +1,225 @@
+//! Ids: 64 bits, shown in lower-case Crockford base32, thirteen characters. A unique prefix names a run.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// Characters of a whole id: one of four bits, twelve of five.
+pub const ID_CHARS: usize = 13;
+
+/// Why a text is no id, or no prefix of one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Not between one and thirteen characters, or not exactly thirteen where a whole id is wanted.
+    #[error("an id has 13 characters, a prefix of one 1 to 13")]
+    Length,
+    /// A character outside Crockford's alphabet.
+    #[error("ids are written in the characters 0-9 and a-z without i, l, o and u")]
+    Character,
+    /// More than 64 bits.
+    #[error("that id is out of range")]
+    Range,
+}
+
+fn digit(byte: u8) -> Option<u64> {
+    let lower = byte.to_ascii_lowercase();
+    let lower = match lower {
+        b'i' | b'l' => b'1',
+        b'o' => b'0',
+        other => other,
+    };
+    ALPHABET.iter().position(|&c| c == lower).map(|p| p as u64)
+}
+
+fn encode(value: u64) -> [u8; ID_CHARS] {
+    let mut text = [0; ID_CHARS];
+    let mut rest = value;
+    for slot in text.iter_mut().rev() {
+        *slot = ALPHABET[(rest & 31) as usize];
+        rest >>= 5;
+    }
+    text
+}
+
+/// A prefix of an id: the ids that begin with it are a range of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdPrefix {
+    low: u64,
+    high: u64,
+}
+
+impl IdPrefix {
+    /// The numbers of all ids with this prefix.
+    pub fn range(self) -> RangeInclusive<u64> {
+        self.low..=self.high
+    }
+
+    /// Whether the prefix is a whole id.
+    pub fn is_whole(self) -> bool {
+        self.low == self.high
+    }
+}
+
+impl FromStr for IdPrefix {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        if text.is_empty() || text.len() > ID_CHARS {
+            return Err(IdError::Length);
+        }
+        let mut value = 0u64;
+        for (index, byte) in text.bytes().enumerate() {
+            let digit = digit(byte).ok_or(IdError::Character)?;
+            if index == 0 && digit > 15 {
+                return Err(IdError::Range);
+            }
+            value = (value << 5) | digit;
+        }
+        let missing_bits = 5 * (ID_CHARS - text.len());
+        let low = if missing_bits >= 64 {
+            0
+        } else {
+            value << missing_bits
+        };
+        let span = if missing_bits >= 64 {
+            u64::MAX
+        } else {
+            (1u64 << missing_bits) - 1
+        };
+        Ok(Self {
+            low,
+            high: low | span,
+        })
+    }
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The id with this number.
+            pub const fn from_u64(value: u64) -> Self { Self(value) }
+            /// The number behind the text.
+            pub const fn as_u64(self) -> u64 { self.0 }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let text = encode(self.0);
+                f.pad(str::from_utf8(&text).unwrap_or_default())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                let prefix: IdPrefix = text.parse()?;
+                if prefix.is_whole() { Ok(Self(prefix.low)) } else { Err(IdError::Length) }
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl de::Visitor<'_> for Visitor {
+                    type Value = $name;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str("an id") }
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$name, E> { text.parse().map_err(E::custom) }
+                }
+                deserializer.deserialize_str(Visitor)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// One agent run.
+    RunId;
+    /// One tool call of a step. Never the id that a provider gave to it.
+    CallId;
+    /// An approval or a question that a person settles.
+    InteractionId;
+    /// One widening of a lane, by which it can be undone.
+    ReliefId;
+}
+
+/// Number of an event: 1 is the first, each next one is greater by one. 0 is before the first.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The number after this one.
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Number of a subscription, unique on its connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SubscriptionId(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_id_has_thirteen_lower_case_characters() {
+        assert_eq!(RunId::from_u64(0).to_string(), "0000000000000");
+        assert_eq!(RunId::from_u64(u64::MAX).to_string(), "fzzzzzzzzzzzz");
+    }
+
+    #[test]
+    fn letters_that_look_like_digits_are_read_as_digits() {
+        assert_eq!("oooooooooooiL".parse::<RunId>(), Ok(RunId::from_u64(33)));
+        assert_eq!("u".parse::<IdPrefix>(), Err(IdError::Character));
+        assert_eq!("gzzzzzzzzzzzz".parse::<RunId>(), Err(IdError::Range));
+        assert_eq!("".parse::<IdPrefix>(), Err(IdError::Length));
+    }
+
+    proptest! {
+        #[test]
+        fn every_prefix_of_an_id_holds_it(value: u64, chars in 1usize..=ID_CHARS) {
+            let text = RunId::from_u64(value).to_string();
+            prop_assert_eq!(text.parse::<RunId>(), Ok(RunId::from_u64(value)));
+            let prefix: IdPrefix = text[..chars].parse().unwrap();
+            prop_assert!(prefix.range().contains(&value));
+            let first = RunId::from_u64(*prefix.range().start()).to_string();
+            let last = RunId::from_u64(*prefix.range().end()).to_string();
+            prop_assert_eq!(&first[..chars], &text[..chars]);
+            prop_assert_eq!(&last[..chars], &text[..chars]);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,20}") {
+            let _ = text.parse::<IdPrefix>();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What a lane reports.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CallId, ReliefId, RunId};
+use crate::time::{Span, Timestamp};
+
+/// The `schema` of a lane object.
+pub const LANE_SCHEMA: &str = "harness.lane/1";
+
+/// State of one lane at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Always [`LANE_SCHEMA`].
+    pub schema: String,
+    /// `tool`, or the name of a provider.
+    pub name: Arc<str>,
+    /// Permits in all: as configured or resized, and what reliefs add.
+    pub width: u32,
+    /// Width by configuration.
+    pub configured_width: u32,
+    /// Tickets that wait for their first permit.
+    pub queued: u32,
+    /// Tickets that hold a permit.
+    pub busy: u32,
+    /// Tickets that wait without a permit for something with no time bound.
+    pub parked: u32,
+    /// Tickets that have done waiting and want a permit again.
+    pub resuming: u32,
+    /// Permits in use. More than `width` only while a narrowed lane runs down.
+    pub permits: u32,
+    /// No permit is free, and something is queued or resuming.
+    pub saturated: bool,
+    /// Since when it has been saturated.
+    pub saturated_since: Option<Timestamp>,
+    /// What holds grants back now.
+    pub limiter: Limiter,
+    /// Whether granting is paused.
+    pub paused: bool,
+    /// Reliefs in force.
+    pub reliefs: Vec<ReliefView>,
+    /// Share of time saturated over 1, 5 and 15 minutes, between 0 and 1.
+    pub saturation: [f64; 3],
+    /// How long tickets waited for their first permit, over the last 15 to 30 minutes.
+    pub queue_wait: QueueWait,
+    /// How long the oldest ticket in the queue has waited.
+    pub oldest_queued_seconds: Option<Span>,
+    /// Grants since the daemon started or the lane was made.
+    pub granted_total: u64,
+    /// By share, those with a ticket.
+    pub shares: Vec<ShareReport>,
+    /// Who holds permits now, longest first; at most 100 of them.
+    pub holders: Vec<Holder>,
+}
+
+/// What holds grants back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limiter {
+    /// Nothing: whoever comes is served.
+    None,
+    /// The width.
+    Width,
+    /// The bounds of the shares that have something queued.
+    Share,
+    /// The provider's rate limit.
+    RateLimit,
+    /// The provider refused the credentials.
+    Credentials,
+    /// The journal cannot commit.
+    Storage,
+    /// Somebody paused the lane, or the daemon drains.
+    Paused,
+}
+
+impl Limiter {
+    /// The word for it, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Width => "width",
+            Self::Share => "share",
+            Self::RateLimit => "rate-limit",
+            Self::Credentials => "credentials",
+            Self::Storage => "storage",
+            Self::Paused => "paused",
+        }
+    }
+}
+
+/// A relief in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReliefView {
+    /// By which it can be undone.
+    pub id: ReliefId,
+    /// Permits that it adds.
+    pub by: u32,
+    /// When it began.
+    pub since: Timestamp,
+    /// When it ends by itself; `None` is for good.
+    pub until: Option<Timestamp>,
+}
+
+/// How long tickets waited in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct QueueWait {
+    /// Tickets counted.
+    pub count: u64,
+    /// Half of them waited no longer.
+    pub p50_seconds: Span,
+    /// 95 of 100.
+    pub p95_seconds: Span,
+    /// 99 of 100.
+    pub p99_seconds: Span,
+    /// None waited longer.
+    pub max_seconds: Span,
+}
+
+/// The part of one share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareReport {
+    /// Name.
+    pub share: Arc<str>,
+    /// Weight.
+    pub weight: u32,
+    /// Most permits at once, where that is bounded.
+    pub max: Option<u32>,
+    /// Queued tickets.
+    pub queued: u32,
+    /// Tickets that hold a permit.
+    pub busy: u32,
+    /// Parked tickets.
+    pub parked: u32,
+    /// Resuming tickets.
+    pub resuming: u32,
+    /// Permits in use.
+    pub permits: u32,
+}
+
+/// Somebody who holds a permit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The run.
+    pub run: RunId,
+    /// Its name.
+    pub run_name: Option<Arc<str>>,
+    /// The call; `None` for an inference.
+    pub call: Option<CallId>,
+    /// The tool, or the provider.
+    pub tool: Arc<str>,
+    /// What it executes, shortened to one line.
+    pub command: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Answer to a change of capacity: what was and what is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneChanged {
+    /// The lane.
+    pub lane: Arc<str>,
+    /// Width before.
+    pub width_before: u32,
+    /// Width now.
+    pub width: u32,
+    /// The relief that was made or undone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relief: Option<ReliefId>,
+    /// What else there is to know: a width of 0 taken as 1, a relief of 0 that did nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}

@@ -1,0 +1,25 @@
+//! The words that `harnessd` and its clients share.
+//!
+//! This crate owns the wire: ids, run specifications, requests and replies, events, lane reports, the text of a finished
+//! call, and the framing of newline-delimited JSON. It performs no I/O, reads no clock and starts nothing.
+#![forbid(unsafe_code)]
+
+pub mod envelope;
+pub mod event;
+pub mod framing;
+pub mod id;
+pub mod lane;
+mod params;
+pub mod paths;
+pub mod rpc;
+pub mod run;
+pub mod script;
+pub mod spec;
+pub mod time;
+
+/// Version of the control protocol. Peers of the same major work together.
+pub const PROTOCOL_MAJOR: u32 = 1;
+/// Minor version: grows when something is added that older peers may ignore.
+pub const PROTOCOL_MINOR: u32 = 0;
+/// Upper bound of one frame on the control socket, in bytes, newline excluded.
+pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;

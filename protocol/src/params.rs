@@ -1,0 +1,478 @@
+//! Parameters and replies of the methods of the control protocol. Reached through [`crate::rpc`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
+use crate::lane::LaneReport;
+use crate::run::{Entry, InteractionView, RunState, RunView};
+use crate::spec::RunSpec;
+use crate::time::{Span, Timestamp};
+
+/// No parameters, or nothing to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Empty {}
+
+/// Parameters of `daemon.hello`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HelloParams {
+    /// Protocol major of the caller.
+    pub protocol_major: u32,
+    /// Protocol minor of the caller.
+    #[serde(default)]
+    pub protocol_minor: u32,
+    /// Program and version of the caller, for the log.
+    #[serde(default)]
+    pub client: Option<String>,
+}
+
+/// Reply to `daemon.hello`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version of the daemon.
+    pub version: String,
+    /// Protocol major.
+    pub protocol_major: u32,
+    /// Protocol minor.
+    pub protocol_minor: u32,
+    /// Largest frame, in bytes.
+    pub max_frame_bytes: u64,
+}
+
+/// Reply to `daemon.status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatusReply {
+    /// Always `harness.status/1`.
+    pub schema: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Protocol, `major.minor`.
+    pub protocol: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it began to serve.
+    pub started_at: Timestamp,
+    /// `serving`, `draining` or `held`.
+    pub health: Health,
+    /// Why it is held, when it is.
+    pub held: Option<String>,
+    /// Socket that it serves.
+    pub socket: String,
+    /// Directory with its state.
+    pub state_dir: String,
+    /// Whether systemd owns the socket.
+    pub socket_activated: bool,
+    /// Runs by state.
+    pub runs: BTreeMap<RunState, u32>,
+    /// Open interactions.
+    pub pending: u32,
+    /// Calls and inferences that execute now.
+    pub executing: u32,
+    /// Number of the last event.
+    pub last_seq: Seq,
+    /// Connections now.
+    pub connections: u32,
+    /// Resident memory of the daemon, in bytes, where it can be read.
+    pub rss_bytes: Option<u64>,
+    /// Open descriptors of the daemon, where they can be counted.
+    pub open_files: Option<u32>,
+}
+
+/// How the daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// All is well.
+    Serving,
+    /// It starts nothing new.
+    Draining,
+    /// The journal cannot commit.
+    Held,
+}
+
+/// Parameters of `daemon.drain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainParams {
+    /// Reply at the latest after this long, even if something still executes. Without it, wait as long as it takes.
+    #[serde(default)]
+    pub timeout_seconds: Option<Span>,
+}
+
+/// Reply to `daemon.drain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReply {
+    /// Calls and inferences that still execute.
+    pub executing: u32,
+}
+
+/// Reply to `daemon.reload`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReply {
+    /// The file that was read, if there is one.
+    pub config: Option<String>,
+    /// What changed, in words.
+    pub changes: Vec<String>,
+}
+
+/// Parameters of `run.submit`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitParams {
+    /// What to run.
+    pub spec: RunSpec,
+    /// The same key and the same specification give the same run; another specification is a `conflict`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<Arc<str>>,
+}
+
+/// Reply to `run.submit` and its kin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitted {
+    /// The run.
+    pub id: RunId,
+    /// Number of the event that made it: subscribing from here misses nothing of it.
+    pub seq: Seq,
+    /// The run was there already, under the same key.
+    #[serde(default)]
+    pub existing: bool,
+}
+
+/// Which runs. What is given must all hold; `runs` names them by id, unique prefix of an id, name, or `@last`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Selector {
+    /// By id, unique prefix, name or `@last`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
+    /// By labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// By state: one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<RunState>,
+    /// Every run. Without it, an empty selector selects nothing that changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+/// Parameters of `run.list`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListParams {
+    /// Which; an empty one lists all.
+    #[serde(default)]
+    pub select: Selector,
+    /// Only the tree under this run.
+    #[serde(default)]
+    pub root: Option<String>,
+    /// At most this many; 100 where left out, 1,000 at most.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(default)]
+    pub cursor: Option<u64>,
+}
+
+/// Reply to `run.list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunPage {
+    /// The runs.
+    pub runs: Vec<RunView>,
+    /// Where the next page begins; `None` at the end.
+    pub cursor: Option<u64>,
+}
+
+/// Parameters of `run.show`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowParams {
+    /// By id, unique prefix, name or `@last`.
+    pub run: String,
+    /// With its transcript.
+    #[serde(default)]
+    pub transcript: bool,
+    /// At most this many entries; 1,000 where left out. A page also ends at 4 MiB.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(default)]
+    pub cursor: Option<u64>,
+}
+
+/// Reply to `run.show`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The run.
+    pub run: RunView,
+    /// A page of its transcript.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transcript: Vec<Entry>,
+    /// Where the next page begins; `None` at the end.
+    #[serde(default)]
+    pub cursor: Option<u64>,
+}
+
+/// Parameters of `run.wait`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitParams {
+    /// By id, unique prefix, name or `@last`.
+    pub run: String,
+    /// Any of these states; any terminal one where left out.
+    #[serde(default, rename = "for")]
+    pub states: Vec<RunState>,
+    /// Reply at the latest after this long.
+    #[serde(default)]
+    pub timeout_seconds: Option<Span>,
+}
+
+/// Reply to `run.wait`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitReply {
+    /// The run, as it is now.
+    pub run: RunView,
+    /// Whether the state was reached; otherwise the time was up, or the run ended without reaching it.
+    pub reached: bool,
+}
+
+/// Parameters of `run.output`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputParams {
+    /// By id, unique prefix, name or `@last`.
+    pub run: String,
+    /// The call.
+    pub call: CallId,
+    /// `stdout` or `stderr`.
+    pub stream: OutputStream,
+    /// First byte. With a negative number, counted from the end.
+    #[serde(default)]
+    pub offset: i64,
+    /// At most this many bytes; 1 MiB where left out, 4 MiB at most.
+    #[serde(default)]
+    pub limit: Option<u32>,
+}
+
+/// Output streams of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Reply to `run.output`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputReply {
+    /// Where the bytes begin.
+    pub offset: u64,
+    /// The bytes, in base64.
+    #[serde(with = "base64_bytes")]
+    pub bytes: Vec<u8>,
+    /// Bytes of the stream in all, so far.
+    pub total: u64,
+    /// Whether more can come.
+    pub live: bool,
+}
+
+mod base64_bytes {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
+        STANDARD
+            .decode(String::deserialize(deserializer)?)
+            .map_err(de::Error::custom)
+    }
+}
+
+/// Parameters of `run.cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelParams {
+    /// Which.
+    pub select: Selector,
+    /// Kill at once instead of asking first.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Parameters of `run.pause` and `run.resume`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelectParams {
+    /// Which.
+    pub select: Selector,
+}
+
+/// Reply of what changes runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Changed {
+    /// The runs that it changed, those below them included.
+    pub runs: Vec<RunId>,
+    /// Selected runs for which there was nothing to do, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<Unchanged>,
+}
+
+/// A run for which there was nothing to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchanged {
+    /// The run.
+    pub run: RunId,
+    /// Why.
+    pub why: String,
+}
+
+/// Parameters of `run.retry`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetryParams {
+    /// The finished run.
+    pub run: String,
+}
+
+/// Parameters of `run.message`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageParams {
+    /// The run.
+    pub run: String,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+/// Parameters of `run.prune`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PruneParams {
+    /// Which finished runs.
+    pub select: Selector,
+    /// Only say which.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Reply to `interaction.list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Interactions {
+    /// The open ones, oldest first; at most 1,000.
+    pub interactions: Vec<InteractionView>,
+    /// How many are open in all.
+    pub total: u32,
+}
+
+/// Parameters of `interaction.answer`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerParams {
+    /// The interaction by id or unique prefix, or the run that waits, if it waits for one only.
+    pub interaction: String,
+    /// The answer.
+    pub answer: Arc<str>,
+}
+
+/// Reply to `interaction.answer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// The interaction.
+    pub interaction: InteractionId,
+    /// The run that goes on.
+    pub run: RunId,
+}
+
+/// Reply to `lane.list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lanes {
+    /// The tool lane first, then the providers' by name.
+    pub lanes: Vec<LaneReport>,
+}
+
+/// Parameters of `lane.pause` and `lane.resume`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaneParams {
+    /// The lane; `tool` where left out.
+    #[serde(default)]
+    pub lane: Option<Arc<str>>,
+}
+
+/// Parameters of `lane.relieve`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelieveParams {
+    /// The lane; `tool` where left out.
+    #[serde(default)]
+    pub lane: Option<Arc<str>>,
+    /// Permits to add.
+    #[serde(default)]
+    pub by: u32,
+    /// For how long; for good where left out.
+    #[serde(default)]
+    pub for_seconds: Option<Span>,
+    /// Undo this relief instead.
+    #[serde(default)]
+    pub undo: Option<ReliefId>,
+}
+
+/// Parameters of `lane.resize`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeParams {
+    /// The lane; `tool` where left out.
+    #[serde(default)]
+    pub lane: Option<Arc<str>>,
+    /// The width, reliefs left out; 0 is taken as 1.
+    pub width: u32,
+}
+
+/// Parameters of `event.subscribe`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubscribeParams {
+    /// Events after this number: 0 is everything, left out is from now on.
+    #[serde(default)]
+    pub after: Option<Seq>,
+    /// Only of this run: id, unique prefix, name or `@last`.
+    #[serde(default)]
+    pub run: Option<String>,
+    /// With that run, also those below it.
+    #[serde(default)]
+    pub tree: bool,
+    /// Only of these kinds.
+    #[serde(default)]
+    pub kinds: Vec<String>,
+    /// Deltas too.
+    #[serde(default)]
+    pub deltas: bool,
+}
+
+/// Reply to `event.subscribe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscribed {
+    /// The subscription.
+    pub subscription: SubscriptionId,
+    /// The last event that had happened.
+    pub last_seq: Seq,
+}
+
+/// Parameters of `event.unsubscribe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnsubscribeParams {
+    /// The subscription.
+    pub subscription: SubscriptionId,
+}

@@ -1,0 +1,137 @@
+//! Where socket, state and configuration are: one rule for the daemon and for those who look for it.
+//!
+//! Pure: the environment, the user and the question whether a path exists are arguments.
+
+use std::path::{Path, PathBuf};
+
+/// What the rules depend on.
+pub struct Surroundings<'a> {
+    /// Reads an environment variable; empty ones count as absent.
+    pub var: &'a dyn Fn(&str) -> Option<String>,
+    /// Effective user id.
+    pub uid: u32,
+    /// Whether a path exists.
+    pub exists: &'a dyn Fn(&Path) -> bool,
+}
+
+/// The system-wide socket.
+pub const SYSTEM_SOCKET: &str = "/run/harness/control.sock";
+
+impl Surroundings<'_> {
+    fn var(&self, name: &str) -> Option<PathBuf> {
+        (self.var)(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    }
+
+    fn runtime_dir(&self) -> Option<PathBuf> {
+        self.var("XDG_RUNTIME_DIR")
+            .filter(|d| d.is_absolute())
+            .or_else(|| {
+                let dir = PathBuf::from(format!("/run/user/{}", self.uid));
+                (self.exists)(&dir).then_some(dir)
+            })
+    }
+
+    /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; where neither does,
+    /// the user's if there is a runtime directory.
+    pub fn socket(&self) -> PathBuf {
+        if let Some(path) = self.var("HARNESS_SOCKET") {
+            return path;
+        }
+        let system = PathBuf::from(SYSTEM_SOCKET);
+        match self
+            .runtime_dir()
+            .map(|dir| dir.join("harness/control.sock"))
+        {
+            Some(user) if (self.exists)(&user) || !(self.exists)(&system) => user,
+            _ => system,
+        }
+    }
+
+    /// The state directory: `HARNESS_STATE_DIR`, `$XDG_STATE_HOME/harness`, `~/.local/state/harness`, `/var/lib/harness`.
+    pub fn state_dir(&self) -> PathBuf {
+        self.var("HARNESS_STATE_DIR")
+            .or_else(|| {
+                self.var("XDG_STATE_HOME")
+                    .filter(|d| d.is_absolute())
+                    .map(|d| d.join("harness"))
+            })
+            .or_else(|| {
+                self.var("HOME")
+                    .filter(|d| d.is_absolute())
+                    .map(|d| d.join(".local/state/harness"))
+            })
+            .unwrap_or_else(|| PathBuf::from("/var/lib/harness"))
+    }
+
+    /// The configuration: `HARNESS_CONFIG`, the user's if it exists, the system's.
+    pub fn config(&self) -> PathBuf {
+        if let Some(path) = self.var("HARNESS_CONFIG") {
+            return path;
+        }
+        let user = self
+            .var("XDG_CONFIG_HOME")
+            .filter(|d| d.is_absolute())
+            .or_else(|| {
+                self.var("HOME")
+                    .filter(|d| d.is_absolute())
+                    .map(|d| d.join(".config"))
+            })
+            .map(|d| d.join("harness/config.toml"));
+        match user {
+            Some(user) if (self.exists)(&user) => user,
+            _ => PathBuf::from("/etc/harness/config.toml"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(vars: &[(&str, &str)], present: &[&str]) -> String {
+        let var = |name: &str| {
+            vars.iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| (*v).to_owned())
+        };
+        let exists = |path: &Path| present.iter().any(|p| Path::new(p) == path);
+        Surroundings {
+            var: &var,
+            uid: 1000,
+            exists: &exists,
+        }
+        .socket()
+        .display()
+        .to_string()
+    }
+
+    #[test]
+    fn the_socket_named_in_the_environment_goes_first() {
+        let vars = [
+            ("HARNESS_SOCKET", "/x.sock"),
+            ("XDG_RUNTIME_DIR", "/run/user/1000"),
+        ];
+        assert_eq!(socket(&vars, &[SYSTEM_SOCKET]), "/x.sock");
+    }
+
+    #[test]
+    fn the_users_socket_goes_before_the_systems_unless_only_the_systems_exists() {
+        let vars = [("XDG_RUNTIME_DIR", "/run/user/1000")];
+        assert_eq!(socket(&vars, &[]), "/run/user/1000/harness/control.sock");
+        assert_eq!(socket(&vars, &[SYSTEM_SOCKET]), SYSTEM_SOCKET);
+        assert_eq!(
+            socket(
+                &vars,
+                &[SYSTEM_SOCKET, "/run/user/1000/harness/control.sock"]
+            ),
+            "/run/user/1000/harness/control.sock"
+        );
+        assert_eq!(socket(&[], &[]), SYSTEM_SOCKET);
+        assert_eq!(
+            socket(&[], &["/run/user/1000"]),
+            "/run/user/1000/harness/control.sock"
+        );
+    }
+}

@@ -1,0 +1,347 @@
+//! Requests, replies and error kinds of the control protocol: JSON-RPC 2.0, one object a line.
+//!
+//! The list of methods is closed: [`Call`] has a variant for each, [`Method`] ties parameters and reply together.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::event::{Delta, Event, Gap};
+use crate::id::SubscriptionId;
+use crate::lane::LaneChanged;
+pub use crate::params::*;
+use crate::run::exit;
+use crate::time::Span;
+
+/// Kinds of errors, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Nothing has that id or name.
+    NotFound,
+    /// Several have it; the message lists them.
+    Ambiguous,
+    /// It contradicts what is there already.
+    Conflict,
+    /// It was possible once: somebody was first, or it has ended.
+    NoLongerApplies,
+    /// The request is wrong.
+    Invalid,
+    /// The caller may not.
+    Forbidden,
+    /// A bound is reached; try later.
+    Busy,
+    /// The journal cannot commit; try later.
+    Held,
+    /// The peer speaks another version.
+    Version,
+    /// The provider failed.
+    Provider,
+    /// A fault of ours.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The exit code of a command that ends with it.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::NotFound | Self::NoLongerApplies => exit::NOT_FOUND,
+            Self::Ambiguous | Self::Conflict | Self::Invalid | Self::Forbidden => exit::USAGE,
+            Self::Busy | Self::Held => exit::TRY_LATER,
+            Self::Version => exit::UNREACHABLE,
+            Self::Provider => exit::FAILED,
+            Self::Internal => exit::INTERNAL,
+        }
+    }
+
+    /// The JSON-RPC code.
+    pub const fn code(self) -> i32 {
+        match self {
+            Self::Invalid => -32602,
+            Self::Internal => -32603,
+            Self::NotFound => -32001,
+            Self::Ambiguous => -32002,
+            Self::Conflict => -32003,
+            Self::NoLongerApplies => -32004,
+            Self::Forbidden => -32005,
+            Self::Busy => -32006,
+            Self::Held => -32007,
+            Self::Version => -32008,
+            Self::Provider => -32009,
+        }
+    }
+}
+
+/// JSON-RPC: what was read is no JSON.
+pub const PARSE_ERROR: i32 = -32700;
+/// JSON-RPC: it is JSON and no request.
+pub const INVALID_REQUEST: i32 = -32600;
+/// JSON-RPC: no such method.
+pub const METHOD_NOT_FOUND: i32 = -32601;
+
+/// An error reply.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct RpcError {
+    /// JSON-RPC code.
+    pub code: i32,
+    /// For people.
+    pub message: String,
+    /// For programs.
+    pub data: ErrorData,
+}
+
+/// The part of an error for programs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ErrorData {
+    /// Kind.
+    pub kind: ErrorKind,
+    /// When to try again, where that may help.
+    #[serde(default)]
+    pub retry_after_seconds: Option<Span>,
+    /// The exit code of a command that ends with it.
+    pub exit_code: u8,
+}
+
+impl RpcError {
+    /// An error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            code: kind.code(),
+            message: message.into(),
+            data: ErrorData {
+                kind,
+                retry_after_seconds: None,
+                exit_code: kind.exit_code(),
+            },
+        }
+    }
+
+    /// The same with another JSON-RPC code.
+    #[must_use]
+    pub fn with_code(mut self, code: i32) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The same, and when to try again.
+    #[must_use]
+    pub fn retry_after(mut self, span: Span) -> Self {
+        self.data.retry_after_seconds = Some(span);
+        self
+    }
+
+    /// Its kind.
+    pub const fn kind(&self) -> ErrorKind {
+        self.data.kind
+    }
+}
+
+/// Number or text by which a reply is matched with its request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RequestId {
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(String),
+}
+
+/// A request as it stands on the wire, its parameters unread.
+#[derive(Debug, Deserialize)]
+pub struct RawRequest<'a> {
+    /// Must be `"2.0"`.
+    #[serde(default, borrow)]
+    pub jsonrpc: Option<std::borrow::Cow<'a, str>>,
+    /// Absent for a notification.
+    #[serde(default)]
+    pub id: Option<RequestId>,
+    /// Method.
+    #[serde(borrow)]
+    pub method: std::borrow::Cow<'a, str>,
+    /// Parameters; an object where present.
+    #[serde(default, borrow)]
+    pub params: Option<&'a RawValue>,
+}
+
+/// A request to be written.
+#[derive(Debug, Serialize)]
+pub struct Request<'a, P> {
+    /// Always `"2.0"`.
+    pub jsonrpc: &'static str,
+    /// By which the reply is matched.
+    pub id: u64,
+    /// Method.
+    pub method: &'a str,
+    /// Parameters.
+    pub params: &'a P,
+}
+
+/// A reply. Exactly one of `result` and `error` is present.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Response<R> {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// The request's id; null where it could not be read.
+    pub id: Option<RequestId>,
+    /// The result.
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    pub result: Option<R>,
+    /// The error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<RpcError>,
+}
+
+impl<R> Response<R> {
+    /// A reply from a result.
+    pub fn new(id: Option<RequestId>, result: Result<R, RpcError>) -> Self {
+        let (result, error) = match result {
+            Ok(result) => (Some(result), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self {
+            jsonrpc: "2.0".to_owned(),
+            id,
+            result,
+            error,
+        }
+    }
+}
+
+/// What the daemon sends unasked, to subscribers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "method", content = "params", rename_all = "kebab-case")]
+pub enum Notification {
+    /// An event.
+    Event {
+        /// Whose.
+        subscription: SubscriptionId,
+        /// The event.
+        event: Arc<Event>,
+    },
+    /// A piece of live output.
+    Delta {
+        /// Whose.
+        subscription: SubscriptionId,
+        /// The piece.
+        delta: Arc<Delta>,
+    },
+    /// Events that this subscriber does not get.
+    Gap {
+        /// Whose.
+        subscription: SubscriptionId,
+        /// Which.
+        gap: Gap,
+    },
+}
+
+/// A method: its name, its parameters, its reply.
+pub trait Method {
+    /// Name on the wire.
+    const NAME: &'static str;
+    /// Parameters.
+    type Params: Serialize + DeserializeOwned;
+    /// Reply.
+    type Reply: Serialize + DeserializeOwned;
+}
+
+/// Why a request is no call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// No such method.
+    #[error("no method {0:?}")]
+    UnknownMethod(String),
+    /// The parameters do not fit it.
+    #[error("bad parameters of {method}: {why}")]
+    BadParams {
+        /// The method.
+        method: &'static str,
+        /// What is wrong, with its place.
+        why: String,
+    },
+}
+
+impl From<CallError> for RpcError {
+    fn from(error: CallError) -> Self {
+        let code = match error {
+            CallError::UnknownMethod(_) => METHOD_NOT_FOUND,
+            CallError::BadParams { .. } => ErrorKind::Invalid.code(),
+        };
+        Self::new(ErrorKind::Invalid, error.to_string()).with_code(code)
+    }
+}
+
+macro_rules! methods {
+    ($($name:literal $variant:ident($params:ty) -> $reply:ty, $doc:literal;)*) => {
+        /// Every request that there is.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Call {
+            $(#[doc = $doc] $variant($params),)*
+        }
+
+        /// Types that stand for the methods, for [`Method`].
+        pub mod method {
+            use super::*;
+            $(
+                #[doc = $doc]
+                #[derive(Debug)]
+                pub struct $variant;
+                impl Method for $variant {
+                    const NAME: &'static str = $name;
+                    type Params = $params;
+                    type Reply = $reply;
+                }
+            )*
+        }
+
+        /// The names of all methods.
+        pub const METHODS: &[&str] = &[$($name),*];
+
+        impl Call {
+            /// Reads the parameters of `method`.
+            ///
+            /// # Errors
+            /// Where there is no such method, or the parameters do not fit it.
+            pub fn parse(method: &str, params: Option<&RawValue>) -> Result<Self, CallError> {
+                let params = params.map_or("{}", RawValue::get);
+                match method {
+                    $($name => serde_json::from_str::<$params>(params)
+                        .map(Self::$variant)
+                        .map_err(|e| CallError::BadParams { method: $name, why: e.to_string() }),)*
+                    other => Err(CallError::UnknownMethod(other.chars().take(100).collect())),
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    "daemon.hello" DaemonHello(HelloParams) -> Hello, "Names versions.";
+    "daemon.status" DaemonStatus(Empty) -> DaemonStatusReply, "Health and counts.";
+    "daemon.drain" DaemonDrain(DrainParams) -> DrainReply, "Starts nothing new; replies when nothing executes.";
+    "daemon.undrain" DaemonUndrain(Empty) -> Empty, "Undoes a drain.";
+    "daemon.stop" DaemonStop(Empty) -> Empty, "Stops the daemon.";
+    "daemon.reload" DaemonReload(Empty) -> ReloadReply, "Reads the configuration again.";
+    "run.submit" RunSubmit(SubmitParams) -> Submitted, "Queues a run; replies once that is durable.";
+    "run.list" RunList(ListParams) -> RunPage, "Runs by selector, newest first.";
+    "run.show" RunShow(ShowParams) -> Shown, "One run, with a page of its transcript.";
+    "run.wait" RunWait(WaitParams) -> WaitReply, "Replies when a run has reached a state.";
+    "run.output" RunOutput(OutputParams) -> OutputReply, "Bytes of a stream of a call, by range.";
+    "run.cancel" RunCancel(CancelParams) -> Changed, "Ends runs and what is below them.";
+    "run.pause" RunPause(SelectParams) -> Changed, "Pauses runs.";
+    "run.resume" RunResume(SelectParams) -> Changed, "Lets paused runs go on.";
+    "run.retry" RunRetry(RetryParams) -> Submitted, "Makes a new run with the specification of a finished one.";
+    "run.message" RunMessage(MessageParams) -> Submitted, "Tells a run something; a finished one goes on as a new run.";
+    "run.prune" RunPrune(PruneParams) -> Changed, "Forgets finished runs.";
+    "interaction.list" InteractionList(Empty) -> Interactions, "Open interactions, oldest first.";
+    "interaction.answer" InteractionAnswer(AnswerParams) -> Answered, "Settles one; the first answer wins.";
+    "lane.list" LaneList(Empty) -> Lanes, "Every lane's report.";
+    "lane.relieve" LaneRelieve(RelieveParams) -> LaneChanged, "Widens a lane, or undoes that.";
+    "lane.resize" LaneResize(ResizeParams) -> LaneChanged, "Sets the width of a lane.";
+    "lane.pause" LanePause(LaneParams) -> LaneChanged, "Stops granting.";
+    "lane.resume" LaneResume(LaneParams) -> LaneChanged, "Grants again.";
+    "event.subscribe" EventSubscribe(SubscribeParams) -> Subscribed, "Events from a number on, then live.";
+    "event.unsubscribe" EventUnsubscribe(UnsubscribeParams) -> Empty, "Ends a subscription.";
+}

@@ -1,0 +1,464 @@
+//! A run as it is shown: its state, what it waits for, where its time went, its transcript.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CallId, InteractionId, RunId};
+use crate::spec::{Limits, OnInteraction, Priority};
+use crate::time::{Span, Timestamp};
+
+/// The `schema` of a run object.
+pub const RUN_SCHEMA: &str = "harness.run/1";
+
+/// State of a run.
+///
+/// ```text
+///            ┌────────────── next step ──────────────┐
+///            ▼                                        │
+/// queued ─▶ thinking ─▶ acting ◀──▶ waiting ──────────┘
+///    │         │           │           │         paused: from any of these, and back
+///    └─────────┴─────┬─────┴───────────┘
+///                    ▼
+///        succeeded │ failed │ cancelled
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// Submitted; its first inference has not begun.
+    Queued,
+    /// An inference is out, or wanted.
+    Thinking,
+    /// A batch is queued, busy or resuming.
+    Acting,
+    /// Its batch is parked: it waits for a person or for another run.
+    Waiting,
+    /// Paused by a person: nothing new starts.
+    Paused,
+    /// Ended with an answer.
+    Succeeded,
+    /// Ended with an error.
+    Failed,
+    /// Ended because it was told to.
+    Cancelled,
+}
+
+impl RunState {
+    /// Every state, in the order of a run's life.
+    pub const ALL: [Self; 8] = [
+        Self::Queued,
+        Self::Thinking,
+        Self::Acting,
+        Self::Waiting,
+        Self::Paused,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Whether nothing comes after it.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+
+    /// The word for it, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Thinking => "thinking",
+            Self::Acting => "acting",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for RunState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A word that is no state of a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no state: queued, thinking, acting, waiting, paused, succeeded, failed or cancelled"
+)]
+pub struct UnknownState(String);
+
+impl FromStr for RunState {
+    type Err = UnknownState;
+    fn from_str(text: &str) -> Result<Self, UnknownState> {
+        Self::ALL
+            .into_iter()
+            .find(|s| s.as_str() == text)
+            .ok_or_else(|| UnknownState(text.to_owned()))
+    }
+}
+
+/// Exit codes of a run and of the commands that wait for one (section 12 of the design).
+pub mod exit {
+    /// The run succeeded.
+    pub const SUCCEEDED: u8 = 0;
+    /// The run failed.
+    pub const FAILED: u8 = 1;
+    /// The command was used wrongly, or the configuration is wrong.
+    pub const USAGE: u8 = 2;
+    /// It needs an answer that nobody may give.
+    pub const NEEDS_ANSWER: u8 = 3;
+    /// The provider refused the credentials.
+    pub const CREDENTIALS: u8 = 4;
+    /// Cancelled.
+    pub const CANCELLED: u8 = 5;
+    /// No such run, or it no longer applies.
+    pub const NOT_FOUND: u8 = 6;
+    /// The daemon cannot be reached.
+    pub const UNREACHABLE: u8 = 7;
+    /// Still running: the wait's own time is up.
+    pub const STILL_RUNNING: u8 = 8;
+    /// A budget ended it: steps, tokens, cost.
+    pub const BUDGET: u8 = 9;
+    /// A fault of ours.
+    pub const INTERNAL: u8 = 70;
+    /// Refused for now; try later.
+    pub const TRY_LATER: u8 = 75;
+    /// The run's own time limit ended it.
+    pub const TIME_LIMIT: u8 = 124;
+    /// Interrupted at the keyboard: detached, the run goes on.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// A run, whole, without its transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunView {
+    /// Always [`RUN_SCHEMA`].
+    pub schema: String,
+    /// Its id.
+    pub id: RunId,
+    /// Its name, when it has one.
+    pub name: Option<Arc<str>>,
+    /// Top of its tree; its own id when it has no parent.
+    pub root: RunId,
+    /// The run that spawned it.
+    pub parent: Option<RunId>,
+    /// The run that this one tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
+    /// The finished run that this one continues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<RunId>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its share of the lanes.
+    pub share: Arc<str>,
+    /// Its precedence.
+    pub priority: Priority,
+    /// Numeric user id of whoever submitted it.
+    pub owner: u32,
+    /// State.
+    pub state: RunState,
+    /// What it waits for now, if for anything.
+    pub waiting_for: Option<WaitingFor>,
+    /// Directory in which its calls start.
+    pub workdir: Arc<str>,
+    /// Provider.
+    pub provider: Arc<str>,
+    /// Model, where the provider has more than one.
+    pub model: Option<Arc<str>>,
+    /// Its task, shortened to one line of at most 200 characters.
+    pub title: String,
+    /// Inferences begun.
+    pub steps: u32,
+    /// Limits.
+    pub limits: Limits,
+    /// What happens when it asks a person something.
+    pub on_interaction: OnInteraction,
+    /// When it was submitted.
+    pub submitted_at: Timestamp,
+    /// When its first inference began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// When it was told to end, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_requested_at: Option<Timestamp>,
+    /// Its answer, when it succeeded.
+    pub answer: Option<Arc<str>>,
+    /// Why it failed or was cancelled.
+    pub error: Option<Arc<str>>,
+    /// Its exit code, when it has ended.
+    pub exit_code: Option<u8>,
+    /// What it used.
+    pub usage: Usage,
+    /// What it and its finished and live descendants used.
+    pub usage_tree: Usage,
+    /// Where its wall time went.
+    pub timing: Timing,
+    /// Questions and approvals that were refused because nobody was there.
+    pub denials: Vec<String>,
+    /// The calls of the current step, while there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<LiveCall>,
+}
+
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitingFor {
+    /// Kind.
+    pub kind: WaitKind,
+    /// What exactly: a lane or provider by name, an interaction or a run by id.
+    pub id: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Place in the queue of a lane, 1 is next, within its share. Counted to 1,000 at most.
+    pub position: Option<u32>,
+}
+
+/// Kinds of what a run may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitKind {
+    /// A permit of the tool lane.
+    Lane,
+    /// A permit of the provider's lane, or the provider itself.
+    Provider,
+    /// A person.
+    Person,
+    /// Another run.
+    Run,
+    /// The journal, which cannot commit.
+    Storage,
+}
+
+/// A call of the step at hand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveCall {
+    /// Its id.
+    pub call: CallId,
+    /// The tool.
+    pub tool: Arc<str>,
+    /// What it does, shortened to one line.
+    pub summary: String,
+    /// How far it is.
+    pub state: CallState,
+    /// Since when it has been so.
+    pub since: Timestamp,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CallState {
+    /// Not yet begun.
+    Pending,
+    /// Executing.
+    Executing,
+    /// Waiting inside its job, off the lane.
+    OffLane,
+    /// Wants its permit back.
+    Returning,
+    /// Waiting for a person.
+    Asking,
+    /// Waiting for other runs.
+    Waiting,
+    /// Has its result.
+    Finished,
+}
+
+/// Tokens and money.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompts.
+    pub input_tokens: u64,
+    /// Tokens of the answers.
+    pub output_tokens: u64,
+    /// Of the input tokens, those read from the provider's cache.
+    pub cache_read_input_tokens: u64,
+    /// Of the input tokens, those written to it.
+    pub cache_creation_input_tokens: u64,
+    /// Of the output tokens, those spent on reasoning.
+    pub reasoning_output_tokens: u64,
+    /// Cost in USD; `None` where no price is known.
+    pub cost_usd: Option<f64>,
+}
+
+impl Usage {
+    /// Adds what another inference or run used. A cost is known only where all are.
+    pub fn add(&mut self, other: &Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cache_read_input_tokens = self
+            .cache_read_input_tokens
+            .saturating_add(other.cache_read_input_tokens);
+        self.cache_creation_input_tokens = self
+            .cache_creation_input_tokens
+            .saturating_add(other.cache_creation_input_tokens);
+        self.reasoning_output_tokens = self
+            .reasoning_output_tokens
+            .saturating_add(other.reasoning_output_tokens);
+        self.cost_usd = match (self.cost_usd, other.cost_usd) {
+            (Some(a), Some(b)) => Some(a + b),
+            _ => None,
+        };
+    }
+
+    /// Input and output tokens together.
+    pub const fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+/// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Timing {
+    /// Submitted, first inference not begun.
+    pub queued: Span,
+    /// Its batch in the tool lane's queue.
+    pub lane: Span,
+    /// Inference, and waiting for a permit of the provider's lane.
+    pub model: Span,
+    /// Waiting to ask the provider again.
+    pub retry: Span,
+    /// A call executing.
+    pub tools: Span,
+    /// Waiting for a person or another run.
+    pub waiting: Span,
+    /// Paused.
+    pub paused: Span,
+}
+
+impl Timing {
+    /// All parts together.
+    pub fn total(&self) -> Span {
+        self.queued + self.lane + self.model + self.retry + self.tools + self.waiting + self.paused
+    }
+}
+
+/// One entry of a transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "kebab-case")]
+pub enum Entry {
+    /// What a person said: the prompt, or a message.
+    User {
+        /// The text.
+        text: Arc<str>,
+    },
+    /// What the model said, and asked for.
+    Assistant {
+        /// The text.
+        text: Arc<str>,
+        /// The calls, in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<CallRequest>,
+    },
+    /// The result of one call.
+    Result {
+        /// The result.
+        result: Arc<CallResult>,
+    },
+}
+
+/// A call that the model asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallRequest {
+    /// Our id.
+    pub call: CallId,
+    /// The tool, by name.
+    pub tool: Arc<str>,
+    /// Its arguments, as JSON text.
+    pub args: Arc<str>,
+}
+
+/// A finished call. Programs read these fields; only the model reads the envelope.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CallResult {
+    /// Our id.
+    pub call: CallId,
+    /// The tool.
+    pub tool: Arc<str>,
+    /// The exit code of section 7: the process's own, 128 + signal, 124, 126, 127; none where no end was seen.
+    pub exit_code: Option<u8>,
+    /// The signal that ended the process.
+    pub signal: Option<i32>,
+    /// The time limit ended it.
+    pub timed_out: bool,
+    /// A cancel ended it, or kept it from beginning.
+    pub cancelled: bool,
+    /// A restart of the daemon interrupted it.
+    pub interrupted: bool,
+    /// Whether the model is told that it failed.
+    pub is_error: bool,
+    /// The text that the model reads.
+    pub envelope: Arc<str>,
+    /// Standard output, where a process ran.
+    pub stdout: Option<StreamInfo>,
+    /// Standard error, likewise.
+    pub stderr: Option<StreamInfo>,
+    /// CPU time of the process and what it waited for, in seconds.
+    pub cpu_seconds: Option<f64>,
+    /// Largest resident size of one of its processes, in bytes.
+    pub max_rss_bytes: Option<u64>,
+}
+
+impl CallResult {
+    /// The result of a call without a process, or whose end was not seen: plain text, no exit code.
+    pub fn plain(call: CallId, tool: Arc<str>, text: impl Into<Arc<str>>, is_error: bool) -> Self {
+        Self {
+            call,
+            tool,
+            exit_code: None,
+            signal: None,
+            timed_out: false,
+            cancelled: false,
+            interrupted: false,
+            is_error,
+            envelope: text.into(),
+            stdout: None,
+            stderr: None,
+            cpu_seconds: None,
+            max_rss_bytes: None,
+        }
+    }
+}
+
+/// One output stream of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StreamInfo {
+    /// Bytes that the process wrote.
+    pub bytes: u64,
+    /// Of these, bytes that the envelope leaves out.
+    pub omitted: u64,
+    /// The file that has the whole stream; `None` when it is empty or could not be kept.
+    pub path: Option<Arc<str>>,
+}
+
+/// An open question or approval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InteractionView {
+    /// Its id, for `reply`.
+    pub id: InteractionId,
+    /// The run that waits.
+    pub run: RunId,
+    /// Its name.
+    pub run_name: Option<Arc<str>>,
+    /// What kind.
+    pub kind: InteractionKind,
+    /// The question.
+    pub question: Arc<str>,
+    /// Since when it has been open.
+    pub since: Timestamp,
+}
+
+/// Kinds of interactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InteractionKind {
+    /// A question, answered with text.
+    Question,
+}

@@ -1,0 +1,107 @@
+//! What a run is asked to be: its specification and its limits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::script::Script;
+use crate::time::{Span, Timestamp};
+
+/// Specification of a run, as submitted. What is left out comes from the daemon's configuration.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSpec {
+    /// The task. May be left out with a script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Arc<str>>,
+    /// A name, unique among live runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+    /// Labels, for selectors and accounting.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The share of the lanes' capacity that the run belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Arc<str>>,
+    /// Who goes first within a lane.
+    #[serde(default)]
+    pub priority: Priority,
+    /// The provider by its configured name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Arc<str>>,
+    /// The model by the provider's name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
+    /// A script for the scripted provider. With it, no prompt is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Arc<Script>>,
+    /// Directory in which calls start; absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<Arc<str>>,
+    /// Environment variables for the calls, beside the allow-list and PATH.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Where the run must stop.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// What happens when the run asks a person something.
+    #[serde(default)]
+    pub on_interaction: OnInteraction,
+}
+
+/// Limits of a run. At a limit the run ends; see the exit codes 9 and 124.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Inferences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_steps: Option<u32>,
+    /// Input and output tokens together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Time spent in inference and execution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_time_seconds: Option<Span>,
+    /// Wall clock, from the submit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<Span>,
+    /// Wall clock, absolute. The earlier of the two deadlines counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_at: Option<Timestamp>,
+}
+
+impl Limits {
+    /// Whether nothing is limited here.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Precedence within a lane. Every class is served at least once in eight grants.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// Before `normal`.
+    High,
+    /// Between the two.
+    #[default]
+    Normal,
+    /// After `normal`.
+    Low,
+}
+
+/// What happens when a run asks a person something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnInteraction {
+    /// It waits, as long as it takes.
+    #[default]
+    Wait,
+    /// The call is refused, the run goes on and its `denials` say so.
+    Deny,
+    /// The run fails, with exit code 3.
+    Fail,
+}
