@@ -41,33 +41,19 @@ struct Shared<R> {
 
 impl<R> Clone for Inbox<R> {
     fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-        }
+        Self { shared: Arc::clone(&self.shared) }
     }
 }
 
 impl<R> Inbox<R> {
     /// An inbox that holds at most `max_requests` requests.
     pub fn new(max_requests: usize) -> Self {
-        let queues = Mutex::new(Queues {
-            reports: VecDeque::new(),
-            requests: VecDeque::new(),
-        });
-        Self {
-            shared: Arc::new(Shared {
-                queues,
-                came: Notify::new(),
-                max_requests,
-            }),
-        }
+        let queues = Mutex::new(Queues { reports: VecDeque::new(), requests: VecDeque::new() });
+        Self { shared: Arc::new(Shared { queues, came: Notify::new(), max_requests }) }
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues<R>> {
-        self.shared
-            .queues
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts in what a job tells. Always fits.

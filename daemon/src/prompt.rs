@@ -42,10 +42,7 @@ impl Prompt {
         for entry in entries {
             match entry {
                 Entry::Assistant { text, calls } => {
-                    messages.push(Message::Assistant {
-                        text: text.clone(),
-                        calls: calls.clone(),
-                    });
+                    messages.push(Message::Assistant { text: text.clone(), calls: calls.clone() });
                 }
                 Entry::User { text } => user(&mut messages).1.push(text.clone()),
                 Entry::Result { result } => user(&mut messages).0.push(result.clone()),
@@ -100,10 +97,7 @@ impl Prompt {
 
 fn user(messages: &mut Vec<Message>) -> (&mut Vec<Arc<CallResult>>, &mut Vec<Arc<str>>) {
     if !matches!(messages.last(), Some(Message::User { .. })) {
-        messages.push(Message::User {
-            results: Vec::new(),
-            texts: Vec::new(),
-        });
+        messages.push(Message::User { results: Vec::new(), texts: Vec::new() });
     }
     match messages.last_mut() {
         Some(Message::User { results, texts }) => (results, texts),
@@ -178,29 +172,15 @@ mod tests {
     use super::*;
 
     fn call(id: u64) -> CallRequest {
-        CallRequest {
-            call: CallId::from_u64(id),
-            tool: "shell".into(),
-            args: "{}".into(),
-        }
+        CallRequest { call: CallId::from_u64(id), tool: "shell".into(), args: "{}".into() }
     }
 
     fn result(id: u64) -> Entry {
-        Entry::Result {
-            result: Arc::new(CallResult::plain(
-                CallId::from_u64(id),
-                "shell".into(),
-                "ok",
-                false,
-            )),
-        }
+        Entry::Result { result: Arc::new(CallResult::plain(CallId::from_u64(id), "shell".into(), "ok", false)) }
     }
 
     fn said(calls: Vec<CallRequest>) -> Entry {
-        Entry::Assistant {
-            text: "hm".into(),
-            calls,
-        }
+        Entry::Assistant { text: "hm".into(), calls }
     }
 
     fn check(entries: &[Entry]) -> Result<(), PromptFault> {
@@ -211,45 +191,26 @@ mod tests {
     fn an_empty_transcript_and_a_plain_exchange_are_prompts() {
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(
-            check(&[
-                Entry::User { text: "hi".into() },
-                said(vec![call(1), call(2)]),
-                result(1),
-                result(2)
-            ]),
+            check(&[Entry::User { text: "hi".into() }, said(vec![call(1), call(2)]), result(1), result(2)]),
             Ok(())
         );
     }
 
     #[test]
     fn a_message_between_results_belongs_to_the_same_user_turn() {
-        let entries = [
-            said(vec![call(1)]),
-            Entry::User {
-                text: "also".into(),
-            },
-            result(1),
-        ];
-        let entries: Vec<_> = std::iter::once(Entry::User { text: "hi".into() })
-            .chain(entries)
-            .collect();
+        let entries = [said(vec![call(1)]), Entry::User { text: "also".into() }, result(1)];
+        let entries: Vec<_> = std::iter::once(Entry::User { text: "hi".into() }).chain(entries).collect();
         assert_eq!(check(&entries), Ok(()));
     }
 
     #[test]
     fn a_call_has_exactly_one_result_and_a_result_has_a_call() {
         let hi = Entry::User { text: "hi".into() };
-        assert_eq!(
-            check(&[hi.clone(), said(vec![call(1)])]),
-            Err(PromptFault::NoResult(CallId::from_u64(1)))
-        );
+        assert_eq!(check(&[hi.clone(), said(vec![call(1)])]), Err(PromptFault::NoResult(CallId::from_u64(1))));
         assert_eq!(
             check(&[hi.clone(), said(vec![call(1)]), result(1), result(1)]),
             Err(PromptFault::SecondResult(CallId::from_u64(1)))
         );
-        assert_eq!(
-            check(&[hi, result(7)]),
-            Err(PromptFault::ResultWithoutCall(CallId::from_u64(7)))
-        );
+        assert_eq!(check(&[hi, result(7)]), Err(PromptFault::ResultWithoutCall(CallId::from_u64(7))));
     }
 }

@@ -34,12 +34,7 @@ impl Kept {
             return (&self.head, &self.tail, 0);
         }
         let head = &self.head[..self.head.len() - incomplete_suffix(&self.head)];
-        let skip = self
-            .tail
-            .iter()
-            .take(3)
-            .take_while(|&&b| b & 0xC0 == 0x80)
-            .count();
+        let skip = self.tail.iter().take(3).take_while(|&&b| b & 0xC0 == 0x80).count();
         let tail = &self.tail[skip..];
         let omitted = self.omitted + (self.head.len() - head.len()) as u64 + skip as u64;
         (head, tail, omitted)
@@ -76,12 +71,7 @@ impl Bounded {
     /// Keeps at most `max` bytes, half of them from the start.
     pub fn new(max: usize) -> Self {
         let head_max = max / 2;
-        Self {
-            kept: Kept::default(),
-            head_max,
-            tail_max: max - head_max,
-            start: 0,
-        }
+        Self { kept: Kept::default(), head_max, tail_max: max - head_max, start: 0 }
     }
 
     /// Adds the next bytes of the stream.
@@ -153,19 +143,9 @@ pub struct Envelope {
 /// Renders the envelope of a process whose end was seen.
 ///
 /// `how_to_read` tells how the missing bytes of a stream can be had (`harnessctl logs …`); `note` is the harness's own remark.
-pub fn render(
-    exit_code: u8,
-    stdout: &Kept,
-    stderr: &Kept,
-    note: Option<&str>,
-    how_to_read: &str,
-) -> Envelope {
+pub fn render(exit_code: u8, stdout: &Kept, stderr: &Kept, note: Option<&str>, how_to_read: &str) -> Envelope {
     let mut bytes = Vec::with_capacity(
-        64 + stdout.head.len()
-            + stdout.tail.len()
-            + stderr.head.len()
-            + stderr.tail.len()
-            + note.map_or(0, str::len),
+        64 + stdout.head.len() + stdout.tail.len() + stderr.head.len() + stderr.tail.len() + note.map_or(0, str::len),
     );
     bytes.extend_from_slice(format!("Exit code: {exit_code}\n").as_bytes());
     let stdout_omitted = push_stream(&mut bytes, stdout, "stdout", how_to_read);
@@ -185,11 +165,7 @@ pub fn render(
         Cow::Owned(text) => text,
         Cow::Borrowed(_) => String::from_utf8(bytes).unwrap_or_default(),
     };
-    Envelope {
-        text,
-        stdout_omitted,
-        stderr_omitted,
-    }
+    Envelope { text, stdout_omitted, stderr_omitted }
 }
 
 fn push_stream(bytes: &mut Vec<u8>, kept: &Kept, name: &str, how_to_read: &str) -> u64 {
@@ -218,21 +194,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn whole(bytes: &[u8]) -> Kept {
-        Kept {
-            head: bytes.to_vec(),
-            ..Kept::default()
-        }
+        Kept { head: bytes.to_vec(), ..Kept::default() }
     }
 
     fn text(exit_code: u8, stdout: &[u8], stderr: &[u8], note: Option<&str>) -> String {
-        render(
-            exit_code,
-            &whole(stdout),
-            &whole(stderr),
-            note,
-            "see the log",
-        )
-        .text
+        render(exit_code, &whole(stdout), &whole(stderr), note, "see the log").text
     }
 
     #[test]
@@ -243,22 +209,13 @@ mod tests {
     #[test]
     fn stdout_is_verbatim_and_stderr_begins_on_a_line_of_its_own() {
         assert_eq!(text(0, b"hi", b"", None), "Exit code: 0\nhi");
-        assert_eq!(
-            text(3, b"hi", b"oops\n", None),
-            "Exit code: 3\nhi\n--- stderr ---\noops\n"
-        );
-        assert_eq!(
-            text(3, b"", b"oops", None),
-            "Exit code: 3\n--- stderr ---\noops"
-        );
+        assert_eq!(text(3, b"hi", b"oops\n", None), "Exit code: 3\nhi\n--- stderr ---\noops\n");
+        assert_eq!(text(3, b"", b"oops", None), "Exit code: 3\n--- stderr ---\noops");
     }
 
     #[test]
     fn a_note_is_one_bracketed_last_line() {
-        assert_eq!(
-            text(124, b"hi", b"", Some("timed out after 1 s")),
-            "Exit code: 124\nhi\n[timed out after 1 s]\n"
-        );
+        assert_eq!(text(124, b"hi", b"", Some("timed out after 1 s")), "Exit code: 124\nhi\n[timed out after 1 s]\n");
     }
 
     #[test]
@@ -271,10 +228,7 @@ mod tests {
         let mut bounded = Bounded::new(8);
         bounded.push(b"abcd\n\n\nwxyz");
         let kept = bounded.finish();
-        assert_eq!(
-            (kept.head.as_slice(), kept.tail.as_slice()),
-            (b"abcd".as_slice(), b"wxyz".as_slice())
-        );
+        assert_eq!((kept.head.as_slice(), kept.tail.as_slice()), (b"abcd".as_slice(), b"wxyz".as_slice()));
         let rendered = render(0, &kept, &Kept::default(), None, "see the log");
         assert_eq!(
             rendered.text,

@@ -45,11 +45,7 @@ pub struct Cause {
 
 impl Cause {
     /// Caused by the harness itself: time, a job's outcome, its own rules.
-    pub const HARNESS: Self = Self {
-        via: Via::Harness,
-        uid: None,
-        by_run: None,
-    };
+    pub const HARNESS: Self = Self { via: Via::Harness, uid: None, by_run: None };
 }
 
 /// Doors.

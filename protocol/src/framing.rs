@@ -26,13 +26,7 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder for frames of at most `max` bytes.
     pub fn new(max: usize) -> Self {
-        Self {
-            buffer: Vec::new(),
-            start: 0,
-            scanned: 0,
-            max,
-            oversized: false,
-        }
+        Self { buffer: Vec::new(), start: 0, scanned: 0, max, oversized: false }
     }
 
     /// Adds what was read.
@@ -82,10 +76,7 @@ impl Decoder {
 ///
 /// # Errors
 /// Only where `value` has no JSON form, such as a map whose keys are no texts.
-pub fn encode<T: serde::Serialize + ?Sized>(
-    value: &T,
-    out: &mut Vec<u8>,
-) -> serde_json::Result<()> {
+pub fn encode<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> serde_json::Result<()> {
     let start = out.len();
     let written = serde_json::to_writer(&mut *out, value);
     match written {
@@ -108,10 +99,7 @@ mod tests {
     fn lines_are_frames_and_blank_lines_are_nothing() {
         let mut decoder = Decoder::new(100);
         decoder.push(b"{}\n\n \r\n[1]\r\n{");
-        assert_eq!(
-            frames(&mut decoder),
-            [Frame::Line(b"{}".to_vec()), Frame::Line(b"[1]".to_vec())]
-        );
+        assert_eq!(frames(&mut decoder), [Frame::Line(b"{}".to_vec()), Frame::Line(b"[1]".to_vec())]);
         decoder.push(b"}\n");
         assert_eq!(frames(&mut decoder), [Frame::Line(b"{}".to_vec())]);
     }
@@ -120,10 +108,7 @@ mod tests {
     fn an_oversized_line_is_reported_once_and_before_it_ends() {
         let mut decoder = Decoder::new(4);
         decoder.push(b"1234\n123456");
-        assert_eq!(
-            frames(&mut decoder),
-            [Frame::Line(b"1234".to_vec()), Frame::Oversized]
-        );
+        assert_eq!(frames(&mut decoder), [Frame::Line(b"1234".to_vec()), Frame::Oversized]);
         decoder.push(b"\n{}\n");
         assert_eq!(frames(&mut decoder), []);
     }

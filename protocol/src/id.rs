@@ -78,20 +78,9 @@ impl FromStr for IdPrefix {
             value = (value << 5) | digit;
         }
         let missing_bits = 5 * (ID_CHARS - text.len());
-        let low = if missing_bits >= 64 {
-            0
-        } else {
-            value << missing_bits
-        };
-        let span = if missing_bits >= 64 {
-            u64::MAX
-        } else {
-            (1u64 << missing_bits) - 1
-        };
-        Ok(Self {
-            low,
-            high: low | span,
-        })
+        let low = if missing_bits >= 64 { 0 } else { value << missing_bits };
+        let span = if missing_bits >= 64 { u64::MAX } else { (1u64 << missing_bits) - 1 };
+        Ok(Self { low, high: low | span })
     }
 }
 
@@ -161,9 +150,7 @@ ids! {
 }
 
 /// Number of an event: 1 is the first, each next one is greater by one. 0 is before the first.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 

@@ -19,18 +19,14 @@ pub const SYSTEM_SOCKET: &str = "/run/harness/control.sock";
 
 impl Surroundings<'_> {
     fn var(&self, name: &str) -> Option<PathBuf> {
-        (self.var)(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
+        (self.var)(name).filter(|v| !v.is_empty()).map(PathBuf::from)
     }
 
     fn runtime_dir(&self) -> Option<PathBuf> {
-        self.var("XDG_RUNTIME_DIR")
-            .filter(|d| d.is_absolute())
-            .or_else(|| {
-                let dir = PathBuf::from(format!("/run/user/{}", self.uid));
-                (self.exists)(&dir).then_some(dir)
-            })
+        self.var("XDG_RUNTIME_DIR").filter(|d| d.is_absolute()).or_else(|| {
+            let dir = PathBuf::from(format!("/run/user/{}", self.uid));
+            (self.exists)(&dir).then_some(dir)
+        })
     }
 
     /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; where neither does,
@@ -40,10 +36,7 @@ impl Surroundings<'_> {
             return path;
         }
         let system = PathBuf::from(SYSTEM_SOCKET);
-        match self
-            .runtime_dir()
-            .map(|dir| dir.join("harness/control.sock"))
-        {
+        match self.runtime_dir().map(|dir| dir.join("harness/control.sock")) {
             Some(user) if (self.exists)(&user) || !(self.exists)(&system) => user,
             _ => system,
         }
@@ -52,16 +45,8 @@ impl Surroundings<'_> {
     /// The state directory: `HARNESS_STATE_DIR`, `$XDG_STATE_HOME/harness`, `~/.local/state/harness`, `/var/lib/harness`.
     pub fn state_dir(&self) -> PathBuf {
         self.var("HARNESS_STATE_DIR")
-            .or_else(|| {
-                self.var("XDG_STATE_HOME")
-                    .filter(|d| d.is_absolute())
-                    .map(|d| d.join("harness"))
-            })
-            .or_else(|| {
-                self.var("HOME")
-                    .filter(|d| d.is_absolute())
-                    .map(|d| d.join(".local/state/harness"))
-            })
+            .or_else(|| self.var("XDG_STATE_HOME").filter(|d| d.is_absolute()).map(|d| d.join("harness")))
+            .or_else(|| self.var("HOME").filter(|d| d.is_absolute()).map(|d| d.join(".local/state/harness")))
             .unwrap_or_else(|| PathBuf::from("/var/lib/harness"))
     }
 
@@ -73,11 +58,7 @@ impl Surroundings<'_> {
         let user = self
             .var("XDG_CONFIG_HOME")
             .filter(|d| d.is_absolute())
-            .or_else(|| {
-                self.var("HOME")
-                    .filter(|d| d.is_absolute())
-                    .map(|d| d.join(".config"))
-            })
+            .or_else(|| self.var("HOME").filter(|d| d.is_absolute()).map(|d| d.join(".config")))
             .map(|d| d.join("harness/config.toml"));
         match user {
             Some(user) if (self.exists)(&user) => user,
@@ -91,28 +72,14 @@ mod tests {
     use super::*;
 
     fn socket(vars: &[(&str, &str)], present: &[&str]) -> String {
-        let var = |name: &str| {
-            vars.iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| (*v).to_owned())
-        };
+        let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         let exists = |path: &Path| present.iter().any(|p| Path::new(p) == path);
-        Surroundings {
-            var: &var,
-            uid: 1000,
-            exists: &exists,
-        }
-        .socket()
-        .display()
-        .to_string()
+        Surroundings { var: &var, uid: 1000, exists: &exists }.socket().display().to_string()
     }
 
     #[test]
     fn the_socket_named_in_the_environment_goes_first() {
-        let vars = [
-            ("HARNESS_SOCKET", "/x.sock"),
-            ("XDG_RUNTIME_DIR", "/run/user/1000"),
-        ];
+        let vars = [("HARNESS_SOCKET", "/x.sock"), ("XDG_RUNTIME_DIR", "/run/user/1000")];
         assert_eq!(socket(&vars, &[SYSTEM_SOCKET]), "/x.sock");
     }
 
@@ -122,16 +89,10 @@ mod tests {
         assert_eq!(socket(&vars, &[]), "/run/user/1000/harness/control.sock");
         assert_eq!(socket(&vars, &[SYSTEM_SOCKET]), SYSTEM_SOCKET);
         assert_eq!(
-            socket(
-                &vars,
-                &[SYSTEM_SOCKET, "/run/user/1000/harness/control.sock"]
-            ),
+            socket(&vars, &[SYSTEM_SOCKET, "/run/user/1000/harness/control.sock"]),
             "/run/user/1000/harness/control.sock"
         );
         assert_eq!(socket(&[], &[]), SYSTEM_SOCKET);
-        assert_eq!(
-            socket(&[], &["/run/user/1000"]),
-            "/run/user/1000/harness/control.sock"
-        );
+        assert_eq!(socket(&[], &["/run/user/1000"]), "/run/user/1000/harness/control.sock");
     }
 }

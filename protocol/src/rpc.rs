@@ -111,11 +111,7 @@ impl RpcError {
         Self {
             code: kind.code(),
             message: message.into(),
-            data: ErrorData {
-                kind,
-                retry_after_seconds: None,
-                exit_code: kind.exit_code(),
-            },
+            data: ErrorData { kind, retry_after_seconds: None, exit_code: kind.exit_code() },
         }
     }
 
@@ -201,12 +197,7 @@ impl<R> Response<R> {
             Ok(result) => (Some(result), None),
             Err(error) => (None, Some(error)),
         };
-        Self {
-            jsonrpc: "2.0".to_owned(),
-            id,
-            result,
-            error,
-        }
+        Self { jsonrpc: "2.0".to_owned(), id, result, error }
     }
 }
 

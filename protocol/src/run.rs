@@ -87,18 +87,13 @@ impl fmt::Display for RunState {
 
 /// A word that is no state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no state: queued, thinking, acting, waiting, paused, succeeded, failed or cancelled"
-)]
+#[error("{0:?} is no state: queued, thinking, acting, waiting, paused, succeeded, failed or cancelled")]
 pub struct UnknownState(String);
 
 impl FromStr for RunState {
     type Err = UnknownState;
     fn from_str(text: &str) -> Result<Self, UnknownState> {
-        Self::ALL
-            .into_iter()
-            .find(|s| s.as_str() == text)
-            .ok_or_else(|| UnknownState(text.to_owned()))
+        Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| UnknownState(text.to_owned()))
     }
 }
 
@@ -293,15 +288,10 @@ impl Usage {
     pub fn add(&mut self, other: &Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cache_read_input_tokens = self
-            .cache_read_input_tokens
-            .saturating_add(other.cache_read_input_tokens);
-        self.cache_creation_input_tokens = self
-            .cache_creation_input_tokens
-            .saturating_add(other.cache_creation_input_tokens);
-        self.reasoning_output_tokens = self
-            .reasoning_output_tokens
-            .saturating_add(other.reasoning_output_tokens);
+        self.cache_read_input_tokens = self.cache_read_input_tokens.saturating_add(other.cache_read_input_tokens);
+        self.cache_creation_input_tokens =
+            self.cache_creation_input_tokens.saturating_add(other.cache_creation_input_tokens);
+        self.reasoning_output_tokens = self.reasoning_output_tokens.saturating_add(other.reasoning_output_tokens);
         self.cost_usd = match (self.cost_usd, other.cost_usd) {
             (Some(a), Some(b)) => Some(a + b),
             _ => None,

@@ -86,10 +86,7 @@ impl Span {
     }
 
     /// Seconds, with their fraction.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a span of 285 years still has its microseconds"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "a span of 285 years still has its microseconds")]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -100,11 +97,7 @@ impl Span {
     }
 
     /// A span from seconds; `None` for what is negative, not a number or beyond 285 thousand years.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range is checked before the cast"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked before the cast")]
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
         (secs >= 0.0 && secs < 9e12).then(|| Self((secs * 1e6).round() as u64))
     }
@@ -144,8 +137,7 @@ impl Serialize for Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let secs = f64::deserialize(deserializer)?;
-        Self::from_secs_f64(secs)
-            .ok_or_else(|| de::Error::custom("a duration is a number of seconds, not negative"))
+        Self::from_secs_f64(secs).ok_or_else(|| de::Error::custom("a duration is a number of seconds, not negative"))
     }
 }
 
@@ -157,19 +149,13 @@ mod tests {
     #[test]
     fn an_instant_reads_as_rfc_3339_in_utc() {
         let at = Timestamp::from_micros(1_796_036_520_000_250);
-        assert_eq!(
-            serde_json::to_string(&at).unwrap(),
-            "\"2026-11-30T11:02:00.000250Z\""
-        );
+        assert_eq!(serde_json::to_string(&at).unwrap(), "\"2026-11-30T11:02:00.000250Z\"");
     }
 
     #[test]
     fn a_negative_duration_is_refused() {
         assert!(serde_json::from_str::<Span>("-1").is_err());
-        assert_eq!(
-            serde_json::from_str::<Span>("1.5").unwrap(),
-            Span::from_micros(1_500_000)
-        );
+        assert_eq!(serde_json::from_str::<Span>("1.5").unwrap(), Span::from_micros(1_500_000));
     }
 
     proptest! {

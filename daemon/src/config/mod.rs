@@ -109,30 +109,13 @@ pub struct Control {
 
 impl Default for Config {
     fn default() -> Self {
-        let scripted = Provider {
-            dialect: Dialect::Scripted,
-            width: 64,
-        };
+        let scripted = Provider { dialect: Dialect::Scripted, width: 64 };
         Self {
             tool_width: 8,
             providers: BTreeMap::from([("scripted".into(), scripted)]),
-            shares: BTreeMap::from([(
-                "default".into(),
-                Share {
-                    weight: 1,
-                    max: None,
-                },
-            )]),
-            run: RunDefaults {
-                provider: "scripted".into(),
-                model: None,
-                max_steps: 100,
-            },
-            shell: Shell {
-                timeout: Span::from_secs(120),
-                envelope_bytes: 32 * 1024,
-                output_bytes: 64 * 1024 * 1024,
-            },
+            shares: BTreeMap::from([("default".into(), Share { weight: 1, max: None })]),
+            run: RunDefaults { provider: "scripted".into(), model: None, max_steps: 100 },
+            shell: Shell { timeout: Span::from_secs(120), envelope_bytes: 32 * 1024, output_bytes: 64 * 1024 * 1024 },
             limits: Bounds::default(),
             control: Control::default(),
         }
