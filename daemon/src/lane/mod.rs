@@ -1,0 +1,486 @@
+//! A lane: a width plus a queue, as a state machine. Data in the world, without a clock, a task or a lock.
+//!
+//! ```text
+//!            enter                     grant
+//!  (none) ─────────▶ Queued ──────────────────────────▶ Busy ──┐ grant_extra, keep
+//!     │                │ park                    park  │  ▲ ◀──┘ (more permits, fewer)
+//!     │ enter_parked   ▼                               ▼  │ grant
+//!     └────────────▶ Parked ◀────────────────────── Parked│
+//!                      │ resume                           │
+//!                      └───────────▶ Resuming ────────────┘
+//!
+//!  leave: from every state, at once
+//! ```
+//!
+//! Owns who is granted next: by class ([`Class`]: every class gets at least one grant in eight), in a class by share
+//! (in proportion to the weights), in a share round-robin over the roots of the trees, in a root first come first
+//! served. Never decides what a ticket is for, never starts anything, and never keeps a counter that the tickets do not
+//! account for. Every operation costs the same however long the queue is.
+
+#[cfg(test)]
+mod model_test;
+mod queue;
+mod report;
+mod saturation;
+mod slab;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use harness_protocol::id::{ReliefId, RunId};
+use harness_protocol::lane::Limiter;
+use harness_protocol::spec::Priority;
+use harness_protocol::time::Timestamp;
+
+use queue::{Queues, SCALE};
+pub use report::Claimed;
+use report::Waits;
+use saturation::Saturation;
+pub use slab::TicketId;
+use slab::{Slab, Ticket};
+
+/// Largest width of a lane. A lane that is wider than this bounds nothing on any machine.
+pub const MAX_WIDTH: u32 = 1_000_000;
+
+/// What a lane is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its width; 0 is taken as 1.
+    pub width: u32,
+    /// The shares of its capacity. Their order gives their numbers.
+    pub shares: Vec<ShareSettings>,
+}
+
+/// A share of a lane's capacity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareSettings {
+    /// Name.
+    pub name: Arc<str>,
+    /// Grants in proportion to the others'; 0 is taken as 1.
+    pub weight: u32,
+    /// Most permits at once.
+    pub max: Option<u32>,
+}
+
+/// Number of a share, by its place in [`Settings::shares`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShareId(pub u16);
+
+/// Who wants a permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// The run.
+    pub run: RunId,
+    /// Top of its tree.
+    pub root: RunId,
+    /// Its share.
+    pub share: ShareId,
+    /// Its precedence.
+    pub priority: Priority,
+}
+
+/// State of a ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum TicketState {
+    /// Waits for its first permit.
+    Queued = 0,
+    /// Holds at least one permit.
+    Busy = 1,
+    /// Waits for something else, without a permit.
+    Parked = 2,
+    /// Has done waiting and wants a permit again.
+    Resuming = 3,
+}
+
+/// Classes of what waits for a permit, by precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// Resuming tickets.
+    Resumed = 0,
+    /// New ones of high priority.
+    High = 1,
+    /// New ones of normal priority.
+    Normal = 2,
+    /// New ones of low priority.
+    Low = 3,
+}
+
+impl Class {
+    const COUNT: usize = 4;
+    const BY_PRECEDENCE: [Self; Self::COUNT] = [Self::Resumed, Self::High, Self::Normal, Self::Low];
+    /// Who is looked at first, turn by turn. Each class has a turn in any eight grants; a turn that its class has no use
+    /// for goes to the first by precedence.
+    const TURNS: [Self; 8] =
+        [Self::Resumed, Self::High, Self::Resumed, Self::Normal, Self::Resumed, Self::High, Self::Resumed, Self::Low];
+
+    const fn of(priority: Priority) -> Self {
+        match priority {
+            Priority::High => Self::High,
+            Priority::Normal => Self::Normal,
+            Priority::Low => Self::Low,
+        }
+    }
+}
+
+/// A share as it stands.
+#[derive(Debug)]
+struct Share {
+    settings: ShareSettings,
+    /// Stride scheduling (Waldspurger and Weihl, 1995): the share with the smallest pass is next, and pays for a grant
+    /// with a stride in inverse proportion to its weight.
+    pass: u64,
+    permits: u32,
+    tickets: [u32; 4],
+}
+
+impl Share {
+    fn is_full(&self) -> bool {
+        self.settings.max.is_some_and(|max| self.permits >= max.max(1))
+    }
+
+    fn waiting(&self) -> u32 {
+        self.tickets[TicketState::Queued as usize] + self.tickets[TicketState::Resuming as usize]
+    }
+}
+
+/// A relief in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Relief {
+    by: u32,
+    since: Timestamp,
+    until: Option<Timestamp>,
+}
+
+/// What a change of capacity did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Widths {
+    /// Before.
+    pub before: u32,
+    /// After.
+    pub after: u32,
+}
+
+/// A lane.
+#[derive(Debug)]
+pub struct Lane {
+    name: Arc<str>,
+    configured_width: u32,
+    width: u32,
+    reliefs: BTreeMap<ReliefId, Relief>,
+    paused: bool,
+    /// What else holds grants back: a provider's limits, a drain.
+    hold: Option<Limiter>,
+    shares: Vec<Share>,
+    slab: Slab,
+    queues: Queues,
+    permits: u32,
+    tickets: [u32; 4],
+    turn: u8,
+    /// The pass of the share that was served last: where a share that comes back begins.
+    virtual_time: u64,
+    granted: u64,
+    waits: Waits,
+    saturation: Saturation,
+}
+
+impl Lane {
+    /// An empty lane.
+    pub fn new(settings: Settings) -> Self {
+        let width = settings.width.clamp(1, MAX_WIDTH);
+        let share = |settings| Share { settings, pass: 0, permits: 0, tickets: [0; 4] };
+        let shares: Vec<Share> = settings.shares.into_iter().map(share).collect();
+        Self {
+            name: settings.name,
+            configured_width: width,
+            width,
+            reliefs: BTreeMap::new(),
+            paused: false,
+            hold: None,
+            queues: Queues::new(shares.len()),
+            shares,
+            slab: Slab::default(),
+            permits: 0,
+            tickets: [0; 4],
+            turn: 0,
+            virtual_time: 0,
+            granted: 0,
+            waits: Waits::default(),
+            saturation: Saturation::default(),
+        }
+    }
+
+    /// The share with that name.
+    pub fn share(&self, name: &str) -> Option<ShareId> {
+        let index = self.shares.iter().position(|share| &*share.settings.name == name)?;
+        u16::try_from(index).ok().map(ShareId)
+    }
+
+    /// Makes a ticket that waits for a permit.
+    pub fn enter(&mut self, claim: Claim, now: Timestamp) -> TicketId {
+        let id = self.slab.insert(Ticket::new(claim, TicketState::Queued, now));
+        self.count(claim.share, TicketState::Queued, 1);
+        self.enqueue(id);
+        self.saturation.note(self.is_saturated(), now);
+        id
+    }
+
+    /// Makes a ticket that waits for something else, and holds no permit.
+    pub fn enter_parked(&mut self, claim: Claim, now: Timestamp) -> TicketId {
+        let id = self.slab.insert(Ticket::new(claim, TicketState::Parked, now));
+        self.count(claim.share, TicketState::Parked, 1);
+        id
+    }
+
+    /// Who is granted next, and for which run; `None` where nobody may be.
+    pub fn peek(&self) -> Option<(TicketId, RunId)> {
+        if self.paused || self.hold.is_some() || self.permits >= self.width() || self.waiting() == 0 {
+            return None;
+        }
+        let preferred = Class::TURNS[usize::from(self.turn)];
+        let slot = self
+            .first_of(preferred)
+            .or_else(|| Class::BY_PRECEDENCE.into_iter().find_map(|class| self.first_of(class)))?;
+        let id = self.slab.id(slot);
+        self.slab.get(id).map(|ticket| (id, ticket.run))
+    }
+
+    fn first_of(&self, class: Class) -> Option<u32> {
+        let mut best: Option<(u64, u32)> = None;
+        for (index, share) in self.shares.iter().enumerate() {
+            if let Some(head) = self.queues.first(class, index)
+                && !share.is_full()
+                && best.is_none_or(|(pass, _)| share.pass < pass)
+            {
+                best = Some((share.pass, head));
+            }
+        }
+        best.map(|(_, head)| head)
+    }
+
+    /// Gives a permit to a queued or resuming ticket. Whether the lane has one to give was [`Lane::peek`]'s to say.
+    pub fn grant(&mut self, id: TicketId, now: Timestamp) {
+        let Some(ticket) = self.slab.get(id) else { return };
+        let (share, since, state) = (ticket.share, ticket.since, ticket.state);
+        if ticket.class().is_none() {
+            return;
+        }
+        self.queues.remove_granted(&mut self.slab, id);
+        if state == TicketState::Queued {
+            self.waits.record(now.since(since), now);
+        }
+        let granted = &mut self.shares[usize::from(share.0)];
+        self.virtual_time = granted.pass;
+        granted.pass = granted.pass.saturating_add(SCALE / u64::from(granted.settings.weight.max(1)));
+        self.turn = (self.turn + 1) % 8;
+        self.granted += 1;
+        self.set_permits(id, 1);
+        self.transition(id, TicketState::Busy, now);
+    }
+
+    /// Gives a busy ticket one more permit, if one is free and nobody waits. Says whether it did.
+    pub fn grant_extra(&mut self, id: TicketId, now: Timestamp) -> bool {
+        let Some(ticket) = self.slab.get(id) else { return false };
+        let possible = ticket.state == TicketState::Busy && self.has_extra(ticket.share);
+        if possible {
+            let permits = ticket.permits + 1;
+            self.set_permits(id, permits);
+            self.saturation.note(self.is_saturated(), now);
+        }
+        possible
+    }
+
+    /// Whether a busy ticket of that share may have one more permit.
+    pub fn has_extra(&self, share: ShareId) -> bool {
+        !self.paused
+            && self.hold.is_none()
+            && self.waiting() == 0
+            && self.permits < self.width()
+            && !self.shares[usize::from(share.0)].is_full()
+    }
+
+    /// Takes back what a busy ticket holds beyond `permits`, of which one is the least.
+    pub fn keep(&mut self, id: TicketId, permits: u16, now: Timestamp) {
+        if let Some(ticket) = self.slab.get(id)
+            && ticket.state == TicketState::Busy
+            && ticket.permits > permits
+        {
+            self.set_permits(id, permits.max(1));
+            self.saturation.note(self.is_saturated(), now);
+        }
+    }
+
+    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted.
+    pub fn park(&mut self, id: TicketId, now: Timestamp) {
+        self.withdraw(id);
+        self.transition(id, TicketState::Parked, now);
+    }
+
+    /// Lets a parked ticket want a permit again.
+    pub fn resume(&mut self, id: TicketId, now: Timestamp) {
+        if ticket_state(&self.slab, id) == Some(TicketState::Parked) {
+            self.transition(id, TicketState::Resuming, now);
+            self.enqueue(id);
+            self.saturation.note(self.is_saturated(), now);
+        }
+    }
+
+    /// Ends a ticket, whatever its state.
+    pub fn leave(&mut self, id: TicketId, now: Timestamp) {
+        self.withdraw(id);
+        if let Some(ticket) = self.slab.remove(id) {
+            self.count(ticket.share, ticket.state, -1);
+            self.saturation.note(self.is_saturated(), now);
+        }
+    }
+
+    /// Takes a ticket out of the queue and its permits back.
+    fn withdraw(&mut self, id: TicketId) {
+        let Some(ticket) = self.slab.get(id) else { return };
+        if ticket.class().is_some() {
+            self.queues.remove(&mut self.slab, id);
+        }
+        self.set_permits(id, 0);
+    }
+
+    fn enqueue(&mut self, id: TicketId) {
+        let Some(ticket) = self.slab.get(id) else { return };
+        let share = &mut self.shares[usize::from(ticket.share.0)];
+        // The ticket is counted already: alone, it is the first of a share that comes back, which has saved up nothing.
+        if share.waiting() == 1 {
+            share.pass = share.pass.max(self.virtual_time);
+        }
+        self.queues.insert(&mut self.slab, id);
+    }
+
+    fn transition(&mut self, id: TicketId, to: TicketState, now: Timestamp) {
+        let Some(ticket) = self.slab.get_mut(id) else { return };
+        let (share, from) = (ticket.share, ticket.state);
+        ticket.state = to;
+        ticket.since = now;
+        self.count(share, from, -1);
+        self.count(share, to, 1);
+        self.saturation.note(self.is_saturated(), now);
+    }
+
+    fn count(&mut self, share: ShareId, state: TicketState, by: i32) {
+        let state = state as usize;
+        let share = &mut self.shares[usize::from(share.0)].tickets[state];
+        *share = share.saturating_add_signed(by);
+        self.tickets[state] = self.tickets[state].saturating_add_signed(by);
+    }
+
+    fn set_permits(&mut self, id: TicketId, permits: u16) {
+        let Some(ticket) = self.slab.get_mut(id) else { return };
+        let was = u32::from(ticket.permits);
+        ticket.permits = permits;
+        let share = &mut self.shares[usize::from(ticket.share.0)];
+        share.permits = share.permits - was + u32::from(permits);
+        self.permits = self.permits - was + u32::from(permits);
+    }
+
+    /// State of a ticket; `None` once it has left.
+    pub fn state(&self, id: TicketId) -> Option<TicketState> {
+        ticket_state(&self.slab, id)
+    }
+
+    /// Permits that a ticket holds.
+    pub fn held(&self, id: TicketId) -> u16 {
+        self.slab.get(id).map_or(0, |ticket| ticket.permits)
+    }
+
+    fn waiting(&self) -> u32 {
+        self.tickets[TicketState::Queued as usize] + self.tickets[TicketState::Resuming as usize]
+    }
+
+    /// Tickets in a state.
+    pub fn tickets(&self, state: TicketState) -> u32 {
+        self.tickets[state as usize]
+    }
+
+    /// Permits in use.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// No permit is free, and something wants one.
+    pub fn is_saturated(&self) -> bool {
+        self.permits >= self.width() && self.waiting() > 0
+    }
+
+    /// Permits in all.
+    pub fn width(&self) -> u32 {
+        self.reliefs.values().fold(self.width, |sum, relief| sum.saturating_add(relief.by)).min(MAX_WIDTH)
+    }
+
+    /// Its width, reliefs left out.
+    pub fn base_width(&self) -> u32 {
+        self.width
+    }
+
+    fn changed(&mut self, now: Timestamp, change: impl FnOnce(&mut Self)) -> Widths {
+        let before = self.width();
+        change(self);
+        self.saturation.note(self.is_saturated(), now);
+        Widths { before, after: self.width() }
+    }
+
+    /// Widens the lane.
+    pub fn relieve(&mut self, id: ReliefId, by: u32, until: Option<Timestamp>, now: Timestamp) -> Widths {
+        self.changed(now, |lane| {
+            if by > 0 {
+                lane.reliefs.insert(id, Relief { by, since: now, until });
+            }
+        })
+    }
+
+    /// Ends a relief; nothing that executes is disturbed.
+    pub fn end_relief(&mut self, id: ReliefId, now: Timestamp) -> Widths {
+        self.changed(now, |lane| {
+            lane.reliefs.remove(&id);
+        })
+    }
+
+    /// Whether that relief is in force.
+    pub fn has_relief(&self, id: ReliefId) -> bool {
+        self.reliefs.contains_key(&id)
+    }
+
+    /// Sets the width, reliefs left out; 0 is taken as 1. Permits in use come back as they are done.
+    pub fn resize(&mut self, width: u32, now: Timestamp) -> Widths {
+        self.changed(now, |lane| lane.width = width.clamp(1, MAX_WIDTH))
+    }
+
+    /// Takes a new width by configuration. A width that somebody set by hand stays.
+    pub fn configure(&mut self, width: u32, now: Timestamp) -> Widths {
+        self.changed(now, |lane| {
+            let width = width.clamp(1, MAX_WIDTH);
+            if lane.width == lane.configured_width {
+                lane.width = width;
+            }
+            lane.configured_width = width;
+        })
+    }
+
+    /// Stops granting, or grants again.
+    pub fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Whether granting is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Holds grants back for another reason, or lets them go.
+    pub fn set_hold(&mut self, hold: Option<Limiter>) {
+        self.hold = hold;
+    }
+}
+
+fn ticket_state(slab: &Slab, id: TicketId) -> Option<TicketState> {
+    slab.get(id).map(|ticket| ticket.state)
+}

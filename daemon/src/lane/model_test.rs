@@ -1,0 +1,435 @@
+//! The lane beside a small model that does the same with plain lists, for random sequences of operations.
+
+use std::collections::VecDeque;
+
+use harness_protocol::id::{ReliefId, RunId};
+use harness_protocol::spec::Priority;
+use harness_protocol::time::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+
+/// A ticket of the model.
+#[derive(Debug, Clone)]
+struct Simple {
+    id: TicketId,
+    claim: Claim,
+    state: TicketState,
+    permits: u16,
+}
+
+/// The rules of section 6, written down as simply as can be.
+#[derive(Debug)]
+struct Model {
+    width: u32,
+    relieved: u32,
+    paused: bool,
+    shares: Vec<(u32, Option<u32>, u64)>,
+    tickets: Vec<Simple>,
+    /// For each class and share, the roots in turn, each with its tickets in turn.
+    queues: Vec<Vec<VecDeque<(RunId, VecDeque<TicketId>)>>>,
+    turn: usize,
+    time: u64,
+}
+
+impl Model {
+    fn class(ticket: &Simple) -> Option<usize> {
+        match ticket.state {
+            TicketState::Resuming => Some(0),
+            TicketState::Queued => Some(1 + ticket.claim.priority as usize),
+            TicketState::Busy | TicketState::Parked => None,
+        }
+    }
+
+    fn ticket(&mut self, id: TicketId) -> &mut Simple {
+        self.tickets.iter_mut().find(|t| t.id == id).unwrap()
+    }
+
+    fn permits(&self) -> u32 {
+        self.tickets.iter().map(|t| u32::from(t.permits)).sum()
+    }
+
+    fn share_permits(&self, share: usize) -> u32 {
+        self.tickets.iter().filter(|t| usize::from(t.claim.share.0) == share).map(|t| u32::from(t.permits)).sum()
+    }
+
+    fn is_full(&self, share: usize) -> bool {
+        self.shares[share].1.is_some_and(|max| self.share_permits(share) >= max)
+    }
+
+    fn waiting_in(&self, share: usize) -> usize {
+        self.tickets.iter().filter(|t| usize::from(t.claim.share.0) == share && Self::class(t).is_some()).count()
+    }
+
+    fn waiting(&self) -> usize {
+        (0..self.shares.len()).map(|share| self.waiting_in(share)).sum()
+    }
+
+    fn join(&mut self, id: TicketId) {
+        let ticket = self.ticket(id).clone();
+        let share = usize::from(ticket.claim.share.0);
+        if self.waiting_in(share) == 1 {
+            self.shares[share].2 = self.shares[share].2.max(self.time);
+        }
+        let queue = &mut self.queues[Self::class(&ticket).unwrap()][share];
+        match queue.iter_mut().find(|(root, _)| *root == ticket.claim.root) {
+            Some((_, list)) => list.push_back(id),
+            None => queue.push_back((ticket.claim.root, VecDeque::from([id]))),
+        }
+    }
+
+    fn take_out(&mut self, id: TicketId) {
+        let ticket = self.ticket(id).clone();
+        if let Some(class) = Self::class(&ticket) {
+            let queue = &mut self.queues[class][usize::from(ticket.claim.share.0)];
+            for (_, list) in queue.iter_mut() {
+                list.retain(|&other| other != id);
+            }
+            queue.retain(|(_, list)| !list.is_empty());
+        }
+        self.ticket(id).permits = 0;
+    }
+
+    fn next(&self) -> Option<TicketId> {
+        if self.paused || self.permits() >= self.width + self.relieved {
+            return None;
+        }
+        let first = |class: usize| {
+            (0..self.shares.len())
+                .filter(|&share| !self.queues[class][share].is_empty() && !self.is_full(share))
+                .min_by_key(|&share| (self.shares[share].2, share))
+                .map(|share| self.queues[class][share][0].1[0])
+        };
+        first([0, 1, 0, 2, 0, 1, 0, 3][self.turn]).or_else(|| (0..4).find_map(first))
+    }
+
+    fn grant(&mut self, id: TicketId) {
+        let ticket = self.ticket(id).clone();
+        let share = usize::from(ticket.claim.share.0);
+        let queue = &mut self.queues[Self::class(&ticket).unwrap()][share];
+        let (root, mut list) = queue.pop_front().unwrap();
+        list.pop_front();
+        if !list.is_empty() {
+            queue.push_back((root, list));
+        }
+        self.time = self.shares[share].2;
+        self.shares[share].2 += SCALE / u64::from(self.shares[share].0);
+        self.turn = (self.turn + 1) % 8;
+        let ticket = self.ticket(id);
+        ticket.state = TicketState::Busy;
+        ticket.permits = 1;
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Enter { root: u64, share: u16, priority: Priority, parked: bool },
+    Grant,
+    Extra(usize),
+    Keep(usize),
+    Park(usize),
+    Resume(usize),
+    Leave(usize),
+    Resize(u32),
+    Relieve(u32),
+    Undo,
+    Pause(bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let priority = prop_oneof![Just(Priority::High), Just(Priority::Normal), Just(Priority::Low)];
+    prop_oneof![
+        6 => (0u64..5, 0u16..3, priority, prop::bool::weighted(0.1))
+            .prop_map(|(root, share, priority, parked)| Op::Enter { root, share, priority, parked }),
+        6 => Just(Op::Grant),
+        1 => (0usize..32).prop_map(Op::Extra),
+        1 => (0usize..32).prop_map(Op::Keep),
+        2 => (0usize..32).prop_map(Op::Park),
+        2 => (0usize..32).prop_map(Op::Resume),
+        3 => (0usize..32).prop_map(Op::Leave),
+        1 => (0u32..6).prop_map(Op::Resize),
+        1 => (0u32..4).prop_map(Op::Relieve),
+        1 => Just(Op::Undo),
+        1 => any::<bool>().prop_map(Op::Pause),
+    ]
+}
+
+fn settings(width: u32) -> Settings {
+    let share = |name: &str, weight, max| ShareSettings { name: name.into(), weight, max };
+    Settings {
+        name: "tool".into(),
+        width,
+        shares: vec![share("default", 1, None), share("heavy", 3, None), share("bounded", 1, Some(2))],
+    }
+}
+
+fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
+    let mut lane = Lane::new(settings(2));
+    let mut model = Model {
+        width: 2,
+        relieved: 0,
+        paused: false,
+        shares: vec![(1, None, 0), (3, None, 0), (1, Some(2), 0)],
+        tickets: Vec::new(),
+        queues: vec![vec![VecDeque::new(); 3]; 4],
+        turn: 0,
+        time: 0,
+    };
+    let (mut reliefs, mut made) = (Vec::new(), 0u64);
+    for (step, op) in ops.into_iter().enumerate() {
+        let now = Timestamp::from_micros(1_000_000 + step as u64);
+        let pick =
+            |n: usize, model: &Model| (!model.tickets.is_empty()).then(|| model.tickets[n % model.tickets.len()].id);
+        match op {
+            Op::Enter { root, share, priority, parked } => {
+                made += 1;
+                let claim =
+                    Claim { run: RunId::from_u64(made), root: RunId::from_u64(root), share: ShareId(share), priority };
+                let id = if parked { lane.enter_parked(claim, now) } else { lane.enter(claim, now) };
+                let state = if parked { TicketState::Parked } else { TicketState::Queued };
+                model.tickets.push(Simple { id, claim, state, permits: 0 });
+                if !parked {
+                    model.join(id);
+                }
+            }
+            Op::Grant => {
+                let next = model.next();
+                prop_assert_eq!(lane.peek().map(|(id, _)| id), next);
+                if let Some(id) = next {
+                    prop_assert!(lane.permits() < lane.width());
+                    lane.grant(id, now);
+                    model.grant(id);
+                }
+            }
+            Op::Extra(n) => {
+                if let Some(id) = pick(n, &model) {
+                    let ticket = model.ticket(id).clone();
+                    let possible = ticket.state == TicketState::Busy
+                        && !model.paused
+                        && model.waiting() == 0
+                        && model.permits() < model.width + model.relieved
+                        && !model.is_full(usize::from(ticket.claim.share.0));
+                    prop_assert_eq!(lane.grant_extra(id, now), possible);
+                    model.ticket(id).permits += u16::from(possible);
+                }
+            }
+            Op::Keep(n) => {
+                if let Some(id) = pick(n, &model) {
+                    lane.keep(id, 1, now);
+                    model.ticket(id).permits = model.ticket(id).permits.min(1);
+                }
+            }
+            Op::Park(n) => {
+                if let Some(id) = pick(n, &model) {
+                    lane.park(id, now);
+                    model.take_out(id);
+                    model.ticket(id).state = TicketState::Parked;
+                }
+            }
+            Op::Resume(n) => {
+                if let Some(id) = pick(n, &model) {
+                    lane.resume(id, now);
+                    if model.ticket(id).state == TicketState::Parked {
+                        model.ticket(id).state = TicketState::Resuming;
+                        model.join(id);
+                    }
+                }
+            }
+            Op::Leave(n) => {
+                if let Some(id) = pick(n, &model) {
+                    lane.leave(id, now);
+                    model.take_out(id);
+                    model.tickets.retain(|t| t.id != id);
+                    prop_assert_eq!(lane.state(id), None);
+                    lane.leave(id, now);
+                }
+            }
+            Op::Resize(width) => {
+                lane.resize(width, now);
+                model.width = width.max(1);
+            }
+            Op::Relieve(by) => {
+                reliefs.push((ReliefId::from_u64(step as u64), by));
+                let widths = lane.relieve(ReliefId::from_u64(step as u64), by, None, now);
+                model.relieved += by;
+                prop_assert_eq!(widths.after - widths.before, by);
+            }
+            Op::Undo => {
+                if let Some((id, by)) = reliefs.pop() {
+                    lane.end_relief(id, now);
+                    model.relieved -= by;
+                }
+            }
+            Op::Pause(paused) => {
+                lane.set_paused(paused);
+                model.paused = paused;
+            }
+        }
+        prop_assert_eq!(lane.check(), Ok(()));
+        prop_assert_eq!(lane.width(), model.width + model.relieved);
+        prop_assert_eq!(lane.permits(), model.permits());
+        prop_assert_eq!(lane.peek().map(|(id, _)| id), model.next());
+        for ticket in &model.tickets {
+            prop_assert_eq!(
+                lane.claimed(ticket.id).map(|c| (c.run, c.state, c.permits)),
+                Some((ticket.claim.run, ticket.state, ticket.permits))
+            );
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn the_lane_does_what_the_model_does(ops in prop::collection::vec(op(), 1..120)) {
+        check(ops)?;
+    }
+}
+
+fn lane(width: u32) -> Lane {
+    Lane::new(settings(width))
+}
+
+fn claim(run: u64, root: u64, share: u16, priority: Priority) -> Claim {
+    Claim { run: RunId::from_u64(run), root: RunId::from_u64(root), share: ShareId(share), priority }
+}
+
+/// Grants one after the other, each leaving at once; the runs in the order of their grants.
+fn drain(lane: &mut Lane, most: usize) -> Vec<u64> {
+    let mut order = Vec::new();
+    while order.len() < most {
+        let Some((id, run)) = lane.peek() else { break };
+        lane.grant(id, Timestamp::default());
+        lane.leave(id, Timestamp::default());
+        order.push(run.as_u64());
+    }
+    order
+}
+
+#[test]
+fn a_root_with_a_thousand_tickets_does_not_shut_out_eight_small_ones() {
+    let mut lane = lane(1);
+    for run in 0..1000 {
+        lane.enter(claim(run, 1, 0, Priority::Normal), Timestamp::default());
+    }
+    for small in 0..8 {
+        lane.enter(claim(10_000 + small, 100 + small, 0, Priority::Normal), Timestamp::default());
+    }
+    let first = drain(&mut lane, 10);
+    assert_eq!(first.iter().filter(|run| **run >= 10_000).count(), 8, "{first:?}");
+}
+
+#[test]
+fn a_share_with_a_thousand_roots_does_not_shut_out_one_with_two() {
+    let mut lane = lane(1);
+    for run in 0..1000 {
+        lane.enter(claim(run, run, 0, Priority::Normal), Timestamp::default());
+    }
+    for small in 0..2 {
+        lane.enter(claim(10_000 + small, 10_000 + small, 1, Priority::Normal), Timestamp::default());
+    }
+    let first = drain(&mut lane, 4);
+    assert_eq!(first.iter().filter(|run| **run >= 10_000).count(), 2, "{first:?}");
+}
+
+#[test]
+fn shares_are_served_in_proportion_to_their_weights() {
+    let mut lane = lane(1);
+    for run in 0..400 {
+        lane.enter(claim(run, run, 0, Priority::Normal), Timestamp::default());
+        lane.enter(claim(1000 + run, 1000 + run, 1, Priority::Normal), Timestamp::default());
+    }
+    let heavy = drain(&mut lane, 400).into_iter().filter(|run| *run >= 1000).count();
+    assert!((299..=301).contains(&heavy), "{heavy}");
+}
+
+#[test]
+fn fifty_resuming_tickets_behind_a_full_lane_count_as_saturation_and_do_not_starve_new_ones() {
+    let mut lane = lane(1);
+    let now = Timestamp::default();
+    for run in 0..50 {
+        let id = lane.enter_parked(claim(run, run, 0, Priority::Normal), now);
+        lane.resume(id, now);
+    }
+    let holder = lane.enter(claim(99, 99, 0, Priority::Normal), now);
+    lane.enter(claim(100, 100, 0, Priority::Low), now);
+    let (first, _) = lane.peek().unwrap();
+    lane.grant(first, now);
+    assert!(lane.is_saturated());
+    assert_eq!(lane.report(now).limiter, Limiter::Width);
+    lane.leave(first, now);
+    let order = drain(&mut lane, 9);
+    assert!(order.contains(&99) && order.contains(&100), "{order:?}");
+    assert_eq!(lane.state(holder), None);
+}
+
+#[test]
+fn every_class_gets_at_least_one_grant_in_eight() {
+    let mut lane = lane(1);
+    for run in 0..200 {
+        for (class, priority) in [Priority::High, Priority::Normal, Priority::Low].into_iter().enumerate() {
+            lane.enter(claim(run + 1000 * class as u64, run, 0, priority), Timestamp::default());
+        }
+        let id = lane.enter_parked(claim(run + 3000, run, 0, Priority::Normal), Timestamp::default());
+        lane.resume(id, Timestamp::default());
+    }
+    let classes: Vec<u64> = drain(&mut lane, 160).into_iter().map(|run| run / 1000).collect();
+    for window in classes.windows(8) {
+        for class in 0..4 {
+            assert!(window.contains(&class), "{window:?}");
+        }
+    }
+}
+
+#[test]
+fn narrowing_a_full_lane_disturbs_nothing_and_falls_to_the_new_width() {
+    let mut lane = lane(3);
+    let now = Timestamp::default();
+    let ids: Vec<TicketId> = (0..6).map(|run| lane.enter(claim(run, run, 0, Priority::Normal), now)).collect();
+    for _ in 0..3 {
+        let (id, _) = lane.peek().unwrap();
+        lane.grant(id, now);
+    }
+    assert_eq!(lane.resize(0, now), Widths { before: 3, after: 1 });
+    assert_eq!((lane.permits(), lane.peek()), (3, None));
+    lane.leave(ids[0], now);
+    lane.leave(ids[1], now);
+    assert_eq!((lane.permits(), lane.peek()), (1, None));
+    lane.leave(ids[2], now);
+    assert!(lane.peek().is_some());
+}
+
+#[test]
+fn a_relief_of_nothing_does_nothing() {
+    let mut lane = lane(3);
+    let id = ReliefId::from_u64(1);
+    assert_eq!(lane.relieve(id, 0, None, Timestamp::default()), Widths { before: 3, after: 3 });
+    assert!(!lane.has_relief(id));
+}
+
+#[test]
+fn a_share_at_its_bound_holds_its_own_tickets_back_and_nobody_elses() {
+    let mut lane = lane(5);
+    for run in 0..4 {
+        lane.enter(claim(run, run, 2, Priority::High), Timestamp::default());
+    }
+    for _ in 0..2 {
+        let (id, _) = lane.peek().unwrap();
+        lane.grant(id, Timestamp::default());
+    }
+    assert_eq!((lane.peek(), lane.limiter()), (None, Limiter::Share));
+    assert!(!lane.is_saturated());
+    lane.enter(claim(9, 9, 0, Priority::Low), Timestamp::default());
+    assert_eq!(lane.peek().map(|(_, run)| run.as_u64()), Some(9));
+}
+
+#[test]
+fn a_ticket_takes_at_most_64_bytes_with_a_hundred_thousand_queued() {
+    let mut lane = lane(1);
+    for run in 0..100_000 {
+        lane.enter(claim(run, run, 0, Priority::Normal), Timestamp::default());
+    }
+    let each = lane.footprint() / 100_000;
+    assert!(each <= 64, "{each} bytes");
+}

@@ -1,0 +1,243 @@
+//! What a lane tells about itself. Reads it, never changes it.
+
+use harness_protocol::id::RunId;
+use harness_protocol::lane::{LANE_SCHEMA, LaneReport, Limiter, QueueWait, ReliefView, ShareReport};
+use harness_protocol::time::{Span, Timestamp};
+use hdrhistogram::Histogram;
+
+use super::{Lane, TicketId, TicketState};
+
+/// A wait longer than this counts as this long, in microseconds: a day.
+const LONGEST: u64 = 86_400_000_000;
+/// After this long a new histogram begins, and the one before is kept for as long.
+const PERIOD: Span = Span::from_secs(900);
+
+/// How long tickets waited for their first permit, over the last 15 to 30 minutes, to two digits.
+#[derive(Debug)]
+pub(super) struct Waits {
+    current: Histogram<u32>,
+    before: Histogram<u32>,
+    began: Timestamp,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        #[expect(
+            clippy::expect_used,
+            reason = "the bounds are constants that the library accepts, as every test shows"
+        )]
+        let empty = || Histogram::new_with_bounds(1, LONGEST, 2).expect("constant bounds");
+        Self { current: empty(), before: empty(), began: Timestamp::default() }
+    }
+}
+
+impl Waits {
+    pub(super) fn record(&mut self, wait: Span, now: Timestamp) {
+        self.turn(now);
+        self.current.saturating_record(wait.as_micros().clamp(1, LONGEST));
+    }
+
+    fn turn(&mut self, now: Timestamp) {
+        let age = now.since(self.began);
+        if age < PERIOD {
+            return;
+        }
+        std::mem::swap(&mut self.current, &mut self.before);
+        self.current.reset();
+        if age >= PERIOD + PERIOD {
+            self.before.reset();
+        }
+        self.began = now;
+    }
+
+    fn summary(&self, now: Timestamp) -> QueueWait {
+        let age = now.since(self.began);
+        let mut all = Histogram::<u32>::new_from(&self.current);
+        // Bounds are the same, so adding cannot fail.
+        if age < PERIOD + PERIOD {
+            let _ = all.add(&self.current);
+        }
+        if age < PERIOD {
+            let _ = all.add(&self.before);
+        }
+        if all.is_empty() {
+            return QueueWait::default();
+        }
+        let quantile = |q| Span::from_micros(all.value_at_quantile(q));
+        QueueWait {
+            count: all.len(),
+            p50_seconds: quantile(0.5),
+            p95_seconds: quantile(0.95),
+            p99_seconds: quantile(0.99),
+            max_seconds: Span::from_micros(all.max()),
+        }
+    }
+}
+
+/// A ticket as the report knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed {
+    /// The run.
+    pub run: RunId,
+    /// State.
+    pub state: TicketState,
+    /// Permits that it holds.
+    pub permits: u16,
+    /// Since when it has been in its state.
+    pub since: Timestamp,
+}
+
+impl Lane {
+    /// The report, without the holders, whose runs are not known here.
+    pub fn report(&self, now: Timestamp) -> LaneReport {
+        let oldest =
+            self.slab.iter().filter(|ticket| ticket.state == TicketState::Queued).map(|ticket| ticket.since).min();
+        LaneReport {
+            schema: LANE_SCHEMA.to_owned(),
+            name: self.name.clone(),
+            width: self.width(),
+            configured_width: self.configured_width,
+            queued: self.tickets(TicketState::Queued),
+            busy: self.tickets(TicketState::Busy),
+            parked: self.tickets(TicketState::Parked),
+            resuming: self.tickets(TicketState::Resuming),
+            permits: self.permits,
+            saturated: self.is_saturated(),
+            saturated_since: self.saturation.since(),
+            limiter: self.limiter(),
+            paused: self.paused,
+            reliefs: self
+                .reliefs
+                .iter()
+                .map(|(&id, relief)| ReliefView { id, by: relief.by, since: relief.since, until: relief.until })
+                .collect(),
+            saturation: self.saturation.shares(now),
+            queue_wait: self.waits.summary(now),
+            oldest_queued_seconds: oldest.map(|since| now.since(since)),
+            granted_total: self.granted,
+            shares: self.share_reports(),
+            holders: Vec::new(),
+        }
+    }
+
+    fn share_reports(&self) -> Vec<ShareReport> {
+        let with_tickets = self.shares.iter().filter(|share| share.tickets.iter().any(|&n| n > 0));
+        with_tickets
+            .map(|share| ShareReport {
+                share: share.settings.name.clone(),
+                weight: share.settings.weight.max(1),
+                max: share.settings.max,
+                queued: share.tickets[TicketState::Queued as usize],
+                busy: share.tickets[TicketState::Busy as usize],
+                parked: share.tickets[TicketState::Parked as usize],
+                resuming: share.tickets[TicketState::Resuming as usize],
+                permits: share.permits,
+            })
+            .collect()
+    }
+
+    /// What holds grants back now.
+    pub fn limiter(&self) -> Limiter {
+        if self.paused {
+            return Limiter::Paused;
+        }
+        if let Some(hold) = self.hold {
+            return hold;
+        }
+        if self.waiting() == 0 {
+            return Limiter::None;
+        }
+        if self.permits >= self.width() { Limiter::Width } else { Limiter::Share }
+    }
+
+    /// Tickets that hold permits, longest first.
+    pub fn holders(&self) -> Vec<Claimed> {
+        let mut holders: Vec<Claimed> = self
+            .slab
+            .iter()
+            .filter(|ticket| ticket.permits > 0)
+            .map(|t| Claimed { run: t.run, state: t.state, permits: t.permits, since: t.since })
+            .collect();
+        holders.sort_by_key(|holder| (holder.since, holder.run));
+        holders
+    }
+
+    /// A ticket as it stands.
+    pub fn claimed(&self, id: TicketId) -> Option<Claimed> {
+        self.slab.get(id).map(|t| Claimed { run: t.run, state: t.state, permits: t.permits, since: t.since })
+    }
+
+    /// Place of a waiting ticket within its class and share, 1 is next; `None` beyond 1,000 or when it does not wait.
+    pub fn position(&self, id: TicketId) -> Option<u32> {
+        self.slab.get(id)?.class()?;
+        self.queues.position(&self.slab, id, 1000)
+    }
+
+    /// Everything that decides what this lane does next, in a form that two lanes can be compared by.
+    pub fn digest(&self) -> String {
+        let mut tickets: Vec<Claimed> = self
+            .slab
+            .iter()
+            .map(|t| Claimed { run: t.run, state: t.state, permits: t.permits, since: t.since })
+            .collect();
+        tickets.sort_by_key(|ticket| ticket.run);
+        let shares: Vec<(u64, u32, [u32; 4])> = self.shares.iter().map(|s| (s.pass, s.permits, s.tickets)).collect();
+        let order = self.queues.order(&self.slab);
+        format!(
+            "{} width {}/{} reliefs {:?} paused {} hold {:?} permits {} tickets {:?} turn {} time {} granted {} shares {:?} {:?} {:?}",
+            self.name,
+            self.width,
+            self.configured_width,
+            self.reliefs,
+            self.paused,
+            self.hold,
+            self.permits,
+            self.tickets,
+            self.turn,
+            self.virtual_time,
+            self.granted,
+            shares,
+            tickets,
+            order,
+        )
+    }
+
+    /// Checks that the counts are what the tickets say. For tests.
+    ///
+    /// # Errors
+    /// The first count that is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let mut tickets = [0u32; 4];
+        let mut permits = 0;
+        let mut by_share = vec![([0u32; 4], 0u32); self.shares.len()];
+        for ticket in self.slab.iter() {
+            let holds = u32::from(ticket.permits);
+            if (ticket.state == TicketState::Busy) != (holds > 0) {
+                return Err(format!("{:?} of {} holds {holds} permits", ticket.state, ticket.run));
+            }
+            tickets[ticket.state as usize] += 1;
+            permits += holds;
+            let share = &mut by_share[usize::from(ticket.share.0)];
+            share.0[ticket.state as usize] += 1;
+            share.1 += holds;
+        }
+        if (tickets, permits) != (self.tickets, self.permits) {
+            return Err(format!("counted {tickets:?} and {permits}, kept {:?} and {}", self.tickets, self.permits));
+        }
+        for (share, counted) in self.shares.iter().zip(by_share) {
+            if (share.tickets, share.permits) != counted {
+                return Err(format!("share {}: counted {counted:?}", share.settings.name));
+            }
+        }
+        let queued: usize = self.queues.order(&self.slab).iter().flat_map(|(_, _, roots)| roots).map(Vec::len).sum();
+        if queued != self.waiting() as usize {
+            return Err(format!("{queued} tickets stand in the queues, {} wait", self.waiting()));
+        }
+        Ok(())
+    }
+
+    /// Bytes that the lane's tickets take, their index included.
+    pub fn footprint(&self) -> usize {
+        self.slab.bytes() + self.queues.index_bytes()
+    }
+}
