@@ -355,6 +355,8 @@ pub enum StopReason {
     MaxTime,
     /// Its deadline has passed.
     Deadline,
+    /// It asked a person something, and was told to fail then.
+    NeedsAnswer,
 }
 
 /// How a run ended.

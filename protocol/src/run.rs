@@ -309,9 +309,9 @@ impl Usage {
 pub struct Timing {
     /// Submitted, first inference not begun.
     pub queued: Span,
-    /// Its batch in the tool lane's queue.
+    /// In the queue of the tool lane, or of the provider's.
     pub lane: Span,
-    /// Inference, and waiting for a permit of the provider's lane.
+    /// An inference out.
     pub model: Span,
     /// Waiting to ask the provider again.
     pub retry: Span,

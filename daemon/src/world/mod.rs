@@ -1,1 +1,192 @@
+//! The world: every run is an entity, every change an event.
+//!
+//! `step(now, inputs) -> (events, effects)`: synchronous and deterministic. It reads no clock and no file, and knows no
+//! process, no socket and no task. Its sets, in the order of a step:
+//!
+//! | set | |
+//! |---|---|
+//! | [`StepSystems::Ingest`] | what people and programs want |
+//! | [`StepSystems::Settle`] | what jobs tell, what time brings |
+//! | [`StepSystems::Decide`] | what each run that this concerns does next |
+//! | [`StepSystems::Dispatch`] | who gets a permit, and the work that it is for |
+//! | [`StepSystems::Publish`] | what is let go of |
+//!
+//! Systems read and emit events; [`apply`] alone changes. So the world is the fold of its events, and a restart is a
+//! replay ([`Engine::rebuild`]).
+
+mod apply;
 pub mod boundary;
+mod clock;
+mod components;
+mod decide;
+mod digest;
+mod dispatch;
+mod ids;
+mod ingest;
+mod phase;
+mod publish;
+mod recover;
+mod resources;
+mod scene;
+mod select;
+mod settle;
+#[cfg(test)]
+mod simulation;
+mod stop;
+mod submit;
+mod view;
+mod world_tools;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{
+    IntoScheduleConfigs as _, LogLevel, Schedule, ScheduleBuildSettings, SingleThreadedExecutor, SystemSet,
+};
+use bevy_ecs::world::World;
+use harness_protocol::event::Event;
+use harness_protocol::time::Span;
+
+use crate::config::Config;
+use boundary::{Effect, Input, Now, ToolKind};
+use clock::Clock;
+use ids::Ids;
+use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
+use scene::{Incoming, Outgoing};
+
+/// The sets of a step, in their order.
+#[derive(SystemSet, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StepSystems {
+    /// Commands.
+    Ingest,
+    /// Outcomes, asks and timers.
+    Settle,
+    /// What each run concerned does next.
+    Decide,
+    /// Permits, and the work that they are for.
+    Dispatch,
+    /// Letting go.
+    Publish,
+}
+
+/// What a step came to.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// What happened, in order. To be in the journal before anything of `effects` is done or anything is shown.
+    pub events: Vec<Arc<Event>>,
+    /// What is to be done.
+    pub effects: Vec<Effect>,
+}
+
+/// The world and its schedule.
+pub struct Engine {
+    world: World,
+    schedule: Schedule,
+    clock: Clock,
+}
+
+impl Engine {
+    /// An empty world. `id_key` makes its ids; it is made once for a state directory.
+    pub fn new(config: Config, tools: BTreeMap<Arc<str>, ToolKind>, id_key: u64) -> Self {
+        let mut world = World::new();
+        world.insert_resource(Lanes::new(&config));
+        world.insert_resource(Setup { config, tools });
+        world.insert_resource(Ids::new(id_key));
+        world.init_resource::<Runs>();
+        world.init_resource::<Interactions>();
+        world.init_resource::<Timers>();
+        world.init_resource::<Agenda>();
+        world.init_resource::<WantsExtra>();
+        world.init_resource::<Daemon>();
+        world.init_resource::<Incoming>();
+        world.init_resource::<Outgoing>();
+        Self { world, schedule: schedule(), clock: Clock::default() }
+    }
+
+    /// The world that these events made, as it was when the last of them had happened.
+    pub fn rebuild<'e>(
+        config: Config,
+        tools: BTreeMap<Arc<str>, ToolKind>,
+        id_key: u64,
+        events: impl IntoIterator<Item = &'e Event>,
+    ) -> Self {
+        let mut engine = Self::new(config, tools, id_key);
+        for event in events {
+            apply::apply(&mut engine.world, event);
+        }
+        engine.world.resource_mut::<Agenda>().0.clear();
+        engine
+    }
+
+    /// The first step of a daemon: its jobs of before are gone.
+    pub fn recover(&mut self, now: Now) -> Step {
+        self.begin(now, Vec::new());
+        recover::recover(&mut self.world);
+        self.run()
+    }
+
+    /// One step.
+    pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Step {
+        self.begin(now, inputs);
+        self.run()
+    }
+
+    fn begin(&mut self, now: Now, inputs: Vec<Input>) {
+        let last = self.world.resource::<Daemon>().last_at;
+        let now = self.clock.read(now, last);
+        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now };
+    }
+
+    fn run(&mut self) -> Step {
+        self.schedule.run(&mut self.world);
+        let outgoing = std::mem::take(&mut *self.world.resource_mut::<Outgoing>());
+        Step { events: outgoing.events, effects: outgoing.effects }
+    }
+
+    /// When a step is due even if nothing comes, as time since the daemon started; `None` where nothing is.
+    pub fn next_deadline(&self) -> Option<Span> {
+        self.world.resource::<Timers>().first().map(|at| self.clock.mono_at(at))
+    }
+}
+
+fn schedule() -> Schedule {
+    let mut schedule = Schedule::default();
+    schedule.set_executor(SingleThreadedExecutor::new());
+    schedule.set_build_settings(ScheduleBuildSettings { ambiguity_detection: LogLevel::Error, ..Default::default() });
+    schedule.configure_sets(
+        (
+            StepSystems::Ingest,
+            StepSystems::Settle,
+            StepSystems::Decide,
+            StepSystems::Dispatch,
+            StepSystems::Publish,
+        )
+            .chain(),
+    );
+    ingest::install(&mut schedule);
+    settle::install(&mut schedule);
+    decide::install(&mut schedule);
+    dispatch::install(&mut schedule);
+    publish::install(&mut schedule);
+    schedule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schedule_has_no_ambiguity() {
+        let mut engine = Engine::new(Config::default(), BTreeMap::new(), 1);
+        engine.schedule.initialize(&mut engine.world).unwrap();
+    }
+
+    #[test]
+    fn a_system_without_an_order_is_an_error() {
+        fn one(_: bevy_ecs::system::ResMut<Daemon>) {}
+        fn other(_: bevy_ecs::system::ResMut<Daemon>) {}
+        let mut engine = Engine::new(Config::default(), BTreeMap::new(), 1);
+        engine.schedule.add_systems((one.in_set(StepSystems::Settle), other.in_set(StepSystems::Settle)));
+        assert!(engine.schedule.initialize(&mut engine.world).is_err());
+    }
+}

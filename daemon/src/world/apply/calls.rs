@@ -1,0 +1,141 @@
+//! Events of a batch, of its calls, and of what they ask people.
+
+use std::sync::Arc;
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::Cause;
+use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::run::{CallResult, Entry};
+use harness_protocol::time::Timestamp;
+
+use super::super::components::{Asked, Batch, Identity, Stage, Transcript, Watchers};
+use super::super::ids::Ids;
+use super::super::resources::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
+use super::{claim, edit, edit_batch, entity as entity_of, wake};
+use crate::lane::{TicketId, TicketState};
+
+fn ticket(world: &World, entity: Entity) -> Option<TicketId> {
+    world.get::<Batch>(entity).and_then(|batch| batch.0.ticket)
+}
+
+pub(super) fn batch_queued(world: &mut World, entity: Entity, at: Timestamp) {
+    match ticket(world, entity) {
+        Some(ticket) => world.resource_mut::<Lanes>().tool.resume(ticket, at),
+        None => enter(world, entity, at, false),
+    }
+}
+
+pub(super) fn batch_parked(world: &mut World, entity: Entity, at: Timestamp) {
+    match ticket(world, entity) {
+        Some(ticket) => world.resource_mut::<Lanes>().tool.park(ticket, at),
+        None => enter(world, entity, at, true),
+    }
+}
+
+fn enter(world: &mut World, entity: Entity, at: Timestamp, parked: bool) {
+    let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) else { return };
+    let Some(claim) = claim(world, run, entity, &world.resource::<Lanes>().tool) else { return };
+    let lane = &mut world.resource_mut::<Lanes>().tool;
+    let ticket = if parked { lane.enter_parked(claim, at) } else { lane.enter(claim, at) };
+    edit_batch(world, entity, |batch| batch.ticket = Some(ticket));
+}
+
+pub(super) fn batch_yielded(world: &mut World, entity: Entity, keeps: u32, at: Timestamp) {
+    if let Some(ticket) = ticket(world, entity) {
+        world.resource_mut::<Lanes>().tool.keep(ticket, u16::try_from(keeps).unwrap_or(u16::MAX), at);
+    }
+}
+
+/// Moves a call to another stage. The count of jobs that are out follows from the stages.
+fn stage(world: &mut World, entity: Entity, call: CallId, to: Stage, at: Timestamp) {
+    let mut out = 0i32;
+    edit_batch(world, entity, |batch| {
+        if let Some(call) = batch.calls.iter_mut().find(|c| c.id == call) {
+            out = i32::from(to.has_job()) - i32::from(call.stage.has_job());
+            call.stage = to;
+            call.since = at;
+        }
+    });
+    let mut runs = world.resource_mut::<Runs>();
+    runs.executing = runs.executing.saturating_add_signed(out);
+}
+
+/// A call executes: under the permit that its batch holds for it, or is granted with this event.
+pub(super) fn at_work(world: &mut World, entity: Entity, call: CallId, at: Timestamp) {
+    let Some(batch) = world.get::<Batch>(entity) else { return };
+    let (Some(ticket), executing) = (batch.0.ticket, batch.0.executing()) else { return };
+    let lane = &mut world.resource_mut::<Lanes>().tool;
+    if lane.state(ticket) != Some(TicketState::Busy) {
+        lane.grant(ticket, at);
+    } else if lane.held(ticket) <= executing {
+        lane.grant_extra(ticket, at);
+    }
+    stage(world, entity, call, Stage::Executing, at);
+}
+
+pub(super) fn off_lane(world: &mut World, run: RunId, entity: Entity, call: CallId, at: Timestamp) {
+    stage(world, entity, call, Stage::OffLane, at);
+    wake(world, run);
+}
+
+pub(super) fn returning(world: &mut World, run: RunId, entity: Entity, call: CallId, at: Timestamp) {
+    stage(world, entity, call, Stage::Returning, at);
+    wake(world, run);
+}
+
+pub(super) fn waiting(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    call: CallId,
+    runs: &[RunId],
+    any: bool,
+    at: Timestamp,
+) {
+    stage(world, entity, call, Stage::Waiting { runs: runs.to_vec(), any }, at);
+    for &target in runs {
+        if let Some(target) = entity_of(world, target) {
+            let mut target = world.entity_mut(target);
+            let mut watchers = target.entry::<Watchers>().or_default();
+            let mut watchers = watchers.get_mut();
+            if !watchers.0.contains(&run) {
+                watchers.0.push(run);
+            }
+        }
+    }
+}
+
+pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, result: &Arc<CallResult>, at: Timestamp) {
+    stage(world, entity, result.call, Stage::Done, at);
+    edit::<Transcript>(world, entity, |t| t.0.push(Entry::Result { result: Arc::clone(result) }));
+    wake(world, run);
+}
+
+pub(super) fn interaction_opened(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    interaction: InteractionId,
+    call: CallId,
+    question: &Arc<str>,
+    at: Timestamp,
+) {
+    world.resource_mut::<Ids>().interactions += 1;
+    let open = OpenInteraction { run, call, question: Arc::clone(question), since: at };
+    world.resource_mut::<Interactions>().open.insert(interaction, open);
+    world.entity_mut(entity).entry::<Asked>().or_default().get_mut().0.push(interaction);
+    stage(world, entity, call, Stage::Asking(interaction), at);
+}
+
+pub(super) fn interaction_closed(
+    world: &mut World,
+    interaction: InteractionId,
+    answered_by: Option<Cause>,
+    at: Timestamp,
+) {
+    let mut interactions = world.resource_mut::<Interactions>();
+    if let Some(open) = interactions.open.remove(&interaction) {
+        interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
+    }
+}

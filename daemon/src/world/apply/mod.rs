@@ -1,0 +1,167 @@
+//! `apply(event)`: the only thing that changes the world, live and in replay alike.
+//!
+//! Decides nothing: what an event says has happened. It knows no time but the event's own, and no configuration beyond
+//! what the lanes were made from and which tools there are.
+
+mod calls;
+mod lanes;
+mod runs;
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::{Event, EventBody};
+use harness_protocol::id::RunId;
+use harness_protocol::time::Timestamp;
+
+use super::components::{Batch, BatchState, Identity, Life, Spec, Stopwatch};
+use super::phase::{Bucket, Phase, condition};
+use super::resources::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
+use crate::lane::{Claim, Lane, ShareId};
+
+/// Changes the world as the event says.
+pub(crate) fn apply(world: &mut World, event: &Event) {
+    {
+        let mut daemon = world.resource_mut::<Daemon>();
+        daemon.last_seq = event.seq;
+        daemon.last_at = event.at;
+    }
+    let at = event.at;
+    match (&event.body, event.run) {
+        (EventBody::RunSubmitted { .. }, Some(run)) => runs::submitted(world, event, run),
+        (EventBody::RunForgotten, Some(run)) => runs::forgotten(world, run),
+        (body, Some(run)) => {
+            let Some(entity) = entity(world, run) else { return };
+            about_run(world, event, body, run, entity);
+            settle_account(world, run, entity, at);
+        }
+        (body, None) => lanes::about_daemon(world, body, at),
+    }
+}
+
+fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, entity: Entity) {
+    let at = event.at;
+    match body {
+        EventBody::StepBegun { step } => runs::step_begun(world, run, entity, *step, at),
+        EventBody::InferenceStarted { attempt, .. } => runs::inference_started(world, entity, *attempt, at),
+        EventBody::InferenceFinished { text, calls, usage, .. } => {
+            runs::inference_finished(world, run, entity, text, calls, usage, at);
+        }
+        EventBody::InferenceFailed { retry_at, .. } => runs::inference_failed(world, run, entity, *retry_at, at),
+        EventBody::BatchQueued => calls::batch_queued(world, entity, at),
+        EventBody::BatchParked => calls::batch_parked(world, entity, at),
+        EventBody::BatchYielded { keeps } => calls::batch_yielded(world, entity, *keeps, at),
+        EventBody::CallStarted { call } | EventBody::CallResumed { call } => calls::at_work(world, entity, *call, at),
+        EventBody::CallOffLane { call } => calls::off_lane(world, run, entity, *call, at),
+        EventBody::CallReturning { call } => calls::returning(world, run, entity, *call, at),
+        EventBody::CallWaiting { call, runs, any } => calls::waiting(world, run, entity, *call, runs, *any, at),
+        EventBody::CallFinished { result } => calls::finished(world, run, entity, result, at),
+        EventBody::InteractionOpened { interaction, call, question } => {
+            calls::interaction_opened(world, run, entity, *interaction, *call, question, at);
+        }
+        EventBody::InteractionSettled { interaction, .. } => {
+            calls::interaction_closed(world, *interaction, Some(event.cause), at);
+        }
+        EventBody::InteractionClosed { interaction } => calls::interaction_closed(world, *interaction, None, at),
+        EventBody::Denied { what } => runs::denied(world, entity, what),
+        EventBody::MessageReceived { text } => runs::message_received(world, run, entity, text),
+        EventBody::RunPaused => runs::paused(world, run, entity, at),
+        EventBody::RunResumed => runs::resumed(world, run, entity, at),
+        EventBody::RunStopping { reason, .. } => runs::stopping(world, run, entity, *reason, at),
+        EventBody::RunFinished { ending } => runs::finished(world, run, entity, ending, at),
+        _ => {}
+    }
+}
+
+/// After each event about a run: what is shown, where its time goes, and what follows from these.
+fn settle_account(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
+    let Some((before, bucket_before, (after, bucket))) = world.get::<Stopwatch>(entity).and_then(|watch| {
+        let life = world.get::<Life>(entity)?;
+        let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
+        Some((watch.shown, watch.bucket, condition(life, batch, &world.resource::<Lanes>().tool)))
+    }) else {
+        return;
+    };
+    if let Some(mut watch) = world.get_mut::<Stopwatch>(entity) {
+        watch.shown = after;
+        watch.turn_to(bucket, at);
+    }
+    if before != after {
+        let states = &mut world.resource_mut::<Runs>().states;
+        if let Some(count) = states.get_mut(&before) {
+            *count = count.saturating_sub(1);
+        }
+        *states.entry(after).or_default() += 1;
+    }
+    let works = |bucket| matches!(bucket, Bucket::Model | Bucket::Tools);
+    if works(bucket_before) != works(bucket) {
+        set_max_time(world, run, entity, works(bucket), at);
+    }
+    note_extra(world, run, entity);
+}
+
+/// The timer of `max_time` runs while the run works.
+fn set_max_time(world: &mut World, run: RunId, entity: Entity, works: bool, at: Timestamp) {
+    let limit = world.get::<Spec>(entity).and_then(|spec| spec.0.limits.max_time_seconds);
+    let Some(limit) = limit else { return };
+    let worked = world.get::<Stopwatch>(entity).map(|watch| watch.worked(at)).unwrap_or_default();
+    let stopping = world.get::<Life>(entity).is_none_or(|life| life.stopping.is_some());
+    let due = (works && !stopping).then(|| at + (limit - worked));
+    world.resource_mut::<Timers>().set(Timer::MaxTime(run), due);
+}
+
+/// Keeps the index of batches that could use one more permit.
+fn note_extra(world: &mut World, run: RunId, entity: Entity) {
+    let wants = world.get::<Batch>(entity).is_some_and(|batch| {
+        batch.0.calls.len() > 1 && batch.0.executing() > 0 && batch.0.candidate().is_some()
+    }) && world.get::<Life>(entity).is_some_and(|life| life.stopping.is_none() && !life.paused);
+    let Some(number) = world.get::<Identity>(entity).map(|identity| identity.number) else { return };
+    let mut index = world.resource_mut::<WantsExtra>();
+    if wants {
+        index.0.insert((number, run));
+    } else if !index.0.is_empty() {
+        index.0.remove(&(number, run));
+    }
+}
+
+/// Puts a run on the agenda.
+pub(crate) fn wake(world: &mut World, run: RunId) {
+    let number = entity(world, run).and_then(|entity| world.get::<Identity>(entity)).map(|identity| identity.number);
+    if let Some(number) = number {
+        world.resource_mut::<Agenda>().0.insert((number, run));
+    }
+}
+
+fn entity(world: &World, run: RunId) -> Option<Entity> {
+    world.resource::<Runs>().by_id.get(&run).copied()
+}
+
+/// Writes a component, if the entity has it.
+fn edit<C>(world: &mut World, entity: Entity, change: impl FnOnce(&mut C))
+where
+    C: bevy_ecs::component::Component<Mutability = bevy_ecs::component::Mutable>,
+{
+    if let Some(mut component) = world.get_mut::<C>(entity) {
+        change(&mut component);
+    }
+}
+
+fn edit_batch(world: &mut World, entity: Entity, change: impl FnOnce(&mut BatchState)) {
+    edit::<Batch>(world, entity, |batch| change(&mut batch.0));
+}
+
+fn phase(world: &World, entity: Entity) -> Option<Phase> {
+    world.get::<Life>(entity).map(|life| life.phase)
+}
+
+fn claim(world: &World, run: RunId, entity: Entity, lane: &Lane) -> Option<Claim> {
+    let identity = world.get::<Identity>(entity)?;
+    let spec = world.get::<Spec>(entity)?;
+    let share = spec.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(ShareId(0));
+    Some(Claim { run, root: identity.root, share, priority: spec.0.priority })
+}
+
+/// Changes the lane of a run's provider.
+fn with_provider_lane<T>(world: &mut World, entity: Entity, change: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+    let name = world.get::<Spec>(entity)?.0.provider.clone()?;
+    Some(change(world.resource_mut::<Lanes>().provider(&name)))
+}

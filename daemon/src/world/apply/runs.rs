@@ -1,0 +1,311 @@
+//! Events in the life of a run.
+
+use std::sync::Arc;
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::{Ending, Event, EventBody, StopReason};
+use harness_protocol::id::RunId;
+use harness_protocol::run::{CallRequest, Entry, RunState, Usage};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Timestamp;
+
+use super::super::components::{
+    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stage, Stopping,
+    Stopwatch, Transcript, Watchers,
+};
+use super::super::ids::Ids;
+use super::super::phase::{Bucket, Phase};
+use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, Timers, WantsExtra};
+use super::{claim, edit, entity, phase, wake, with_provider_lane};
+
+pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
+    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec } = &event.body else {
+        return;
+    };
+    let at = event.at;
+    let parent_entity = parent.and_then(|parent| entity(world, parent));
+    let above = parent_entity.and_then(|parent| world.get::<Identity>(parent));
+    let (root, depth) = above.map_or((run, 1), |parent| (parent.root, parent.depth + 1));
+    let identity = Identity { id: run, number: *number, parent: *parent, root, owner: *owner, depth };
+    let life = Life {
+        phase: Phase::Resting,
+        paused: false,
+        stopping: None,
+        step: 0,
+        attempt: 0,
+        submitted_at: at,
+        started_at: None,
+    };
+    let watch =
+        Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
+    let transcript = Transcript(first_entries(world, spec, *continues));
+    let made = world.spawn((identity, life, watch, transcript, Spec(Arc::clone(spec)))).id();
+    if retry_of.is_some() || continues.is_some() || idempotency_key.is_some() {
+        let origin = Origin { retry_of: *retry_of, continues: *continues, idempotency_key: idempotency_key.clone() };
+        world.entity_mut(made).insert(origin);
+    }
+    if let Some(parent) = parent_entity {
+        world.entity_mut(parent).entry::<Children>().or_default().get_mut().0.push(run);
+    }
+    let mut runs = world.resource_mut::<Runs>();
+    runs.by_id.insert(run, made);
+    runs.live.insert(*number, made);
+    runs.last_of.insert(*owner, run);
+    *runs.states.entry(RunState::Queued).or_default() += 1;
+    if let Some(name) = &spec.name {
+        runs.names.insert(Arc::clone(name), run);
+    }
+    if let Some(key) = idempotency_key {
+        runs.keys.insert(Arc::clone(key), run);
+    }
+    let mut ids = world.resource_mut::<Ids>();
+    ids.runs = ids.runs.max(*number);
+    world.resource_mut::<Timers>().set(Timer::Deadline(run), deadline(spec, at));
+    wake(world, run);
+}
+
+fn first_entries(world: &World, spec: &RunSpec, continues: Option<RunId>) -> Vec<Entry> {
+    let earlier = continues.and_then(|run| entity(world, run)).and_then(|run| world.get::<Transcript>(run));
+    let mut entries = earlier.map(|transcript| transcript.0.clone()).unwrap_or_default();
+    if let Some(text) = spec.prompt.clone() {
+        entries.push(Entry::User { text });
+    }
+    entries
+}
+
+fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
+    let relative = spec.limits.deadline_seconds.map(|span| submitted_at + span);
+    [relative, spec.limits.deadline_at].into_iter().flatten().min()
+}
+
+pub(super) fn step_begun(world: &mut World, run: RunId, entity: Entity, step: u32, at: Timestamp) {
+    leave_batch(world, entity, at);
+    if let Some(mail) = world.entity_mut(entity).take::<Mail>() {
+        edit::<Transcript>(world, entity, |t| t.0.extend(mail.0.into_iter().map(|text| Entry::User { text })));
+    }
+    let Some(name) = world.get::<Spec>(entity).and_then(|spec| spec.0.provider.clone()) else { return };
+    world.resource_mut::<Lanes>().provider(&name);
+    let lanes = world.resource::<Lanes>();
+    let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
+    let ticket = world.resource_mut::<Lanes>().provider(&name).enter(claim, at);
+    world.resource_mut::<Timers>().set(Timer::Retry(run), None);
+    edit::<Life>(world, entity, |life| {
+        if life.step != step {
+            life.attempt = 0;
+        }
+        life.step = step;
+        life.phase = Phase::Wanting(ticket);
+    });
+}
+
+fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
+    let Some(batch) = world.entity_mut(entity).take::<Batch>() else { return };
+    if let Some(ticket) = batch.0.ticket {
+        world.resource_mut::<Lanes>().tool.leave(ticket, at);
+    }
+}
+
+pub(super) fn inference_started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {
+    let Some(Phase::Wanting(ticket)) = phase(world, entity) else { return };
+    with_provider_lane(world, entity, |lane| lane.grant(ticket, at));
+    world.resource_mut::<Runs>().executing += 1;
+    edit::<Life>(world, entity, |life| {
+        life.phase = Phase::Thinking(ticket);
+        life.attempt = attempt;
+        life.started_at.get_or_insert(at);
+    });
+}
+
+/// The inference is no longer out.
+fn inference_back(world: &mut World, entity: Entity, at: Timestamp) {
+    if let Some(Phase::Thinking(ticket)) = phase(world, entity) {
+        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+        let mut runs = world.resource_mut::<Runs>();
+        runs.executing = runs.executing.saturating_sub(1);
+    }
+}
+
+pub(super) fn inference_finished(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    text: &Arc<str>,
+    calls: &[CallRequest],
+    usage: &Usage,
+    at: Timestamp,
+) {
+    inference_back(world, entity, at);
+    world.resource_mut::<Ids>().calls += calls.len() as u64;
+    edit::<Transcript>(world, entity, |transcript| {
+        transcript.0.push(Entry::Assistant { text: Arc::clone(text), calls: calls.to_vec() });
+    });
+    match world.get_mut::<Spent>(entity) {
+        Some(mut spent) => spent.0.add(usage),
+        None => {
+            world.entity_mut(entity).insert(Spent(*usage));
+        }
+    }
+    if !calls.is_empty() {
+        let tools = &world.resource::<Setup>().tools;
+        let call = |request: &CallRequest| Call {
+            id: request.call,
+            tool: Arc::clone(&request.tool),
+            args: Arc::clone(&request.args),
+            kind: tools.get(&request.tool).copied(),
+            stage: Stage::Pending,
+            since: at,
+        };
+        let batch = BatchState { ticket: None, calls: calls.iter().map(call).collect() };
+        world.entity_mut(entity).insert(Batch(Box::new(batch)));
+    }
+    let next = if calls.is_empty() { Phase::Resting } else { Phase::Acting };
+    edit::<Life>(world, entity, |life| life.phase = next);
+    wake(world, run);
+}
+
+pub(super) fn inference_failed(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    retry_at: Option<Timestamp>,
+    at: Timestamp,
+) {
+    inference_back(world, entity, at);
+    let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
+    world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
+    edit::<Life>(world, entity, |life| life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying));
+    wake(world, run);
+}
+
+pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {
+    world.entity_mut(entity).entry::<Denials>().or_default().get_mut().0.push(Arc::clone(what));
+}
+
+pub(super) fn message_received(world: &mut World, run: RunId, entity: Entity, text: &Arc<str>) {
+    world.entity_mut(entity).entry::<Mail>().or_default().get_mut().0.push(Arc::clone(text));
+    wake(world, run);
+}
+
+pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
+    edit::<Life>(world, entity, |life| life.paused = true);
+    match phase(world, entity) {
+        Some(Phase::Wanting(ticket)) => {
+            with_provider_lane(world, entity, |lane| lane.park(ticket, at));
+        }
+        Some(Phase::Retrying(_)) => world.resource_mut::<Timers>().set(Timer::Retry(run), None),
+        Some(Phase::Acting) => park_if_idle(world, entity, at),
+        _ => {}
+    }
+    wake(world, run);
+}
+
+/// Takes a batch of which nothing executes out of the tool lane's queue.
+fn park_if_idle(world: &mut World, entity: Entity, at: Timestamp) {
+    let idle = world.get::<Batch>(entity).filter(|batch| batch.0.executing() == 0).and_then(|batch| batch.0.ticket);
+    if let Some(ticket) = idle {
+        world.resource_mut::<Lanes>().tool.park(ticket, at);
+    }
+}
+
+pub(super) fn resumed(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
+    edit::<Life>(world, entity, |life| life.paused = false);
+    match phase(world, entity) {
+        Some(Phase::Wanting(ticket)) => {
+            with_provider_lane(world, entity, |lane| lane.resume(ticket, at));
+        }
+        Some(Phase::Retrying(until)) => world.resource_mut::<Timers>().set(Timer::Retry(run), Some(until)),
+        _ => {}
+    }
+    wake(world, run);
+}
+
+pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: StopReason, at: Timestamp) {
+    edit::<Life>(world, entity, |life| {
+        life.stopping.get_or_insert(Stopping { reason, at });
+    });
+    let mut timers = world.resource_mut::<Timers>();
+    for timer in [Timer::Deadline(run), Timer::MaxTime(run), Timer::Retry(run)] {
+        timers.set(timer, None);
+    }
+    match phase(world, entity) {
+        Some(Phase::Wanting(ticket)) => {
+            with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+            edit::<Life>(world, entity, |life| life.phase = Phase::Resting);
+        }
+        Some(Phase::Retrying(_)) => edit::<Life>(world, entity, |life| life.phase = Phase::Resting),
+        Some(Phase::Acting) => {
+            // What executes keeps its permit until it is gone; everything else leaves the lane at once.
+            let idle = world.get::<Batch>(entity).is_some_and(|batch| batch.0.executing() == 0);
+            if idle && let Some(mut batch) = world.get_mut::<Batch>(entity) {
+                let ticket = batch.0.ticket.take();
+                if let Some(ticket) = ticket {
+                    world.resource_mut::<Lanes>().tool.leave(ticket, at);
+                }
+            }
+        }
+        _ => {}
+    }
+    wake(world, run);
+}
+
+pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &Ending, at: Timestamp) {
+    leave_batch(world, entity, at);
+    let state = match ending {
+        Ending::Succeeded { .. } => RunState::Succeeded,
+        Ending::Failed { .. } => RunState::Failed,
+        Ending::Cancelled { .. } => RunState::Cancelled,
+    };
+    edit::<Life>(world, entity, |life| life.phase = Phase::Ended(state));
+    let watchers = world.entity_mut(entity).take::<Watchers>();
+    world.entity_mut(entity).insert(Ended { ending: ending.clone(), at });
+    let Some(number) = world.get::<Identity>(entity).map(|identity| identity.number) else { return };
+    let name = world.get::<Spec>(entity).and_then(|spec| spec.0.name.clone());
+    let mut runs = world.resource_mut::<Runs>();
+    runs.live.remove(&number);
+    runs.finished.insert(number, entity);
+    runs.by_end.insert((at, number));
+    if let Some(name) = name
+        && runs.names.get(&name) == Some(&run)
+    {
+        runs.names.remove(&name);
+    }
+    let mut timers = world.resource_mut::<Timers>();
+    for timer in [Timer::Deadline(run), Timer::MaxTime(run), Timer::Retry(run)] {
+        timers.set(timer, None);
+    }
+    for watcher in watchers.map(|watchers| watchers.0).unwrap_or_default() {
+        wake(world, watcher);
+    }
+}
+
+pub(super) fn forgotten(world: &mut World, run: RunId) {
+    let Some(entity) = entity(world, run) else { return };
+    let Some(identity) = world.get::<Identity>(entity).cloned() else { return };
+    let ended = world.get::<Ended>(entity).map(|ended| ended.at);
+    let shown = world.get::<Stopwatch>(entity).map(|watch| watch.shown);
+    let key = world.get::<Origin>(entity).and_then(|origin| origin.idempotency_key.clone());
+    let mut runs = world.resource_mut::<Runs>();
+    runs.by_id.remove(&run);
+    runs.finished.remove(&identity.number);
+    if let Some(at) = ended {
+        runs.by_end.remove(&(at, identity.number));
+    }
+    if let Some(count) = shown.and_then(|state| runs.states.get_mut(&state)) {
+        *count = count.saturating_sub(1);
+    }
+    if let Some(key) = key {
+        runs.keys.remove(&key);
+    }
+    if runs.last_of.get(&identity.owner) == Some(&run) {
+        runs.last_of.remove(&identity.owner);
+    }
+    let asked = world.entity_mut(entity).take::<Asked>();
+    let closed = &mut world.resource_mut::<Interactions>().closed;
+    for interaction in asked.map(|asked| asked.0).unwrap_or_default() {
+        closed.remove(&interaction);
+    }
+    world.resource_mut::<Agenda>().0.remove(&(identity.number, run));
+    world.resource_mut::<WantsExtra>().0.remove(&(identity.number, run));
+    world.despawn(entity);
+}

@@ -1,0 +1,216 @@
+//! What an entity is made of: the nouns of a run. Data only; `apply` alone writes them.
+
+use std::sync::Arc;
+
+use bevy_ecs::component::Component;
+use harness_protocol::event::{Ending, StopReason};
+use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::run::{CallState, Entry, RunState, Timing, Usage};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Timestamp;
+
+use super::boundary::ToolKind;
+use super::phase::{Bucket, Phase};
+use crate::lane::TicketId;
+
+/// Who a run is. Never changes.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Identity {
+    pub(crate) id: RunId,
+    /// Order of submission.
+    pub(crate) number: u64,
+    pub(crate) parent: Option<RunId>,
+    pub(crate) root: RunId,
+    pub(crate) owner: u32,
+    /// A run without a parent has depth 1.
+    pub(crate) depth: u32,
+}
+
+/// Where a run came from, if not from a plain submit. Never changes.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Origin {
+    pub(crate) retry_of: Option<RunId>,
+    pub(crate) continues: Option<RunId>,
+    pub(crate) idempotency_key: Option<Arc<str>>,
+}
+
+/// What a run was asked to be, defaults filled in. Never changes.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Spec(pub(crate) Arc<RunSpec>);
+
+/// How far a run is.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Life {
+    pub(crate) phase: Phase,
+    pub(crate) paused: bool,
+    pub(crate) stopping: Option<Stopping>,
+    /// The step at hand, from 1; 0 before the first.
+    pub(crate) step: u32,
+    /// Attempts at its inference.
+    pub(crate) attempt: u32,
+    pub(crate) submitted_at: Timestamp,
+    pub(crate) started_at: Option<Timestamp>,
+}
+
+/// That a run was told to end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Stopping {
+    pub(crate) reason: StopReason,
+    pub(crate) at: Timestamp,
+}
+
+/// Where its time went, up to `since`; the time after that belongs to `bucket`.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Stopwatch {
+    pub(crate) timing: Timing,
+    pub(crate) bucket: Bucket,
+    /// The state that is shown and counted.
+    pub(crate) shown: RunState,
+    pub(crate) since: Timestamp,
+}
+
+/// Its conversation.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Transcript(pub(crate) Vec<Entry>);
+
+/// What it used. Absent until its first answer.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Spent(pub(crate) Usage);
+
+/// Messages that its model has not read.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Mail(pub(crate) Vec<Arc<str>>);
+
+/// Runs that it spawned.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Children(pub(crate) Vec<RunId>);
+
+/// Calls of other runs that wait for it.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Watchers(pub(crate) Vec<RunId>);
+
+/// What it asked people, open or not.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Asked(pub(crate) Vec<InteractionId>);
+
+/// What was refused because nobody was there.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Denials(pub(crate) Vec<Arc<str>>);
+
+/// How it ended. Present once it has.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Ended {
+    pub(crate) ending: Ending,
+    pub(crate) at: Timestamp,
+}
+
+/// The calls of the step at hand. Present while it has some.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Batch(pub(crate) Box<BatchState>);
+
+/// The inside of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BatchState {
+    /// Its claim on the tool lane, once it has one.
+    pub(crate) ticket: Option<TicketId>,
+    pub(crate) calls: Vec<Call>,
+}
+
+/// One call of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Call {
+    pub(crate) id: CallId,
+    pub(crate) tool: Arc<str>,
+    pub(crate) args: Arc<str>,
+    /// `None` for a tool that nobody knows.
+    pub(crate) kind: Option<ToolKind>,
+    pub(crate) stage: Stage,
+    /// Since when it has been at its stage.
+    pub(crate) since: Timestamp,
+}
+
+/// How far a call is.
+///
+/// ```text
+///            ┌──────────▶ Asking ─────────┐
+///            ├──────────▶ Waiting ────────┤
+///  Pending ──┤                            ├──▶ Done
+///            │    ┌───── OffLane ◀──┐     │
+///            │    ▼                 │     │
+///            │  Returning ──▶ Executing ──┘
+///            └──────────────────▲
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Stage {
+    /// Not begun.
+    Pending,
+    /// Its job executes, under a permit.
+    Executing,
+    /// Its job waits, without a permit.
+    OffLane,
+    /// Its job has done waiting, and wants a permit.
+    Returning,
+    /// A person is asked.
+    Asking(InteractionId),
+    /// Other runs are waited for; one of them is enough when `any`.
+    Waiting { runs: Vec<RunId>, any: bool },
+    /// It has its result.
+    Done,
+}
+
+impl Stage {
+    /// Whether a job is out for it.
+    pub(crate) fn has_job(&self) -> bool {
+        matches!(self, Self::Executing | Self::OffLane | Self::Returning)
+    }
+
+    pub(crate) fn shown(&self) -> CallState {
+        match self {
+            Self::Pending => CallState::Pending,
+            Self::Executing => CallState::Executing,
+            Self::OffLane => CallState::OffLane,
+            Self::Returning => CallState::Returning,
+            Self::Asking(_) => CallState::Asking,
+            Self::Waiting { .. } => CallState::Waiting,
+            Self::Done => CallState::Finished,
+        }
+    }
+}
+
+impl BatchState {
+    pub(crate) fn call(&self, id: CallId) -> Option<&Call> {
+        self.calls.iter().find(|call| call.id == id)
+    }
+
+    pub(crate) fn executing(&self) -> u16 {
+        let count = self.calls.iter().filter(|call| call.stage == Stage::Executing).count();
+        u16::try_from(count).unwrap_or(u16::MAX)
+    }
+
+    /// The calls that may be at work now: the first that has no result, and its neighbours as far as all may execute
+    /// together.
+    pub(crate) fn group(&self) -> &[Call] {
+        let Some(first) = self.calls.iter().position(|call| call.stage != Stage::Done) else { return &[] };
+        let rest = &self.calls[first..];
+        let together = rest.iter().take_while(|call| call.is_parallel_safe()).count();
+        &rest[..together.max(1)]
+    }
+
+    /// The call that gets the next permit: one that returns goes before one that has not begun.
+    pub(crate) fn candidate(&self) -> Option<&Call> {
+        let group = self.group();
+        group.iter().find(|call| call.stage == Stage::Returning).or_else(|| {
+            group.iter().find(|call| call.stage == Stage::Pending && matches!(call.kind, Some(ToolKind::Job { .. })))
+        })
+    }
+}
+
+impl Call {
+    fn is_parallel_safe(&self) -> bool {
+        match self.kind {
+            Some(ToolKind::Job { parallel_safe }) => parallel_safe,
+            Some(ToolKind::World(_)) => true,
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Set Decide: what each run on the agenda does next, in the order of their numbers, until none has anything to do.
+//!
+//! Decides by the run's phase alone; what needs a permit is only asked for here, and handed out by Dispatch.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::world::World;
+use harness_protocol::event::{Ending, EventBody};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::run::{Entry, exit};
+
+use super::StepSystems;
+use super::boundary::{ToolKind, WorldTool};
+use super::components::{Call, Mail, Spent, Stage, Transcript};
+use super::phase::Phase;
+use super::resources::Runs;
+use super::scene::Scene;
+use super::stop::{fail_run, finish_call, finish_run, wind_up};
+use super::{dispatch, world_tools};
+use crate::lane::TicketState;
+
+pub(super) fn install(schedule: &mut Schedule) {
+    schedule.add_systems(decide.in_set(StepSystems::Decide));
+}
+
+fn decide(world: &mut World) {
+    let mut scene = Scene::new(world);
+    while let Some((run, _)) = scene.next_on_agenda() {
+        next(&mut scene, run);
+    }
+}
+
+/// Lets a run do what it does next. What that changes puts it on the agenda again.
+fn next(scene: &mut Scene<'_>, run: RunId) {
+    let Some(life) = scene.life(run) else { return };
+    if let Phase::Ended(_) = life.phase {
+        return;
+    }
+    if let Some(stopping) = life.stopping {
+        wind_up(scene, run, stopping.reason);
+        return;
+    }
+    match life.phase {
+        Phase::Acting => act(scene, run),
+        _ if life.paused => {}
+        Phase::Resting => go_on(scene, run),
+        Phase::Retrying(until) if until <= scene.now() => {
+            let step = life.step;
+            scene.emit(Some(run), EventBody::StepBegun { step });
+        }
+        Phase::Retrying(_) | Phase::Wanting(_) | Phase::Thinking(_) | Phase::Ended(_) => {}
+    }
+}
+
+/// Every call has its result, or there was none: the run answers, or asks its model again, or is at a limit.
+fn go_on(scene: &mut Scene<'_>, run: RunId) {
+    let Some(entity) = scene.entity(run) else { return };
+    let (Some(life), Some(spec)) = (scene.life(run), scene.spec(run)) else { return };
+    let unread = scene.get::<Mail>(entity).is_some();
+    // An answer that an earlier run gave is not this one's.
+    if life.step > 0
+        && !unread
+        && let Some(Entry::Assistant { text, calls }) = scene.get::<Transcript>(entity).and_then(|t| t.0.last())
+        && calls.is_empty()
+    {
+        let answer = Arc::clone(text);
+        finish_run(scene, run, Ending::Succeeded { answer });
+        return;
+    }
+    let limits = &spec.0.limits;
+    if let Some(max) = limits.max_steps
+        && life.step >= max
+    {
+        fail_run(scene, run, format!("its budget of {max} steps is used up (--max-steps)"), exit::BUDGET);
+        return;
+    }
+    let tokens = scene.get::<Spent>(entity).map_or(0, |spent| spent.0.tokens());
+    if let Some(max) = limits.max_tokens
+        && tokens >= max
+    {
+        fail_run(scene, run, format!("its budget of {max} tokens is used up: {tokens} (--max-tokens)"), exit::BUDGET);
+        return;
+    }
+    let step = life.step + 1;
+    scene.emit(Some(run), EventBody::StepBegun { step });
+}
+
+/// A batch: its world calls are carried out, the waits that are over end, and its ticket wants what its calls need.
+fn act(scene: &mut Scene<'_>, run: RunId) {
+    while let Some(call) = settled_wait(scene, run) {
+        world_tools::end_wait(scene, run, call);
+    }
+    let Some((life, batch)) = scene.life(run).zip(scene.batch(run)) else { return };
+    let bound = scene.setup().config.limits.calls_per_step as usize;
+    let batch = &batch.0;
+    let Some(first) = batch.group().first() else {
+        // A paused run keeps its batch, and gives back what that held.
+        if life.paused { balance(scene, run) } else { go_on(scene, run) }
+        return;
+    };
+    if !life.paused {
+        let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
+        if batch.calls.len() > bound && batch.calls[bound..].iter().any(|call| call.id == first.id) {
+            let text = format!("Not run: at most {bound} calls are executed in one step (limits.calls_per_step).");
+            let call = first.id;
+            finish_call(scene, run, call, text, true);
+            return;
+        }
+        if let Some(call) = at_hand.cloned() {
+            perform(scene, run, &call);
+            // It may be first in line again, and is on the agenda only where something about it changed.
+            scene.wake(run);
+            return;
+        }
+    }
+    balance(scene, run);
+}
+
+fn is_job(call: &Call) -> bool {
+    matches!(call.kind, Some(ToolKind::Job { .. }))
+}
+
+fn perform(scene: &mut Scene<'_>, run: RunId, call: &Call) {
+    match call.kind {
+        Some(ToolKind::World(tool)) => match tool {
+            WorldTool::AskUser => world_tools::ask_user(scene, run, call),
+            WorldTool::SpawnAgent => world_tools::spawn_agent(scene, run, call),
+            WorldTool::WaitForAgent => world_tools::wait_for_agent(scene, run, call),
+        },
+        Some(ToolKind::Job { .. }) => {}
+        None => {
+            let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).collect();
+            let text = format!("There is no tool {:?}. There are: {}.", call.tool, known.join(", "));
+            finish_call(scene, run, call.id, text, true);
+        }
+    }
+}
+
+/// A wait for other runs that is over.
+fn settled_wait(scene: &Scene<'_>, run: RunId) -> Option<CallId> {
+    let batch = scene.batch(run)?;
+    let over = |call: &&Call| match &call.stage {
+        Stage::Waiting { runs, any: true } => runs.iter().any(|&target| has_ended(scene, target)),
+        Stage::Waiting { runs, any: false } => runs.iter().all(|&target| has_ended(scene, target)),
+        _ => false,
+    };
+    batch.0.calls.iter().find(over).map(|call| call.id)
+}
+
+/// Whether a run has ended; one that is forgotten has.
+pub(super) fn has_ended(scene: &Scene<'_>, run: RunId) -> bool {
+    scene.identity(run).is_none_or(|identity| !scene.res::<Runs>().live.contains_key(&identity.number))
+}
+
+/// Makes the ticket of a batch fit its calls. Permits held and not used go to the next call, or back to the lane; where
+/// nothing executes and something waits, the ticket is parked; where a call needs a permit, the ticket wants one.
+fn balance(scene: &mut Scene<'_>, run: RunId) {
+    let Some((life, batch)) = scene.life(run).zip(scene.batch(run)) else { return };
+    let lane = &scene.lanes().tool;
+    let state = batch.0.ticket.and_then(|ticket| lane.state(ticket));
+    let held = batch.0.ticket.map_or(0, |ticket| lane.held(ticket));
+    let executing = batch.0.executing();
+    let candidate = if life.paused { None } else { batch.0.candidate().cloned() };
+    match (state, candidate) {
+        (Some(TicketState::Busy), Some(call)) if held > executing => {
+            dispatch::put_to_work(scene, run, &call);
+            // It may hold permits for more of its calls.
+            scene.wake(run);
+        }
+        (Some(TicketState::Busy), None) if held > executing && executing == 0 => {
+            scene.emit(Some(run), EventBody::BatchParked);
+        }
+        (Some(TicketState::Busy), None) if held > executing => {
+            scene.emit(Some(run), EventBody::BatchYielded { keeps: u32::from(executing) });
+        }
+        (None | Some(TicketState::Parked), Some(_)) => {
+            scene.emit(Some(run), EventBody::BatchQueued);
+        }
+        (None | Some(TicketState::Queued | TicketState::Resuming), None) => {
+            scene.emit(Some(run), EventBody::BatchParked);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,62 @@
+//! The whole of a world as text, for comparing one that was rebuilt with the one that was live.
+
+use std::fmt::Write as _;
+
+use super::Engine;
+use super::components::{
+    Asked, Batch, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stopwatch, Transcript, Watchers,
+};
+use super::ids::Ids;
+use super::resources::{Daemon, Interactions, Lanes, Runs, Timers, WantsExtra};
+
+impl Engine {
+    /// Everything that the world holds, except what is configured.
+    pub fn digest(&self) -> String {
+        let world = &self.world;
+        let mut text = String::new();
+        let runs = world.resource::<Runs>();
+        let mut names: Vec<_> = runs.names.iter().collect();
+        let mut keys: Vec<_> = runs.keys.iter().collect();
+        let mut last: Vec<_> = runs.last_of.iter().collect();
+        names.sort();
+        keys.sort();
+        last.sort();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{:?}\n{:?}", world.resource::<Daemon>(), world.resource::<Ids>());
+        let _ = writeln!(text, "{names:?} {keys:?} {last:?} {:?} {}", runs.states.iter().filter(|(_, n)| **n > 0).collect::<Vec<_>>(), runs.executing);
+        let _ = writeln!(text, "{:?}\n{:?}\n{:?}", world.resource::<Interactions>(), world.resource::<Timers>(), world.resource::<WantsExtra>());
+        let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
+        for lane in world.resource::<Lanes>().iter() {
+            let _ = writeln!(text, "{}", lane.digest());
+        }
+        for &entity in runs.by_id.values() {
+            let _ = writeln!(
+                text,
+                "{:?} {:?} {:?} {:?}",
+                world.get::<Identity>(entity),
+                world.get::<Origin>(entity),
+                world.get::<Spec>(entity),
+                world.get::<Life>(entity),
+            );
+            let _ = writeln!(
+                text,
+                "  {:?} {:?} {:?} {:?} {:?}",
+                world.get::<Stopwatch>(entity),
+                world.get::<Transcript>(entity),
+                world.get::<Spent>(entity),
+                world.get::<Mail>(entity),
+                world.get::<Children>(entity),
+            );
+            let _ = writeln!(
+                text,
+                "  {:?} {:?} {:?} {:?} {:?}",
+                world.get::<Watchers>(entity),
+                world.get::<Asked>(entity),
+                world.get::<Denials>(entity),
+                world.get::<Ended>(entity),
+                world.get::<Batch>(entity),
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,100 @@
+//! Set Dispatch: hands out permits, and with each the work that it is for.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::world::World;
+use harness_protocol::event::EventBody;
+use harness_protocol::id::RunId;
+
+use super::StepSystems;
+use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
+use super::components::{Call, Stage, Transcript};
+use super::resources::WantsExtra;
+use super::scene::Scene;
+use crate::prompt::Prompt;
+
+pub(super) fn install(schedule: &mut Schedule) {
+    schedule.add_systems((grant_inferences, grant_batches, grant_extras).chain().in_set(StepSystems::Dispatch));
+}
+
+fn grant_inferences(world: &mut World) {
+    let mut scene = Scene::new(world);
+    let next = |scene: &Scene<'_>| scene.lanes().providers.values().find_map(|lane| lane.peek());
+    while let Some((_, run)) = next(&scene) {
+        if !start_inference(&mut scene, run) {
+            break;
+        }
+    }
+}
+
+fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
+    let (Some(life), Some(spec), Some(entity)) = (scene.life(run), scene.spec(run), scene.entity(run)) else {
+        return false;
+    };
+    let (step, attempt) = (life.step, life.attempt + 1);
+    let prompt = scene.get::<Transcript>(entity).map_or(Prompt { messages: Vec::new() }, |t| Prompt::from_transcript(&t.0));
+    let task = InferenceTask {
+        provider: spec.0.provider.clone().unwrap_or_else(|| "".into()),
+        model: spec.0.model.clone(),
+        script: spec.0.script.clone(),
+        prompt,
+    };
+    let id = JobId { run, work: Work::Inference { step, attempt } };
+    scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });
+    scene.effect(Effect::Start(Job { id, task: Task::Inference(task) }));
+    true
+}
+
+fn grant_batches(world: &mut World) {
+    let mut scene = Scene::new(world);
+    while let Some((_, run)) = scene.lanes().tool.peek() {
+        match scene.batch(run).and_then(|batch| batch.0.candidate()).cloned() {
+            Some(call) => put_to_work(&mut scene, run, &call),
+            // Decide queues a ticket only for a call that can use it; without one it leaves the queue again.
+            None => {
+                scene.emit(Some(run), EventBody::BatchParked);
+            }
+        }
+    }
+}
+
+/// Lets a call execute: its job starts, or goes on.
+pub(super) fn put_to_work(scene: &mut Scene<'_>, run: RunId, call: &Call) {
+    let id = JobId { run, work: Work::Call(call.id) };
+    if call.stage == Stage::Returning {
+        scene.emit(Some(run), EventBody::CallResumed { call: call.id });
+        scene.effect(Effect::GoOn(id));
+    } else {
+        let Some(spec) = scene.spec(run).map(|spec| Arc::clone(&spec.0)) else { return };
+        scene.emit(Some(run), EventBody::CallStarted { call: call.id });
+        let task = CallTask { tool: Arc::clone(&call.tool), args: Arc::clone(&call.args), spec };
+        scene.effect(Effect::Start(Job { id, task: Task::Call(task) }));
+    }
+}
+
+/// Lets neighbours execute beside each other, while nobody else wants the permits.
+fn grant_extras(world: &mut World) {
+    let mut scene = Scene::new(world);
+    let mut after = None;
+    loop {
+        let wants = &scene.res::<WantsExtra>().0;
+        let next = match after {
+            None => wants.first().copied(),
+            Some(last) => wants.range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded)).next().copied(),
+        };
+        let Some((number, run)) = next else { return };
+        after = Some((number, run));
+        while let Some(call) = extra_for(&scene, run) {
+            put_to_work(&mut scene, run, &call);
+        }
+    }
+}
+
+fn extra_for(scene: &Scene<'_>, run: RunId) -> Option<Call> {
+    let batch = scene.batch(run)?;
+    let lane = &scene.lanes().tool;
+    let share = scene.spec(run)?.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(crate::lane::ShareId(0));
+    let free = batch.0.ticket.is_some_and(|ticket| lane.held(ticket) > 0) && lane.has_extra(share);
+    free.then(|| batch.0.candidate().cloned()).flatten()
+}

@@ -1,0 +1,269 @@
+//! Set Ingest: what people and programs want, in the order of its coming. Each command is answered once.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::world::World;
+use harness_protocol::event::{Cause, EventBody, StopReason, Via};
+use harness_protocol::id::{ReliefId, RunId};
+use harness_protocol::lane::LaneChanged;
+use harness_protocol::rpc::{Answered, Changed, ErrorKind, RpcError, Selector, Submitted, Unchanged};
+use harness_protocol::run::RunState;
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Span;
+
+use super::StepSystems;
+use super::boundary::{Caller, Command, Effect, Input, LaneChange, Reply};
+use super::components::{Children, Origin, Transcript};
+use super::ids::Ids;
+use super::phase::Phase;
+use super::resources::{Daemon, Interactions, TOOL_LANE};
+use super::scene::Scene;
+use super::submit::{Descent, check_text, submit};
+use super::{select, stop};
+use crate::lane::{Lane, MAX_WIDTH};
+
+pub(super) fn install(schedule: &mut Schedule) {
+    schedule.add_systems(take_commands.in_set(StepSystems::Ingest));
+}
+
+fn take_commands(world: &mut World) {
+    let mut scene = Scene::new(world);
+    let mut rest = Vec::new();
+    for input in scene.take_inputs() {
+        match input {
+            Input::Command { reply, caller, command } => {
+                scene.caused_by(Cause { via: Via::Socket, uid: Some(caller.uid), by_run: caller.run });
+                let synced = is_promise(&command);
+                let answer = obey(&mut scene, caller, command);
+                scene.effect(Effect::Reply { to: reply, reply: answer, synced });
+            }
+            other => rest.push(other),
+        }
+    }
+    scene.leave_inputs(rest);
+}
+
+/// Whether the answer promises something that must survive power loss.
+fn is_promise(command: &Command) -> bool {
+    match command {
+        Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
+        Command::Cancel { .. } | Command::Answer { .. } => true,
+        Command::Pause(_) | Command::Resume(_) | Command::Prune { .. } => false,
+        Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) => false,
+    }
+}
+
+fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply, RpcError> {
+    if let Some(run) = caller.run
+        && !matches!(command, Command::Submit { .. })
+    {
+        let message = format!("this comes from a tool of run {run}, which may only submit children of it and look at its own tree");
+        return Err(RpcError::new(ErrorKind::Forbidden, message));
+    }
+    match command {
+        Command::Submit { spec, idempotency_key } => {
+            let owner = caller.run.and_then(|run| scene.identity(run)).map_or(caller.uid, |parent| parent.owner);
+            let descent = Descent { owner, parent: caller.run, idempotency_key, ..Descent::default() };
+            submit(scene, &spec, descent).map(Reply::Submitted)
+        }
+        Command::Retry { run } => retry(scene, caller, &run),
+        Command::Message { run, text } => message(scene, caller, &run, text),
+        Command::Cancel { select, force } => cancel(scene, caller, &select, force),
+        Command::Pause(select) => pause(scene, caller, &select, true),
+        Command::Resume(select) => pause(scene, caller, &select, false),
+        Command::Prune { select, dry_run } => prune(scene, caller, &select, dry_run),
+        Command::Answer { interaction, answer } => settle(scene, caller, &interaction, &answer),
+        Command::Lane { lane, change } => change_lane(scene, lane, &change),
+        Command::Drain(on) => {
+            if scene.res::<Daemon>().draining != on {
+                scene.emit(None, if on { EventBody::DrainStarted } else { EventBody::DrainEnded });
+            }
+            Ok(Reply::Done)
+        }
+        Command::Reconfigure(lanes) => {
+            for (lane, width) in lanes {
+                if scene.lanes().get(&lane).is_some_and(|l| l.base_width() != width) {
+                    scene.emit(None, EventBody::LaneResized { lane, width });
+                }
+            }
+            Ok(Reply::Done)
+        }
+    }
+}
+
+fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str) -> Result<Reply, RpcError> {
+    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
+    if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+        return Err(RpcError::new(ErrorKind::Invalid, format!("run {run} has not ended; a retry is of a finished one")));
+    }
+    let Some(spec) = scene.spec(run).map(|spec| Arc::clone(&spec.0)) else { return Err(gone(run)) };
+    let continues = scene.get::<Origin>(entity).and_then(|origin| origin.continues);
+    let descent = Descent { owner: caller.uid, retry_of: Some(run), continues, ..Descent::default() };
+    submit(scene, &spec, descent).map(Reply::Submitted)
+}
+
+fn gone(run: RunId) -> RpcError {
+    RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is gone"))
+}
+
+fn message(scene: &mut Scene<'_>, caller: Caller, name: &str, text: Arc<str>) -> Result<Reply, RpcError> {
+    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
+    check_text("the message", Some(&text), scene.setup().config.limits.text_bytes)?;
+    if text.trim().is_empty() {
+        return Err(RpcError::new(ErrorKind::Invalid, "the message is empty"));
+    }
+    let (Some(spec), Some(life)) = (scene.spec(run), scene.life(run)) else { return Err(gone(run)) };
+    if !matches!(life.phase, Phase::Ended(_)) {
+        if life.stopping.is_some() {
+            return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is being ended")));
+        }
+        let seq = scene.emit(Some(run), EventBody::MessageReceived { text });
+        return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
+    }
+    if scene.get::<Transcript>(entity).is_none_or(|transcript| transcript.0.is_empty()) {
+        return Err(RpcError::new(ErrorKind::Invalid, format!("run {run} has no transcript to go on from")));
+    }
+    let spec = RunSpec { prompt: Some(text), ..(*spec.0).clone() };
+    let descent = Descent { owner: caller.uid, continues: Some(run), ..Descent::default() };
+    submit(scene, &spec, descent).map(Reply::Submitted)
+}
+
+fn cancel(scene: &mut Scene<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
+    let mut changed = Changed::default();
+    for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
+        let mut subtree = vec![(run, entity)];
+        let mut next = 0;
+        while let Some(&(_, at)) = subtree.get(next) {
+            next += 1;
+            let children = scene.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
+            subtree.extend(children.into_iter().filter_map(|child| Some((child, scene.entity(child)?))));
+        }
+        let before = changed.runs.len();
+        for (run, _) in subtree {
+            if !changed.runs.contains(&run) && stop::stop(scene, run, StopReason::Cancelled, force) {
+                changed.runs.push(run);
+            }
+        }
+        if changed.runs.len() == before && !changed.runs.contains(&run) {
+            let why = match select::state(scene.world(), entity) {
+                Some(state) if state.is_terminal() => format!("it has {state} already"),
+                _ => "it is being ended already".to_owned(),
+            };
+            changed.unchanged.push(Unchanged { run, why });
+        }
+    }
+    Ok(Reply::Changed(changed))
+}
+
+fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
+    let mut changed = Changed::default();
+    for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
+        let Some(life) = scene.life(run) else { continue };
+        let refusal = match life.phase {
+            Phase::Ended(_) => {
+                Some(format!("it has {} already", select::state(scene.world(), entity).map_or("ended", RunState::as_str)))
+            }
+            _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
+            _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
+            _ if life.paused == pause => Some("it is not paused".to_owned()),
+            _ => None,
+        };
+        match refusal {
+            Some(why) => changed.unchanged.push(Unchanged { run, why }),
+            None => {
+                scene.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
+                changed.runs.push(run);
+            }
+        }
+    }
+    Ok(Reply::Changed(changed))
+}
+
+fn prune(scene: &mut Scene<'_>, caller: Caller, select: &Selector, dry_run: bool) -> Result<Reply, RpcError> {
+    let mut changed = Changed::default();
+    for (run, entity) in select::several(scene.world(), select, caller.uid, true)? {
+        if select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+            if !dry_run {
+                scene.emit(Some(run), EventBody::RunForgotten);
+            }
+            changed.runs.push(run);
+        } else {
+            changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
+        }
+    }
+    Ok(Reply::Changed(changed))
+}
+
+fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
+    check_text("the answer", Some(answer), scene.setup().config.limits.text_bytes)?;
+    let interaction = select::interaction(scene.world(), name, caller.uid)?;
+    let interactions = scene.res::<Interactions>();
+    let Some(open) = interactions.open.get(&interaction).cloned() else {
+        let why = match interactions.closed.get(&interaction) {
+            Some(closed) => match closed.answered_by {
+                Some(cause) => {
+                    let who = cause.uid.map_or_else(|| "somebody".to_owned(), |uid| format!("user {uid}"));
+                    format!("{who} answered {interaction} first, at {}", closed.at)
+                }
+                None => format!("{interaction} is no longer asked: run {} has ended", closed.run),
+            },
+            None => format!("no interaction {interaction}"),
+        };
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, why));
+    };
+    scene.emit(Some(open.run), EventBody::InteractionSettled { interaction, answer: Arc::clone(answer) });
+    stop::finish_call(scene, open.run, open.call, Arc::clone(answer), false);
+    Ok(Reply::Answered(Answered { interaction, run: open.run }))
+}
+
+fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, RpcError> {
+    let lane = lane.unwrap_or_else(|| TOOL_LANE.into());
+    let Some(current) = scene.lanes().get(&lane) else {
+        let known: Vec<&str> =
+            std::iter::once(TOOL_LANE).chain(scene.lanes().providers.keys().map(|name| &**name)).collect();
+        return Err(RpcError::new(ErrorKind::NotFound, format!("no lane {lane:?}; there are: {}", known.join(", "))));
+    };
+    let before = current.width();
+    let (paused, has) = (current.is_paused(), |id: ReliefId| current.has_relief(id));
+    let (mut note, mut relief) = (None, None);
+    match *change {
+        LaneChange::Relieve { by: 0, .. } => note = Some("a relief of 0 does nothing".to_owned()),
+        LaneChange::Relieve { by, during } => {
+            let id = scene.res::<Ids>().next_relief();
+            let until = during.filter(|span| *span > Span::ZERO).map(|span| scene.now() + span);
+            relief = Some(id);
+            if by > MAX_WIDTH {
+                return Err(RpcError::new(ErrorKind::Invalid, format!("a relief adds at most {MAX_WIDTH} permits")));
+            }
+            scene.emit(None, EventBody::LaneRelieved { lane: lane.clone(), relief: id, by, until });
+        }
+        LaneChange::Undo(id) if has(id) => {
+            relief = Some(id);
+            scene.emit(None, EventBody::LaneReliefEnded { lane: lane.clone(), relief: id, undone: true });
+        }
+        LaneChange::Undo(id) => {
+            let message = format!("no relief {id} of lane {lane} is in force");
+            return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+        }
+        LaneChange::Resize(width) => {
+            if width > MAX_WIDTH {
+                return Err(RpcError::new(ErrorKind::Invalid, format!("a lane is at most {MAX_WIDTH} wide")));
+            }
+            if width == 0 {
+                note = Some("a width of 0 is taken as 1; to stop granting, pause the lane".to_owned());
+            }
+            scene.emit(None, EventBody::LaneResized { lane: lane.clone(), width: width.max(1) });
+        }
+        LaneChange::Pause if paused => note = Some("it is paused already".to_owned()),
+        LaneChange::Resume if !paused => note = Some("it is not paused".to_owned()),
+        LaneChange::Pause => {
+            scene.emit(None, EventBody::LanePaused { lane: lane.clone() });
+        }
+        LaneChange::Resume => {
+            scene.emit(None, EventBody::LaneResumed { lane: lane.clone() });
+        }
+    }
+    let width = scene.lanes().get(&lane).map_or(before, Lane::width);
+    Ok(Reply::Lane(LaneChanged { lane, width_before: before, width, relief, note }))
+}

@@ -1,0 +1,45 @@
+//! What a restart does to the runs: nothing that was executing is executed again, everything else goes on.
+
+use bevy_ecs::world::World;
+use harness_protocol::event::{EventBody, LaneWidth};
+use harness_protocol::id::RunId;
+use harness_protocol::run::CallResult;
+
+use super::components::{Identity, Stage};
+use super::phase::Phase;
+use super::resources::{Runs, TOOL_LANE};
+use super::scene::Scene;
+use super::stop::emit_result;
+
+/// Lets the world know that its jobs are gone, and settles them.
+pub(super) fn recover(world: &mut World) {
+    let mut scene = Scene::new(world);
+    let config = &scene.setup().config;
+    let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
+    let providers = config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
+    let lanes = std::iter::once(tool).chain(providers).collect();
+    scene.emit(None, EventBody::DaemonStarted { lanes });
+    let live: Vec<RunId> = scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
+    for run in live {
+        interrupt(&mut scene, run);
+        scene.wake(run);
+    }
+}
+
+fn interrupt(scene: &mut Scene<'_>, run: RunId) {
+    let Some(life) = scene.life(run) else { return };
+    if let Phase::Thinking(_) = life.phase {
+        let (step, attempt) = (life.step, life.attempt);
+        let retry_at = life.stopping.is_none().then(|| scene.now());
+        let error = "the daemon was restarted while the model was asked".into();
+        scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error, retry_at });
+    }
+    let executing: Vec<_> = scene.batch(run).map_or_else(Vec::new, |batch| {
+        let out = batch.0.calls.iter().filter(|call| call.stage.has_job() && call.stage != Stage::Done);
+        out.map(|call| (call.id, call.tool.clone())).collect()
+    });
+    for (call, tool) in executing {
+        let text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how far it came is not known.";
+        emit_result(scene, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
+    }
+}

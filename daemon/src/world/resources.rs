@@ -1,0 +1,182 @@
+//! What the world holds beside its runs: indexes, interactions, timers, lanes, what is configured. `apply` alone writes
+//! what is not configured.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::resource::Resource;
+use harness_protocol::event::Cause;
+use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
+use harness_protocol::run::RunState;
+use harness_protocol::time::Timestamp;
+
+use super::boundary::ToolKind;
+use crate::config::Config;
+use crate::lane::{Lane, Settings, ShareSettings};
+
+/// Name of the tool lane.
+pub(crate) const TOOL_LANE: &str = "tool";
+
+/// What is configured. The one resource that does not follow from the events.
+#[derive(Resource, Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) config: Config,
+    pub(crate) tools: BTreeMap<Arc<str>, ToolKind>,
+}
+
+/// The runs by id, number, name, key and owner.
+#[derive(Resource, Debug, Default)]
+pub(crate) struct Runs {
+    pub(crate) by_id: BTreeMap<RunId, Entity>,
+    /// Those that have not ended, in the order of their numbers.
+    pub(crate) live: BTreeMap<u64, Entity>,
+    /// Those that have, in the order of their numbers.
+    pub(crate) finished: BTreeMap<u64, Entity>,
+    /// The same in the order of their ends.
+    pub(crate) by_end: BTreeSet<(Timestamp, u64)>,
+    /// Live runs by name.
+    pub(crate) names: HashMap<Arc<str>, RunId>,
+    pub(crate) keys: HashMap<Arc<str>, RunId>,
+    pub(crate) last_of: HashMap<u32, RunId>,
+    /// How many there are in each state.
+    pub(crate) states: BTreeMap<RunState, u32>,
+    /// Jobs that are out.
+    pub(crate) executing: u32,
+}
+
+/// Open interactions, and by whom the settled ones were settled.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct Interactions {
+    pub(crate) open: BTreeMap<InteractionId, OpenInteraction>,
+    pub(crate) closed: BTreeMap<InteractionId, ClosedInteraction>,
+}
+
+/// An open interaction.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OpenInteraction {
+    pub(crate) run: RunId,
+    pub(crate) call: CallId,
+    pub(crate) question: Arc<str>,
+    pub(crate) since: Timestamp,
+}
+
+/// An interaction that is no longer open.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClosedInteraction {
+    pub(crate) run: RunId,
+    pub(crate) at: Timestamp,
+    /// Who answered; `None` where its run ended first.
+    pub(crate) answered_by: Option<Cause>,
+}
+
+/// What a timer is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    Deadline(RunId),
+    MaxTime(RunId),
+    Retry(RunId),
+    Relief(Arc<str>, ReliefId),
+}
+
+/// When the world has to look again. At most one time for each timer.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct Timers {
+    by_time: BTreeSet<(Timestamp, Timer)>,
+    at: BTreeMap<Timer, Timestamp>,
+}
+
+impl Timers {
+    /// Sets a timer, or takes it away.
+    pub(crate) fn set(&mut self, timer: Timer, at: Option<Timestamp>) {
+        let before = match at {
+            Some(at) => self.at.insert(timer.clone(), at),
+            None => self.at.remove(&timer),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.by_time.remove(&(before, timer.clone()));
+        }
+        if let Some(at) = at {
+            self.by_time.insert((at, timer));
+        }
+    }
+
+    /// The earliest.
+    pub(crate) fn first(&self) -> Option<Timestamp> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Those whose time has come.
+    pub(crate) fn due(&self, now: Timestamp) -> Vec<Timer> {
+        self.by_time.iter().take_while(|(at, _)| *at <= now).map(|(_, timer)| timer.clone()).collect()
+    }
+}
+
+/// The lanes: for tools, and for each provider.
+#[derive(Resource, Debug)]
+pub(crate) struct Lanes {
+    pub(crate) tool: Lane,
+    pub(crate) providers: BTreeMap<Arc<str>, Lane>,
+    shares: Vec<ShareSettings>,
+}
+
+impl Lanes {
+    pub(crate) fn new(config: &Config) -> Self {
+        // The default share is number 0: where a share has gone from the configuration, its runs fall to this one.
+        let mut shares: Vec<ShareSettings> = config
+            .shares
+            .iter()
+            .map(|(name, share)| ShareSettings { name: name.clone(), weight: share.weight, max: share.max })
+            .collect();
+        shares.sort_by_key(|share| (&*share.name != "default", share.name.clone()));
+        let lane = |name: &Arc<str>, width| Lane::new(Settings { name: name.clone(), width, shares: shares.clone() });
+        Self {
+            tool: lane(&TOOL_LANE.into(), config.tool_width),
+            providers: config.providers.iter().map(|(name, p)| (name.clone(), lane(name, p.width))).collect(),
+            shares,
+        }
+    }
+
+    /// A provider's lane. One that has gone from the configuration has a lane of width 1.
+    pub(crate) fn provider(&mut self, name: &Arc<str>) -> &mut Lane {
+        let shares = &self.shares;
+        self.providers
+            .entry(name.clone())
+            .or_insert_with(|| Lane::new(Settings { name: name.clone(), width: 1, shares: shares.clone() }))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Lane> {
+        if name == TOOL_LANE { Some(&self.tool) } else { self.providers.get(name) }
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &str) -> Option<&mut Lane> {
+        if name == TOOL_LANE { Some(&mut self.tool) } else { self.providers.get_mut(name) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&self.tool).chain(self.providers.values())
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        std::iter::once(&mut self.tool).chain(self.providers.values_mut())
+    }
+}
+
+/// Runs about which something has to be decided in this step, by number; empty after each step.
+#[derive(Resource, Debug, Default)]
+pub(crate) struct Agenda(pub(crate) BTreeSet<(u64, RunId)>);
+
+/// Runs whose batch could use one more permit, by number.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct WantsExtra(pub(crate) BTreeSet<(u64, RunId)>);
+
+/// What the daemon as a whole is about.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct Daemon {
+    pub(crate) draining: bool,
+    pub(crate) last_seq: Seq,
+    pub(crate) last_at: Timestamp,
+}

@@ -1,0 +1,157 @@
+//! Set Settle: what jobs tell, and what time brings. An outcome that comes for a run that has gone on is dropped.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::world::World;
+use harness_protocol::event::{EventBody, StopReason};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::run::{CallRequest, CallResult, exit};
+use harness_protocol::time::Span;
+
+use super::StepSystems;
+use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
+use super::components::Stage;
+use super::ids::Ids;
+use super::phase::Phase;
+use super::resources::{Timer, Timers};
+use super::scene::Scene;
+use super::stop::{emit_result, fail_run, stop};
+use crate::prompt::{Completion, ErrorClass, InferenceError};
+
+/// Attempts at one inference before its run fails.
+const MAX_ATTEMPTS: u32 = 10;
+
+pub(super) fn install(schedule: &mut Schedule) {
+    schedule.add_systems((take_reports, fire_timers).chain().in_set(StepSystems::Settle));
+}
+
+fn take_reports(world: &mut World) {
+    let mut scene = Scene::new(world);
+    for input in scene.take_inputs() {
+        match input {
+            Input::Outcome { job, outcome } => settle(&mut scene, job, outcome),
+            Input::Ask { job, ask } => asked(&mut scene, job, ask),
+            Input::Command { .. } => {}
+        }
+    }
+}
+
+fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
+    match job.work {
+        Work::Call(call) => {
+            let has_job = scene.batch(job.run).and_then(|batch| batch.0.call(call)).is_some_and(|c| c.stage.has_job());
+            if has_job {
+                let result = call_result(scene, job.run, call, outcome);
+                emit_result(scene, job.run, result);
+            }
+        }
+        Work::Inference { step, attempt } => {
+            let current = scene.life(job.run).is_some_and(|life| {
+                matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
+            });
+            if current {
+                match answer(outcome) {
+                    Ok(completion) => answered(scene, job.run, step, completion),
+                    Err(error) => unanswered(scene, job.run, step, attempt, &error),
+                }
+            }
+        }
+    }
+}
+
+fn call_result(scene: &Scene<'_>, run: RunId, call: CallId, outcome: Outcome) -> CallResult {
+    let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map_or_else(|| "".into(), |c| Arc::clone(&c.tool));
+    let text = match outcome {
+        Outcome::Call(result) if result.call == call => return Arc::unwrap_or_clone(result),
+        Outcome::Call(_) | Outcome::Inference(_) => "The harness mixed up this call's result; it is not known.".to_owned(),
+        Outcome::Panicked(message) => format!("A fault of the harness ended this call: {message}"),
+        Outcome::Lost => "Whoever executed this call is gone; how it ended is not known.".to_owned(),
+    };
+    CallResult::plain(call, tool, text, true)
+}
+
+fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
+    let fault = |message: String| InferenceError { class: ErrorClass::Never, message };
+    match outcome {
+        Outcome::Inference(result) => result,
+        Outcome::Panicked(message) => Err(fault(format!("a fault of the harness ended the inference: {message}"))),
+        Outcome::Lost => Err(InferenceError {
+            class: ErrorClass::Retry,
+            message: "whoever made the inference is gone".to_owned(),
+        }),
+        Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
+    }
+}
+
+fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {
+    let ids = scene.res::<Ids>();
+    let calls: Vec<CallRequest> = (0u64..)
+        .zip(completion.calls)
+        .map(|(ahead, call)| CallRequest { call: ids.next_call(ahead), tool: call.tool.into(), args: call.args.into() })
+        .collect();
+    let usage = completion.usage;
+    scene.emit(Some(run), EventBody::InferenceFinished { step, text: completion.text.into(), calls, usage });
+}
+
+fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
+    let stopping = scene.life(run).is_some_and(|life| life.stopping.is_some());
+    let wait = match error.class {
+        _ if stopping || attempt >= MAX_ATTEMPTS => None,
+        ErrorClass::Retry => Some(backoff(run, attempt)),
+        ErrorClass::RetryAfter(span) => Some(span),
+        ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
+    };
+    let retry_at = wait.map(|span| scene.now() + span);
+    let text: Arc<str> = error.message.as_str().into();
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at });
+    if retry_at.is_none() && !stopping {
+        let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
+        fail_run(scene, run, text, exit_code);
+    }
+}
+
+/// Doubles from half a second to half a minute; between half and all of that, by the run, so that runs that failed
+/// together do not come back together.
+fn backoff(run: RunId, attempt: u32) -> Span {
+    let whole = 500_000u64 << attempt.min(6);
+    let spread = run.as_u64().wrapping_mul(u64::from(attempt) | 1) % 1024;
+    Span::from_micros(whole / 2 + whole / 2 * spread / 1024)
+}
+
+fn asked(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
+    let Work::Call(call) = job.work else { return };
+    let stage = scene.batch(job.run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
+    let stopping = scene.life(job.run).is_some_and(|life| life.stopping.is_some());
+    match (ask, stage) {
+        (Ask::OffLane, Some(Stage::Executing)) => {
+            scene.emit(Some(job.run), EventBody::CallOffLane { call });
+        }
+        (Ask::Return, Some(Stage::OffLane)) => {
+            scene.emit(Some(job.run), EventBody::CallReturning { call });
+            // It is being cancelled already; standing still would keep it from seeing that.
+            if stopping {
+                scene.effect(Effect::GoOn(job));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fire_timers(world: &mut World) {
+    let mut scene = Scene::new(world);
+    for timer in scene.res::<Timers>().due(scene.now()) {
+        match timer {
+            Timer::Deadline(run) => {
+                stop(&mut scene, run, StopReason::Deadline, false);
+            }
+            Timer::MaxTime(run) => {
+                stop(&mut scene, run, StopReason::MaxTime, false);
+            }
+            Timer::Retry(run) => scene.wake(run),
+            Timer::Relief(lane, relief) => {
+                scene.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
+            }
+        }
+    }
+}

@@ -1,0 +1,611 @@
+//! A seeded simulation: random commands, outcomes, asks, delays, cancels, panics, pauses, commit failures and restarts,
+//! and after each step the invariants. A failing seed is printed; `HARNESS_SIM_SEED=N` replays it.
+//!
+//! `HARNESS_SIM_SEEDS` and `HARNESS_SIM_STEPS` make it longer.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use harness_protocol::event::Event;
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::rpc::Selector;
+use harness_protocol::run::{CallResult, RunState};
+use harness_protocol::script::Script;
+use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
+use harness_protocol::time::{Span, Timestamp};
+
+use super::boundary::{
+    Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, ToolKind, Work, WorldTool,
+};
+use super::components::{Batch, Ended, Identity, Life, Stopwatch};
+use super::phase::Phase;
+use super::resources::{Agenda, Interactions, Lanes, Runs};
+use super::{Engine, Step};
+use crate::config::{Config, Dialect, Provider, Share};
+use crate::lane::TicketState;
+use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        (!from.is_empty()).then(|| from[self.below(from.len())].clone())
+    }
+}
+
+/// A job that is out, as whoever executes it sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobState {
+    AtWork,
+    OffLane,
+    Returning,
+}
+
+struct Simulation {
+    random: Random,
+    engine: Engine,
+    journal: Vec<Arc<Event>>,
+    out: BTreeMap<JobId, JobState>,
+    /// Jobs that have ended: their outcomes may come again.
+    stale: Vec<JobId>,
+    started: BTreeSet<CallId>,
+    asked: u64,
+    unanswered: BTreeSet<ReplyId>,
+    wall: u64,
+    mono: u64,
+    permits_before: u32,
+}
+
+fn config() -> Config {
+    let mut config = Config { tool_width: 2, ..Config::default() };
+    config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
+    config.providers.insert("other".into(), Provider { dialect: Dialect::Scripted, width: 2 });
+    config.limits.finished_runs = 30;
+    config.limits.live_runs = 40;
+    config.limits.children = 6;
+    config.limits.depth = 4;
+    config.limits.calls_per_step = 6;
+    config
+}
+
+fn tools() -> BTreeMap<Arc<str>, ToolKind> {
+    BTreeMap::from([
+        ("shell".into(), ToolKind::Job { parallel_safe: false }),
+        ("read".into(), ToolKind::Job { parallel_safe: true }),
+        ("ask_user".into(), ToolKind::World(WorldTool::AskUser)),
+        ("spawn_agent".into(), ToolKind::World(WorldTool::SpawnAgent)),
+        ("wait_for_agent".into(), ToolKind::World(WorldTool::WaitForAgent)),
+    ])
+}
+
+fn script() -> Arc<Script> {
+    Arc::new(Script { scripts: BTreeMap::from([("child".to_owned(), Script::default())]), ..Script::default() })
+}
+
+const OPERATOR: Caller = Caller { uid: 7, run: None };
+
+impl Simulation {
+    fn new(seed: u64) -> Self {
+        let mut simulation = Self {
+            random: Random(seed),
+            engine: Engine::new(config(), tools(), seed),
+            journal: Vec::new(),
+            out: BTreeMap::new(),
+            stale: Vec::new(),
+            started: BTreeSet::new(),
+            asked: 0,
+            unanswered: BTreeSet::new(),
+            wall: 1_800_000_000_000_000,
+            mono: 0,
+            permits_before: 0,
+        };
+        let step = simulation.engine.recover(simulation.now());
+        simulation.commit(step);
+        simulation
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: Timestamp::from_micros(self.wall), mono: Span::from_micros(self.mono) }
+    }
+
+    fn pass_time(&mut self) {
+        let micros = match self.random.below(20) {
+            0 => 30_000_000,
+            1..=5 => 1_000_000,
+            _ => 1_000,
+        };
+        self.mono += micros;
+        self.wall += micros;
+        match self.random.below(200) {
+            0 => self.wall -= 3_600_000_000,
+            1 => self.wall += 600_000_000,
+            _ => {}
+        }
+    }
+
+    fn runs(&self) -> Vec<RunId> {
+        self.engine.world.resource::<Runs>().by_id.keys().copied().collect()
+    }
+
+    fn some_run(&mut self) -> Option<RunId> {
+        let runs = self.runs();
+        self.random.pick(&runs)
+    }
+
+    fn command(&mut self, caller: Caller, command: Command) -> Input {
+        self.asked += 1;
+        self.unanswered.insert(ReplyId(self.asked));
+        Input::Command { reply: ReplyId(self.asked), caller, command }
+    }
+
+    fn named(&mut self) -> Selector {
+        let run = self.some_run().map(|run| run.to_string()).unwrap_or_else(|| "@last".to_owned());
+        Selector { runs: vec![run], ..Selector::default() }
+    }
+
+    fn submit(&mut self) -> Input {
+        let random = &mut self.random;
+        let limits = Limits {
+            max_steps: random.chance(10).then_some(2),
+            max_tokens: random.chance(5).then_some(50),
+            max_time_seconds: random.chance(10).then_some(Span::from_secs(5)),
+            deadline_seconds: random.chance(5).then_some(Span::from_secs(40)),
+            deadline_at: None,
+        };
+        let spec = RunSpec {
+            prompt: Some("do".into()),
+            name: random.chance(30).then(|| format!("name-{}", random.below(5)).into()),
+            share: random.chance(30).then(|| "batch".into()),
+            provider: random.chance(30).then(|| "other".into()),
+            priority: random.pick(&[Priority::High, Priority::Normal, Priority::Low]).unwrap(),
+            script: Some(script()),
+            limits,
+            on_interaction: random
+                .pick(&[OnInteraction::Wait, OnInteraction::Wait, OnInteraction::Deny, OnInteraction::Fail])
+                .unwrap(),
+            ..RunSpec::default()
+        };
+        let key = random.chance(10).then(|| format!("key-{}", random.below(4)).into());
+        let from_run = random.chance(10);
+        let run = if from_run { self.some_run() } else { None };
+        self.command(Caller { uid: 7, run }, Command::Submit { spec: Arc::new(spec), idempotency_key: key })
+    }
+
+    fn outcome(&mut self) -> Option<Input> {
+        let jobs: Vec<JobId> = self.out.iter().filter(|(_, s)| **s != JobState::Returning).map(|(j, _)| *j).collect();
+        let job = self.random.pick(&jobs)?;
+        Some(self.end(job))
+    }
+
+    fn end(&mut self, job: JobId) -> Input {
+        self.out.remove(&job);
+        self.stale.push(job);
+        let outcome = self.some_outcome(job);
+        Input::Outcome { job, outcome }
+    }
+
+    fn some_outcome(&mut self, job: JobId) -> Outcome {
+        match (job.work, self.random.below(12)) {
+            (_, 0) => Outcome::Panicked("a test".to_owned()),
+            (_, 1) => Outcome::Lost,
+            (Work::Call(call), n) => Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "done", n == 2))),
+            (Work::Inference { .. }, 2) => self.failure(ErrorClass::Retry),
+            (Work::Inference { .. }, 3) => self.failure(ErrorClass::RetryAfter(Span::from_secs(2))),
+            (Work::Inference { .. }, 4) => self.failure(ErrorClass::Never),
+            (Work::Inference { .. }, 5) => self.failure(ErrorClass::Credentials),
+            (Work::Inference { .. }, 6 | 7) => Outcome::Inference(Ok(Completion::default())),
+            (Work::Inference { .. }, _) => self.calls(),
+        }
+    }
+
+    fn failure(&mut self, class: ErrorClass) -> Outcome {
+        Outcome::Inference(Err(InferenceError { class, message: "a test".to_owned() }))
+    }
+
+    fn calls(&mut self) -> Outcome {
+        let count = 1 + self.random.below(4) + if self.random.chance(3) { 5 } else { 0 };
+        let mut completion = Completion { text: "hm".to_owned(), ..Completion::default() };
+        completion.usage.output_tokens = 10;
+        for _ in 0..count {
+            let (tool, args) = match self.random.below(10) {
+                0..=2 => ("shell", r#"{"command":"true"}"#.to_owned()),
+                3..=5 => ("read", "{}".to_owned()),
+                6 => ("ask_user", r#"{"question":"which?"}"#.to_owned()),
+                7 => ("spawn_agent", r#"{"prompt":"help","script":"child"}"#.to_owned()),
+                8 => self.wait_arguments(),
+                _ => ("nonsense", "not json".to_owned()),
+            };
+            completion.calls.push(RequestedCall { tool: tool.to_owned(), args });
+        }
+        Outcome::Inference(Ok(completion))
+    }
+
+    fn wait_arguments(&mut self) -> (&'static str, String) {
+        let mode = if self.random.chance(50) { "any" } else { "all" };
+        let args = match self.some_run() {
+            Some(run) if self.random.chance(50) => format!(r#"{{"agents":["{run}"],"mode":"{mode}"}}"#),
+            _ => format!(r#"{{"mode":"{mode}"}}"#),
+        };
+        ("wait_for_agent", args)
+    }
+
+    fn ask(&mut self) -> Option<Input> {
+        let calls: Vec<(JobId, JobState)> = self
+            .out
+            .iter()
+            .filter(|(job, state)| matches!(job.work, Work::Call(_)) && **state != JobState::Returning)
+            .map(|(job, state)| (*job, *state))
+            .collect();
+        let (job, state) = self.random.pick(&calls)?;
+        let (ask, next) = match state {
+            JobState::AtWork => (Ask::OffLane, JobState::OffLane),
+            JobState::OffLane | JobState::Returning => (Ask::Return, JobState::Returning),
+        };
+        self.out.insert(job, next);
+        Some(Input::Ask { job, ask })
+    }
+
+    fn answer(&mut self) -> Option<Input> {
+        let interactions = self.engine.world.resource::<Interactions>();
+        let ids: Vec<_> = interactions.open.keys().chain(interactions.closed.keys()).copied().collect();
+        let interaction = self.random.pick(&ids)?.to_string();
+        Some(self.command(OPERATOR, Command::Answer { interaction, answer: "this".into() }))
+    }
+
+    fn change_lane(&mut self) -> Input {
+        let lane = self.random.pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into())]).unwrap();
+        let reliefs: Vec<_> =
+            self.engine.world.resource::<Lanes>().tool.report(Timestamp::default()).reliefs.iter().map(|r| r.id).collect();
+        let width = self.random.below(5) as u32;
+        let change = match self.random.below(6) {
+            0 => LaneChange::Relieve { by: width, during: None },
+            1 => LaneChange::Relieve { by: width, during: Some(Span::from_secs(3)) },
+            2 => self.random.pick(&reliefs).map_or(LaneChange::Resume, LaneChange::Undo),
+            3 => LaneChange::Resize(width),
+            4 if self.random.chance(30) => LaneChange::Pause,
+            _ => LaneChange::Resume,
+        };
+        self.command(OPERATOR, Command::Lane { lane, change })
+    }
+
+    fn some_input(&mut self) -> Option<Input> {
+        let input = match self.random.below(40) {
+            0..=5 => self.submit(),
+            6..=19 => return self.outcome(),
+            20..=23 => return self.ask(),
+            24..=26 => return self.answer(),
+            27 => {
+                let (select, force) = (self.named(), self.random.chance(30));
+                self.command(OPERATOR, Command::Cancel { select, force })
+            }
+            28 | 29 => {
+                let select = self.named();
+                self.command(OPERATOR, Command::Pause(select))
+            }
+            30..=32 => {
+                let select = if self.random.chance(50) { self.named() } else { Selector { all: true, ..Selector::default() } };
+                self.command(OPERATOR, Command::Resume(select))
+            }
+            33 | 34 => self.change_lane(),
+            35 => {
+                let run = self.some_run()?.to_string();
+                self.command(OPERATOR, Command::Message { run, text: "and?".into() })
+            }
+            36 => {
+                let run = self.some_run()?.to_string();
+                self.command(OPERATOR, Command::Retry { run })
+            }
+            37 => {
+                let select = self.named();
+                self.command(OPERATOR, Command::Prune { select, dry_run: false })
+            }
+            38 => {
+                let job = self.random.pick(&self.stale.clone())?;
+                let outcome = self.some_outcome(job);
+                return Some(Input::Outcome { job, outcome });
+            }
+            _ => {
+                let on = self.random.chance(20);
+                self.command(OPERATOR, Command::Drain(on))
+            }
+        };
+        Some(input)
+    }
+
+    /// One step, with what a driver does around it.
+    fn turn(&mut self) {
+        self.pass_time();
+        let count = self.random.below(4);
+        let inputs: Vec<Input> = (0..count).filter_map(|_| self.some_input()).collect();
+        self.step(inputs);
+        if self.random.chance(3) {
+            self.compare_with_rebuilt();
+        }
+        if self.random.chance(1) {
+            self.crash();
+        }
+    }
+
+    fn step(&mut self, inputs: Vec<Input>) {
+        let step = self.engine.step(self.now(), inputs);
+        self.check_world();
+        if self.random.chance(2) && self.random.chance(30) {
+            // The commit fails, and the daemon dies while it holds the transaction: nothing of the step was done.
+            self.crash();
+            return;
+        }
+        self.commit(step);
+    }
+
+    fn commit(&mut self, step: Step) {
+        self.journal.extend(step.events);
+        for effect in step.effects {
+            self.perform(effect);
+        }
+        self.check_jobs();
+    }
+
+    fn crash(&mut self) {
+        self.unanswered.clear();
+        let lost: Vec<JobId> = self.out.keys().copied().collect();
+        self.stale.extend(lost);
+        self.out.clear();
+        self.engine = Engine::rebuild(config(), tools(), self.engine_key(), self.journal.iter().map(|e| &**e));
+        self.mono = 0;
+        self.permits_before = u32::MAX;
+        let step = self.engine.recover(self.now());
+        self.check_world();
+        self.commit(step);
+    }
+
+    fn engine_key(&self) -> u64 {
+        self.engine.world.resource::<super::ids::Ids>().key()
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(job) => {
+                let stopping = self.life(job.id.run).is_some_and(|life| life.stopping.is_some());
+                assert!(!stopping, "{:?} starts although its run is to end", job.id);
+                assert!(self.out.insert(job.id, JobState::AtWork).is_none(), "{:?} started twice", job.id);
+                if let Work::Call(call) = job.id.work {
+                    assert!(self.started.insert(call), "{call} was executed twice");
+                }
+                if let Task::Inference(task) = job.task {
+                    assert_eq!(task.prompt.check(), Ok(()));
+                }
+            }
+            Effect::Cancel { job, .. } => assert!(self.out.contains_key(&job), "{job:?} is cancelled and not out"),
+            Effect::GoOn(job) => {
+                assert_eq!(self.out.insert(job, JobState::AtWork), Some(JobState::Returning), "{job:?} goes on");
+            }
+            Effect::Reply { to, .. } => assert!(self.unanswered.remove(&to), "{to:?} is answered twice"),
+            Effect::Release(run) => assert!(!self.out.keys().any(|job| job.run == run), "{run} ended with jobs out"),
+        }
+    }
+
+    fn life(&self, run: RunId) -> Option<&Life> {
+        let entity = *self.engine.world.resource::<Runs>().by_id.get(&run)?;
+        self.engine.world.get::<Life>(entity)
+    }
+
+    /// What holds after every step, whatever happened.
+    fn check_world(&mut self) {
+        let world = &self.engine.world;
+        let runs = world.resource::<Runs>();
+        let lanes = world.resource::<Lanes>();
+        assert!(world.resource::<Agenda>().0.is_empty(), "something is left undecided");
+        for lane in lanes.iter() {
+            assert_eq!(lane.check(), Ok(()));
+            assert_eq!(lane.peek(), None, "a permit idles while something is queued");
+        }
+        let bound = lanes.tool.width().max(self.permits_before);
+        assert!(lanes.tool.permits() <= bound, "{} permits of {}", lanes.tool.permits(), bound);
+        let (mut tickets, mut executing, mut states) = (0, 0, BTreeMap::<RunState, u32>::new());
+        let now = world.resource::<super::scene::Incoming>().now;
+        for &entity in runs.by_id.values() {
+            let life = world.get::<Life>(entity).unwrap();
+            let watch = world.get::<Stopwatch>(entity).unwrap();
+            let id = world.get::<Identity>(entity).unwrap().id;
+            *states.entry(watch.shown).or_default() += 1;
+            let until = world.get::<Ended>(entity).map_or(now, |ended| ended.at);
+            assert_eq!(watch.timing_at(until).total(), until.since(life.submitted_at), "timing of {id}");
+            let batch = world.get::<Batch>(entity);
+            assert_eq!(batch.is_some(), life.phase == Phase::Acting, "{id} is {:?}", life.phase);
+            assert_eq!(watch.shown.is_terminal(), world.get::<Ended>(entity).is_some());
+            let Some(batch) = batch else { continue };
+            let at_work = batch.0.executing();
+            executing += u32::from(at_work);
+            assert!(batch.0.ticket.is_some() || life.stopping.is_some(), "the batch of {id} has no ticket");
+            if let Some(ticket) = batch.0.ticket {
+                tickets += 1;
+                let state = lanes.tool.state(ticket).unwrap();
+                assert_eq!(state == TicketState::Busy, at_work > 0, "{id} has a ticket that is {state:?}");
+                assert_eq!(lanes.tool.held(ticket), at_work, "{id} holds permits that it does not use");
+                let waits = matches!(state, TicketState::Queued | TicketState::Resuming);
+                assert!(!waits || (batch.0.candidate().is_some() && !life.paused), "{id} is queued for nothing");
+            }
+        }
+        assert_eq!(executing, lanes.tool.permits());
+        let counted: u32 = [TicketState::Queued, TicketState::Busy, TicketState::Parked, TicketState::Resuming]
+            .into_iter()
+            .map(|state| lanes.tool.tickets(state))
+            .sum();
+        assert_eq!(counted, tickets, "tickets and live batches");
+        let kept: BTreeMap<_, _> = runs.states.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
+        assert_eq!(kept, states);
+        let now = Span::from_micros(self.mono);
+        assert!(self.engine.next_deadline().is_none_or(|due| due > now), "a timer that is due does nothing");
+        self.permits_before = lanes.tool.permits();
+    }
+
+    /// What the world believes to be out is what is out.
+    fn check_jobs(&self) {
+        let world = &self.engine.world;
+        let mut believed = BTreeSet::new();
+        for (&run, &entity) in &world.resource::<Runs>().by_id {
+            let life = world.get::<Life>(entity).unwrap();
+            if let Phase::Thinking(_) = life.phase {
+                believed.insert(JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } });
+            }
+            if let Some(batch) = world.get::<Batch>(entity) {
+                let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
+                believed.extend(out.map(|call| JobId { run, work: Work::Call(call.id) }));
+            }
+        }
+        assert_eq!(believed, self.out.keys().copied().collect());
+        assert_eq!(world.resource::<Runs>().executing as usize, believed.len());
+    }
+
+    fn compare_with_rebuilt(&self) {
+        let rebuilt = Engine::rebuild(config(), tools(), self.engine_key(), self.journal.iter().map(|e| &**e));
+        let (live, rebuilt) = (self.engine.digest(), rebuilt.digest());
+        if live != rebuilt {
+            let differ = live.lines().zip(rebuilt.lines()).find(|(a, b)| a != b);
+            panic!("the rebuilt world differs: {differ:#?}");
+        }
+        // What is written is what is read: nothing of an event is lost on the wire or on disk.
+        for event in self.journal.iter().rev().take(20) {
+            let text = serde_json::to_string(event).unwrap();
+            assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), **event, "{text}");
+        }
+    }
+
+    /// With everything answered and nothing held back, every run comes to its end, and the lanes are empty.
+    fn wind_down(&mut self) {
+        let all = || Selector { all: true, ..Selector::default() };
+        let opening = vec![
+            self.command(OPERATOR, Command::Drain(false)),
+            self.command(OPERATOR, Command::Resume(all())),
+            self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }),
+            self.command(OPERATOR, Command::Lane { lane: Some("scripted".into()), change: LaneChange::Resume }),
+            self.command(OPERATOR, Command::Lane { lane: Some("other".into()), change: LaneChange::Resume }),
+        ];
+        self.step(opening);
+        for _ in 0..5_000 {
+            if self.engine.world.resource::<Runs>().live.is_empty() {
+                break;
+            }
+            self.mono += 1_000_000;
+            self.wall += 1_000_000;
+            let mut inputs = Vec::new();
+            for (job, state) in self.out.clone() {
+                match state {
+                    JobState::OffLane if self.random.chance(50) => {
+                        self.out.insert(job, JobState::Returning);
+                        inputs.push(Input::Ask { job, ask: Ask::Return });
+                    }
+                    JobState::Returning => {}
+                    _ => {
+                        let call = match job.work {
+                            Work::Call(call) => Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "ok", false))),
+                            Work::Inference { .. } => Outcome::Inference(Ok(Completion::default())),
+                        };
+                        self.out.remove(&job);
+                        inputs.push(Input::Outcome { job, outcome: call });
+                    }
+                }
+            }
+            let open: Vec<_> = self.engine.world.resource::<Interactions>().open.keys().copied().collect();
+            for interaction in open {
+                inputs.push(self.command(
+                    OPERATOR,
+                    Command::Answer { interaction: interaction.to_string(), answer: "yes".into() },
+                ));
+            }
+            inputs.push(self.command(OPERATOR, Command::Resume(all())));
+            inputs.push(self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }));
+            self.step(inputs);
+        }
+        let world = &self.engine.world;
+        let live: Vec<_> = world.resource::<Runs>().live.values().map(|&e| world.get::<Life>(e).unwrap()).collect();
+        assert!(live.is_empty(), "these never end: {live:#?}");
+        for lane in world.resource::<Lanes>().iter() {
+            let report = lane.report(Timestamp::default());
+            assert_eq!((report.queued, report.busy, report.parked, report.resuming, report.permits), (0, 0, 0, 0, 0));
+        }
+        assert!(self.out.is_empty() && self.unanswered.is_empty());
+        assert!(world.resource::<Interactions>().open.is_empty());
+    }
+}
+
+/// Says on a panic how to repeat it.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            #[allow(clippy::print_stderr)]
+            {
+                eprintln!("the simulation failed: repeat it with HARNESS_SIM_SEED={}", self.0);
+            }
+        }
+    }
+}
+
+fn simulate(seed: u64, steps: u64) -> BTreeMap<&'static str, u64> {
+    let _tell = Seed(seed);
+    let mut simulation = Simulation::new(seed);
+    for _ in 0..steps {
+        simulation.turn();
+    }
+    simulation.wind_down();
+    simulation.compare_with_rebuilt();
+    let mut kinds = BTreeMap::new();
+    for event in &simulation.journal {
+        *kinds.entry(event.body.kind()).or_default() += 1;
+    }
+    kinds
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+#[test]
+fn the_invariants_hold_whatever_happens_in_whatever_order() {
+    let steps = setting("HARNESS_SIM_STEPS").unwrap_or(500);
+    if let Some(seed) = setting("HARNESS_SIM_SEED") {
+        simulate(seed, steps);
+        return;
+    }
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 0..setting("HARNESS_SIM_SEEDS").unwrap_or(40) {
+        for (kind, count) in simulate(seed, steps) {
+            *kinds.entry(kind).or_default() += count;
+        }
+    }
+    // A simulation in which something never happens says nothing about it.
+    for kind in harness_protocol::event::EVENT_KINDS {
+        assert!(kinds.contains_key(kind), "no {kind} in all the histories");
+    }
+}
+
+#[test]
+fn the_same_inputs_at_the_same_times_give_the_same_events() {
+    let history = |seed| {
+        let mut simulation = Simulation::new(seed);
+        (0..300).for_each(|_| simulation.turn());
+        serde_json::to_string(&simulation.journal).unwrap()
+    };
+    assert_eq!(history(11), history(11));
+    assert_ne!(history(11), history(12));
+}

@@ -1,0 +1,205 @@
+//! Whether a run may be made, and what it is made of. A refusal is data with a reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use harness_protocol::event::EventBody;
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::rpc::{ErrorKind, RpcError, Submitted};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Span;
+
+use super::components::{Children, Spec};
+use super::ids::Ids;
+use super::resources::{Daemon, Runs};
+use super::scene::Scene;
+
+/// What a new run comes from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Descent {
+    pub(crate) owner: u32,
+    pub(crate) parent: Option<RunId>,
+    pub(crate) retry_of: Option<RunId>,
+    pub(crate) continues: Option<RunId>,
+    pub(crate) idempotency_key: Option<Arc<str>>,
+}
+
+/// Makes a run, or finds the one that the same key made.
+pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
+    let mut spec = with_defaults(scene, spec, &descent)?;
+    if let Some(key) = &descent.idempotency_key {
+        if key.is_empty() || key.len() > 256 {
+            return Err(invalid("an idempotency key has 1 to 256 bytes"));
+        }
+        if let Some(existing) = existing(scene, key, &spec)? {
+            return Ok(existing);
+        }
+    }
+    admit(scene, &spec, &descent)?;
+    // A tree shares what its runs have in common: most children have their parent's texts.
+    intern(scene, &mut spec, descent.parent);
+    let (number, id) = scene.res::<Ids>().next_run();
+    let body = EventBody::RunSubmitted {
+        number,
+        owner: descent.owner,
+        parent: descent.parent,
+        retry_of: descent.retry_of,
+        continues: descent.continues,
+        idempotency_key: descent.idempotency_key,
+        spec: Arc::new(spec),
+    };
+    let seq = scene.emit(Some(id), body);
+    Ok(Submitted { id, seq, existing: false })
+}
+
+fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::Invalid, message)
+}
+
+fn existing(scene: &Scene<'_>, key: &Arc<str>, spec: &RunSpec) -> Result<Option<Submitted>, RpcError> {
+    let Some(&run) = scene.res::<Runs>().keys.get(key) else { return Ok(None) };
+    let same = scene.spec(run).is_some_and(|existing| *existing.0 == *spec);
+    if !same {
+        let message = format!("run {run} was submitted under this idempotency key with another specification");
+        return Err(RpcError::new(ErrorKind::Conflict, message));
+    }
+    Ok(Some(Submitted { id: run, seq: Seq(0), existing: true }))
+}
+
+/// Whether there is room, and nothing stands against it.
+fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
+    let bounds = &scene.setup().config.limits;
+    if scene.res::<Daemon>().draining {
+        return Err(RpcError::new(ErrorKind::Busy, "the daemon is draining; it takes new runs after `daemon undrain`"));
+    }
+    let runs = scene.res::<Runs>();
+    if runs.live.len() >= bounds.live_runs as usize {
+        let message = format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);
+        return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+    }
+    if let Some(name) = &spec.name
+        && let Some(other) = runs.names.get(name)
+    {
+        return Err(RpcError::new(ErrorKind::Conflict, format!("the live run {other} has the name {name:?}")));
+    }
+    let Some(parent) = descent.parent else { return Ok(()) };
+    let Some(identity) = scene.identity(parent) else {
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} is gone")));
+    };
+    if !runs.live.contains_key(&identity.number) {
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} has ended")));
+    }
+    if scene.life(parent).is_some_and(|life| life.stopping.is_some()) {
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} is being ended")));
+    }
+    if identity.depth >= bounds.depth {
+        return Err(invalid(format!("a tree of runs has at most {} levels (limits.depth)", bounds.depth)));
+    }
+    let children = scene.entity(parent).and_then(|entity| scene.get::<Children>(entity)).map_or(0, |c| c.0.len());
+    if children >= bounds.children as usize {
+        return Err(invalid(format!("a run has at most {} children (limits.children)", bounds.children)));
+    }
+    Ok(())
+}
+
+/// The specification with what was left out, checked.
+fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<RunSpec, RpcError> {
+    let config = &scene.setup().config;
+    let mut spec = spec.clone();
+    check_text("the prompt", spec.prompt.as_deref(), config.limits.text_bytes)?;
+    if let Some(name) = &spec.name {
+        check_name(name)?;
+    }
+    check_labels(&spec.labels)?;
+    let known = |names: &mut dyn Iterator<Item = &Arc<str>>| names.map(|n| &**n).collect::<Vec<_>>().join(", ");
+    let share = spec.share.get_or_insert_with(|| "default".into());
+    if !config.shares.contains_key(share) {
+        return Err(invalid(format!("no share {share:?} is configured; there are: {}", known(&mut config.shares.keys()))));
+    }
+    let by_script = spec.script.is_some() && !config.providers.get(&config.run.provider).is_some_and(is_scripted);
+    let provider = spec.provider.get_or_insert_with(|| {
+        if by_script { "scripted".into() } else { config.run.provider.clone() }
+    });
+    let Some(settings) = config.providers.get(provider) else {
+        let known = known(&mut config.providers.keys());
+        return Err(invalid(format!("no provider {provider:?} is configured; there are: {known}")));
+    };
+    if is_scripted(settings) && spec.script.is_none() {
+        return Err(invalid(format!("the provider {provider:?} is scripted: give it a script (--script FILE)")));
+    }
+    if spec.script.is_none() && spec.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty()) && descent.continues.is_none() {
+        return Err(invalid("a run needs a prompt, or a script"));
+    }
+    if spec.prompt.as_deref().is_some_and(str::is_empty) {
+        return Err(invalid("the prompt is empty"));
+    }
+    if spec.model.is_none() {
+        spec.model.clone_from(&config.run.model);
+    }
+    let workdir = spec.workdir.get_or_insert_with(|| "/".into());
+    if !workdir.starts_with('/') || workdir.contains('\0') {
+        return Err(invalid(format!("the working directory {workdir:?} is not absolute")));
+    }
+    if let Some(name) = spec.env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
+        return Err(invalid(format!("{:?} cannot be an environment variable", name.0)));
+    }
+    spec.limits.max_steps.get_or_insert(config.run.max_steps);
+    if spec.limits.max_steps == Some(0) || spec.limits.max_tokens == Some(0) {
+        return Err(invalid("a limit on steps or tokens is at least 1"));
+    }
+    Ok(spec)
+}
+
+fn is_scripted(provider: &crate::config::Provider) -> bool {
+    provider.dialect == crate::config::Dialect::Scripted
+}
+
+/// Refuses texts that are too long or that no process could be given.
+pub(crate) fn check_text(what: &str, text: Option<&str>, max: u32) -> Result<(), RpcError> {
+    match text {
+        Some(text) if text.len() > max as usize => {
+            Err(invalid(format!("{what} has {} bytes; at most {max} are taken (limits.text_bytes)", text.len())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), RpcError> {
+    let fits = name.len() <= 63
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if fits {
+        return Ok(());
+    }
+    let short: String = name.chars().take(80).collect();
+    Err(invalid(format!("{short:?} cannot be a name: 1 to 63 letters, digits, dots, dashes and underscores, the first a letter or digit")))
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), RpcError> {
+    if labels.len() > 64 {
+        return Err(invalid("a run has at most 64 labels"));
+    }
+    match labels.iter().find(|(k, v)| k.is_empty() || k.len() > 63 || v.len() > 255 || k.contains(['=', ',', '\n'])) {
+        Some((key, _)) => {
+            let short: String = key.chars().take(80).collect();
+            Err(invalid(format!("the label {short:?} does not do: keys have 1 to 63 bytes without '=' and ',', values at most 255")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Lets a child share its parent's texts instead of having copies of them.
+fn intern(scene: &Scene<'_>, spec: &mut RunSpec, parent: Option<RunId>) {
+    let Some(Spec(above)) = parent.and_then(|parent| scene.spec(parent)) else { return };
+    for (mine, theirs) in [
+        (&mut spec.share, &above.share),
+        (&mut spec.provider, &above.provider),
+        (&mut spec.model, &above.model),
+        (&mut spec.workdir, &above.workdir),
+    ] {
+        if mine == theirs {
+            mine.clone_from(theirs);
+        }
+    }
+}
+

@@ -1,0 +1,1 @@
+//! What the world shows of itself. Reads, and never changes anything.
