@@ -91,22 +91,16 @@ fn act(scene: &mut Scene<'_>, run: RunId) {
     while let Some(call) = settled_wait(scene, run) {
         world_tools::end_wait(scene, run, call);
     }
+    refuse_surplus(scene, run);
     let Some((life, batch)) = scene.life(run).zip(scene.batch(run)) else { return };
-    let bound = scene.setup().config.limits.calls_per_step as usize;
     let batch = &batch.0;
-    let Some(first) = batch.group().first() else {
+    if batch.group().is_empty() {
         // A paused run keeps its batch, and gives back what that held.
         if life.paused { balance(scene, run) } else { go_on(scene, run) }
         return;
-    };
+    }
     if !life.paused {
         let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
-        if batch.calls.len() > bound && batch.calls[bound..].iter().any(|call| call.id == first.id) {
-            let text = format!("Not run: at most {bound} calls are executed in one step (limits.calls_per_step).");
-            let call = first.id;
-            finish_call(scene, run, call, text, true);
-            return;
-        }
         if let Some(call) = at_hand.cloned() {
             perform(scene, run, &call);
             // It may be first in line again, and is on the agenda only where something about it changed.
@@ -115,6 +109,18 @@ fn act(scene: &mut Scene<'_>, run: RunId) {
         }
     }
     balance(scene, run);
+}
+
+/// A model may ask for any number of calls at once; those beyond the bound are refused before any of the batch begins.
+fn refuse_surplus(scene: &mut Scene<'_>, run: RunId) {
+    let bound = scene.setup().config.limits.calls_per_step as usize;
+    let surplus: Vec<CallId> = scene.batch(run).map_or_else(Vec::new, |batch| {
+        batch.0.calls.iter().skip(bound).filter(|call| call.stage == Stage::Pending).map(|call| call.id).collect()
+    });
+    for call in surplus {
+        let text = format!("Not run: at most {bound} calls are executed in one step (limits.calls_per_step).");
+        finish_call(scene, run, call, text, true);
+    }
 }
 
 fn is_job(call: &Call) -> bool {
