@@ -1,1 +1,0 @@
-//! What the world shows of itself. Reads, and never changes anything.

@@ -1,0 +1,207 @@
+//! What the world shows of itself: runs, transcripts, lanes, interactions, counts. Reads, and never changes anything.
+
+mod lanes;
+mod run;
+
+use std::collections::BTreeMap;
+
+use bevy_ecs::entity::Entity;
+use harness_protocol::id::{CallId, RunId, Seq};
+use harness_protocol::rpc::{ErrorKind, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown};
+use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::time::Timestamp;
+
+use super::Engine;
+use super::boundary::Now;
+use super::components::{Batch, Identity, Spec, Transcript};
+use super::resources::{Daemon, Interactions, Runs};
+use super::select;
+
+/// Runs that a list looks at for one page.
+const MOST_SCANNED: usize = 50_000;
+/// Bytes of text on one page of a transcript.
+const PAGE_BYTES: usize = 2 * 1024 * 1024;
+/// Interactions in one reply.
+const MOST_INTERACTIONS: usize = 1_000;
+
+impl Engine {
+    /// The time that the world would give to what happens now.
+    pub fn time(&self, now: Now) -> Timestamp {
+        let mut clock = self.clock;
+        clock.read(now, self.world.resource::<Daemon>().last_at)
+    }
+
+    /// The run that somebody means by id, unique prefix, name or `@last`.
+    ///
+    /// # Errors
+    /// `not-found`, or `ambiguous` with the candidates.
+    pub fn find(&self, name: &str, uid: u32) -> Result<RunId, RpcError> {
+        select::one(&self.world, name, uid).map(|(run, _)| run)
+    }
+
+    /// The state of a run; `None` once it is forgotten.
+    pub fn state_of(&self, run: RunId) -> Option<RunState> {
+        select::state(&self.world, self.entity(run)?)
+    }
+
+    /// A run as it is shown; `None` once it is forgotten.
+    pub fn view(&self, run: RunId, now: Now) -> Option<RunView> {
+        run::view(&self.world, self.entity(run)?, self.time(now))
+    }
+
+    /// Top of the tree of a run.
+    pub fn root_of(&self, run: RunId) -> Option<RunId> {
+        self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
+    }
+
+    /// Runs from `run` up to the top of its tree, as far as they are known.
+    pub fn is_in_tree(&self, run: RunId, top: RunId) -> bool {
+        let mut at = Some(run);
+        while let Some(current) = at {
+            if current == top {
+                return true;
+            }
+            at = self.entity(current).and_then(|entity| self.world.get::<Identity>(entity)).and_then(|i| i.parent);
+        }
+        false
+    }
+
+    fn entity(&self, run: RunId) -> Option<Entity> {
+        self.world.resource::<Runs>().by_id.get(&run).copied()
+    }
+
+    /// Runs, newest first.
+    ///
+    /// # Errors
+    /// Where a run that is named cannot be found.
+    pub fn list(&self, params: &ListParams, uid: u32, now: Now) -> Result<RunPage, RpcError> {
+        let limit = params.limit.unwrap_or(100).clamp(1, 1_000) as usize;
+        let top = params.root.as_deref().map(|name| self.find(name, uid)).transpose()?;
+        let at = self.time(now);
+        let runs = self.world.resource::<Runs>();
+        let mut page = RunPage { runs: Vec::new(), cursor: None };
+        let named = params.select.runs.iter().map(|name| select::one(&self.world, name, uid));
+        let named = named.collect::<Result<Vec<_>, _>>()?;
+        let below = params.cursor.unwrap_or(u64::MAX);
+        let mut live = runs.live.range(..below).rev().peekable();
+        let mut finished = runs.finished.range(..below).rev().peekable();
+        for _ in 0..MOST_SCANNED {
+            let newer_is_live = match (live.peek(), finished.peek()) {
+                (Some((l, _)), Some((f, _))) => l > f,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => return Ok(page),
+            };
+            let next = if newer_is_live { live.next() } else { finished.next() };
+            let Some((&number, &entity)) = next else { return Ok(page) };
+            let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
+            let wanted = (named.is_empty() || named.iter().any(|(run, _)| *run == id))
+                && select::fits(&self.world, entity, &params.select)
+                && top.is_none_or(|top| self.is_in_tree(id, top));
+            page.runs.extend(wanted.then(|| run::view(&self.world, entity, at)).flatten());
+            page.cursor = Some(number);
+            if page.runs.len() >= limit {
+                break;
+            }
+        }
+        if live.peek().is_none() && finished.peek().is_none() {
+            page.cursor = None;
+        }
+        Ok(page)
+    }
+
+    /// One run, with a page of its transcript.
+    ///
+    /// # Errors
+    /// Where the run cannot be found.
+    pub fn show(&self, params: &ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
+        let (id, entity) = select::one(&self.world, &params.run, uid)?;
+        let gone = || RpcError::new(ErrorKind::NotFound, format!("run {id} is gone"));
+        let run = run::view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
+        let mut shown = Shown { run, transcript: Vec::new(), cursor: None };
+        if !params.transcript {
+            return Ok(shown);
+        }
+        let entries = self.world.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
+        let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX).min(entries.len());
+        let limit = params.limit.unwrap_or(1_000).clamp(1, 1_000) as usize;
+        let mut bytes = 0;
+        for entry in entries[first..].iter().take(limit) {
+            bytes += size(entry);
+            if bytes > PAGE_BYTES && !shown.transcript.is_empty() {
+                break;
+            }
+            shown.transcript.push(entry.clone());
+        }
+        let next = first + shown.transcript.len();
+        shown.cursor = (next < entries.len()).then_some(next as u64);
+        Ok(shown)
+    }
+
+    /// Open interactions, oldest first.
+    pub fn interactions(&self) -> InteractionPage {
+        let open = &self.world.resource::<Interactions>().open;
+        let mut interactions: Vec<InteractionView> = open
+            .iter()
+            .map(|(&id, open)| InteractionView {
+                id,
+                run: open.run,
+                run_name: self.entity(open.run).and_then(|e| self.world.get::<Spec>(e)).and_then(|s| s.0.name.clone()),
+                kind: InteractionKind::Question,
+                question: open.question.clone(),
+                since: open.since,
+            })
+            .collect();
+        interactions.sort_by_key(|interaction| (interaction.since, interaction.id));
+        interactions.truncate(MOST_INTERACTIONS);
+        InteractionPage { interactions, total: u32::try_from(open.len()).unwrap_or(u32::MAX) }
+    }
+
+    /// Runs by state.
+    pub fn counts(&self) -> BTreeMap<RunState, u32> {
+        let states = &self.world.resource::<Runs>().states;
+        states.iter().filter(|(_, count)| **count > 0).map(|(&state, &count)| (state, count)).collect()
+    }
+
+    /// Jobs that are out.
+    pub fn executing(&self) -> u32 {
+        self.world.resource::<Runs>().executing
+    }
+
+    /// Interactions that are open.
+    pub fn open_interactions(&self) -> u32 {
+        u32::try_from(self.world.resource::<Interactions>().open.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether nothing new starts.
+    pub fn is_draining(&self) -> bool {
+        self.world.resource::<Daemon>().draining
+    }
+
+    /// Number of the last event.
+    pub fn last_seq(&self) -> Seq {
+        self.world.resource::<Daemon>().last_seq
+    }
+
+    /// Whether a call of a run is still to have its result; `None` where the run has no such call.
+    pub fn is_live_call(&self, run: RunId, call: CallId) -> Option<bool> {
+        let entity = self.entity(run)?;
+        if let Some(state) = self.world.get::<Batch>(entity).and_then(|batch| batch.0.call(call)) {
+            return Some(state.stage.has_job());
+        }
+        let entries = &self.world.get::<Transcript>(entity)?.0;
+        let known = entries.iter().any(|entry| match entry {
+            Entry::Result { result } => result.call == call,
+            _ => false,
+        });
+        known.then_some(false)
+    }
+}
+
+fn size(entry: &Entry) -> usize {
+    match entry {
+        Entry::User { text } => text.len(),
+        Entry::Assistant { text, calls } => text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>(),
+        Entry::Result { result } => result.envelope.len() + 512,
+    }
+}

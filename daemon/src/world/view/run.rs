@@ -1,0 +1,172 @@
+//! A run as it is shown.
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::Ending;
+use harness_protocol::run::{LiveCall, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Timestamp;
+
+use super::super::components::{
+    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Origin, Spec, Spent, Stage, Stopwatch,
+};
+use super::super::phase::Phase;
+use super::super::resources::{Lanes, Runs, TOOL_LANE};
+use crate::lane::{Lane, TicketId, TicketState};
+
+/// Characters of a title or of a command in a list.
+const LINE: usize = 200;
+
+pub(super) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
+    let identity = world.get::<Identity>(entity)?;
+    let life = world.get::<Life>(entity)?;
+    let watch = world.get::<Stopwatch>(entity)?;
+    let spec = &*world.get::<Spec>(entity)?.0;
+    let origin = world.get::<Origin>(entity);
+    let ended = world.get::<Ended>(entity);
+    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
+    let (answer, error, exit_code) = match ended.map(|ended| &ended.ending) {
+        None => (None, None, None),
+        Some(Ending::Succeeded { answer }) => (Some(answer.clone()), None, Some(exit::SUCCEEDED)),
+        Some(Ending::Failed { error, exit_code }) => (None, Some(error.clone()), Some(*exit_code)),
+        Some(Ending::Cancelled { error }) => (None, Some(error.clone()), Some(exit::CANCELLED)),
+    };
+    Some(RunView {
+        schema: RUN_SCHEMA.to_owned(),
+        id: identity.id,
+        name: spec.name.clone(),
+        root: identity.root,
+        parent: identity.parent,
+        retry_of: origin.and_then(|origin| origin.retry_of),
+        continues: origin.and_then(|origin| origin.continues),
+        labels: spec.labels.clone(),
+        share: spec.share.clone().unwrap_or_else(|| "default".into()),
+        priority: spec.priority,
+        owner: identity.owner,
+        state: watch.shown,
+        waiting_for: waiting_for(world, life, watch, spec, batch),
+        workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
+        provider: spec.provider.clone().unwrap_or_else(|| "".into()),
+        model: spec.model.clone(),
+        title: title(spec),
+        steps: life.step,
+        limits: spec.limits.clone(),
+        on_interaction: spec.on_interaction,
+        submitted_at: life.submitted_at,
+        started_at: life.started_at,
+        ended_at: ended.map(|ended| ended.at),
+        stop_requested_at: life.stopping.map(|stopping| stopping.at),
+        answer,
+        error,
+        exit_code,
+        usage: spent(world, entity),
+        usage_tree: spent_by_tree(world, entity),
+        timing: watch.timing_at(now),
+        denials: world.get::<Denials>(entity).map(|d| d.0.iter().map(|d| d.to_string()).collect()).unwrap_or_default(),
+        calls: batch.map(live_calls).unwrap_or_default(),
+    })
+}
+
+fn title(spec: &RunSpec) -> String {
+    match &spec.prompt {
+        Some(prompt) => one_line(prompt),
+        None => "(script)".to_owned(),
+    }
+}
+
+/// The first line with something on it, shortened.
+pub(super) fn one_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let mut short: String = line.chars().take(LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.chars().nth(LINE).is_some() {
+        short.pop();
+        short.push('…');
+    }
+    short
+}
+
+/// What a call does, in a line: the one argument that tells, or all of them.
+pub(super) fn summary(call: &Call) -> String {
+    let telling = serde_json::from_str::<serde_json::Value>(&call.args).ok().and_then(|args| {
+        ["command", "question", "prompt", "agent", "path"]
+            .iter()
+            .find_map(|key| args.get(key).and_then(|value| value.as_str().map(one_line)))
+    });
+    telling.unwrap_or_else(|| one_line(&call.args))
+}
+
+fn live_calls(batch: &BatchState) -> Vec<LiveCall> {
+    let shown = batch.calls.iter().take(100).map(|call| LiveCall {
+        call: call.id,
+        tool: call.tool.clone(),
+        summary: summary(call),
+        state: call.stage.shown(),
+        since: call.since,
+    });
+    shown.collect()
+}
+
+fn spent(world: &World, entity: Entity) -> Usage {
+    // Nothing used costs nothing: only a used token can have an unknown price.
+    world.get::<Spent>(entity).map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
+}
+
+fn spent_by_tree(world: &World, entity: Entity) -> Usage {
+    let mut total = spent(world, entity);
+    let mut open = vec![entity];
+    while let Some(at) = open.pop() {
+        let Some(children) = world.get::<Children>(at) else { continue };
+        for child in children.0.iter().filter_map(|child| world.resource::<Runs>().by_id.get(child)) {
+            total.add(&spent(world, *child));
+            open.push(*child);
+        }
+    }
+    total
+}
+
+fn waiting_for(
+    world: &World,
+    life: &Life,
+    watch: &Stopwatch,
+    spec: &RunSpec,
+    batch: Option<&BatchState>,
+) -> Option<WaitingFor> {
+    let lanes = world.resource::<Lanes>();
+    let provider = spec.provider.as_deref().unwrap_or_default();
+    match life.phase {
+        Phase::Wanting(ticket) => in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider),
+        Phase::Retrying(_) => Some(WaitingFor {
+            kind: WaitKind::Provider,
+            id: provider.to_owned(),
+            since: watch.since,
+            position: None,
+        }),
+        Phase::Acting if watch.shown == RunState::Waiting || watch.shown == RunState::Paused => {
+            batch.and_then(|batch| parked(world, batch))
+        }
+        Phase::Acting => in_lane(&lanes.tool, batch?.ticket?, WaitKind::Lane, TOOL_LANE),
+        Phase::Resting | Phase::Thinking(_) | Phase::Ended(_) => None,
+    }
+}
+
+fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str) -> Option<WaitingFor> {
+    let claimed = lane.claimed(ticket)?;
+    let waits = matches!(claimed.state, TicketState::Queued | TicketState::Resuming);
+    let position = lane.position(ticket);
+    waits.then(|| WaitingFor { kind, id: id.to_owned(), since: claimed.since, position })
+}
+
+/// What a parked batch waits for: the first of its calls that waits.
+fn parked(world: &World, batch: &BatchState) -> Option<WaitingFor> {
+    let runs = world.resource::<Runs>();
+    let unfinished = |run| runs.by_id.get(run).is_some_and(|&entity| world.get::<Ended>(entity).is_none());
+    batch.calls.iter().find_map(|call| {
+        let (kind, id) = match &call.stage {
+            Stage::Asking(interaction) => (WaitKind::Person, interaction.to_string()),
+            Stage::Waiting { runs, .. } => (WaitKind::Run, runs.iter().find(|run| unfinished(run))?.to_string()),
+            Stage::OffLane => (WaitKind::Person, call.id.to_string()),
+            Stage::Pending | Stage::Executing | Stage::Returning | Stage::Done => return None,
+        };
+        Some(WaitingFor { kind, id, since: call.since, position: None })
+    })
+}
