@@ -32,8 +32,9 @@ impl FromStr for Filter {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // A bare word that is no level would be taken for the name of a target, and log nothing else.
         for part in text.split(',').filter(|part| !part.contains('=')) {
-            part.parse::<LevelFilter>()
-                .map_err(|_| format!("{part:?} is no level: off, error, warn, info, debug, trace"))?;
+            if part.is_empty() || part.parse::<LevelFilter>().is_err() {
+                return Err(format!("{part:?} is no level: off, error, warn, info, debug, trace"));
+            }
         }
         EnvFilter::try_new(text).map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
     }
