@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
@@ -94,7 +94,12 @@ impl Place {
     fn wait_for(&self, line: &str) -> String {
         let mut buffer = [0; 4096];
         loop {
-            let length = self.notify.recv(&mut buffer).unwrap_or_else(|error| panic!("no {line}: {error}"));
+            let length = match self.notify.recv(&mut buffer) {
+                Ok(length) => length,
+                // A receive with a time limit is never restarted by the system.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => panic!("no {line}: {error}"),
+            };
             let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
             if message.lines().any(|found| found.starts_with(line)) {
                 return message;
