@@ -1,1 +1,105 @@
-fn main() {}
+//! `harnessd`, the process: sets itself up in order, serves, and maps what went wrong to an exit code.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use harness_protocol::run::exit;
+use harnessd::Setup;
+use harnessd::cli::{Cli, Paths};
+use harnessd::config::LoadError;
+use harnessd::control::listener::Listener;
+use harnessd::control::lock::{LockError, StateDir};
+use harnessd::control::peer::{GroupError, Members};
+use harnessd::control::{Activated, BindError, Bound, adopt};
+use harnessd::detach::{self, Inherited};
+use harnessd::observe::log::{self, Target};
+use harnessd::observe::notify::Notifier;
+use harnessd::signals::Signals;
+
+/// How long threads that block are waited for at the end.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The order matters: descriptors are adopted, then the others closed, then ours opened.
+    let adopted = adopt();
+    let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();
+    let inherited = detach::settle(&keep);
+    match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited) -> anyhow::Result<()> {
+    let paths = cli.paths().context("cannot tell where the files are")?;
+    if cli.on_demand {
+        detach::leave_session().context("cannot enter /")?;
+    }
+    let config = paths.config.load()?;
+    let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
+    let state_dir = StateDir::open(&paths.state_dir)?;
+    let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        let bound = bind(activated, &paths, members)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let result = runtime.block_on(async {
+            detach::take_over_ignored_signals();
+            let setup = Setup {
+                listener: Listener::open(bound, config.limits.connections)?,
+                signals: Signals::listen()?,
+                notifier: Notifier::from_env(),
+                config_source: paths.config,
+                on_demand: cli.on_demand,
+                config,
+                state_dir,
+                inherited,
+            };
+            harnessd::serve(setup).await;
+            Ok(())
+        });
+        runtime.shutdown_timeout(LAST_WAIT);
+        result
+    }));
+    let result = served.unwrap_or_else(|_| Err(anyhow::anyhow!("a fault of ours ended the daemon; see its log")));
+    if let (Err(error), false) = (&result, log.target == Target::Stderr) {
+        tracing::error!("{error:#}");
+    }
+    result
+}
+
+fn bind(activated: Option<Activated>, paths: &Paths, members: Option<Members>) -> Result<Bound, BindError> {
+    match activated {
+        Some(passed) => Bound::activated(passed, &paths.socket, members),
+        None => Bound::bind(&paths.socket, members),
+    }
+}
+
+/// The exit code for what ended us: wrong use, another daemon, or a fault.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_usage = error.is::<LoadError>()
+        || error.is::<GroupError>()
+        || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);
+    let is_held = error.downcast_ref::<LockError>().is_some_and(LockError::is_held)
+        || error.downcast_ref::<BindError>().is_some_and(BindError::is_held);
+    match (is_usage, is_held) {
+        (true, _) => exit::USAGE,
+        (_, true) => exit::TRY_LATER,
+        _ => exit::INTERNAL,
+    }
+}
+
+/// Tells whoever started us; nobody may be there to listen.
+fn complain(message: &dyn Display) {
+    _ = writeln!(io::stderr(), "harnessd: {message}");
+}

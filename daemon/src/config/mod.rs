@@ -1,11 +1,19 @@
 //! Configuration: what was typed is [`raw`], what it means is [`Config`], which cannot be wrong.
 //!
-//! Owns every default and every bound of the daemon. Reads no file and no clock: `load` gets the texts.
+//! Owns every default and every bound of the daemon. Only [`read_files`] reads files; what checks them gets the texts.
+
+mod load;
+mod raw;
+mod read;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use harness_protocol::time::Span;
+
+pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
 /// Everything that can be configured, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +48,16 @@ pub struct Provider {
 pub enum Dialect {
     /// Turns from a file.
     Scripted,
+}
+
+impl Dialect {
+    /// Every dialect, by its name.
+    pub const NAMES: [(&str, Self); 1] = [("scripted", Self::Scripted)];
+}
+
+impl Provider {
+    /// Inferences at once where nothing else is configured.
+    pub const WIDTH: u32 = 64;
 }
 
 /// A share of the lanes' capacity.
@@ -107,9 +125,39 @@ pub struct Control {
     pub group: Option<String>,
 }
 
+/// Everything that is wrong with what was typed, in the order of the files and their lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// At least one.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong, and what is allowed.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            let newline = if index == 0 { "" } else { "\n" };
+            write!(f, "{newline}{}:{}: {}", problem.file.display(), problem.line, problem.what)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
 impl Default for Config {
     fn default() -> Self {
-        let scripted = Provider { dialect: Dialect::Scripted, width: 64 };
+        let scripted = Provider { dialect: Dialect::Scripted, width: Provider::WIDTH };
         Self {
             tool_width: 8,
             providers: BTreeMap::from([("scripted".into(), scripted)]),

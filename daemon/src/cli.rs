@@ -1,0 +1,113 @@
+//! The command line of `harnessd`, and the paths that it comes to.
+//!
+//! Owns the options. Reads the environment, through the rules that clients share, and no file.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use harness_protocol::paths::Surroundings;
+
+use crate::config::ConfigSource;
+use crate::observe::log::Filter;
+
+/// Runs LLM agents, and bounds how many of their tool batches execute at once.
+#[derive(Debug, Parser)]
+#[command(name = "harnessd", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// Socket to serve [default: $HARNESS_SOCKET, or harness/control.sock in the runtime directory]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Directory with everything that lasts [default: $HARNESS_STATE_DIR, or ~/.local/state/harness]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Configuration; conf.d/*.toml beside it is read too [default: $HARNESS_CONFIG, or harness/config.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Leave the terminal, log to a file in the state directory, and print `ready` once serving
+    #[arg(long)]
+    pub on_demand: bool,
+    /// What to log: off, error, warn, info, debug, trace, or targets such as `harnessd::driver=debug`
+    #[arg(long, value_name = "LEVEL", env = "HARNESS_LOG", default_value = "info")]
+    pub log: Filter,
+}
+
+/// Where everything is; absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The socket.
+    pub socket: PathBuf,
+    /// The state directory.
+    pub state_dir: PathBuf,
+    /// The configuration.
+    pub config: ConfigSource,
+}
+
+impl Cli {
+    /// The paths, by the options and by the environment of this process.
+    ///
+    /// # Errors
+    /// Where the current directory is needed and gone.
+    pub fn paths(&self) -> io::Result<Paths> {
+        self.paths_in(&Surroundings {
+            var: &|name| std::env::var(name).ok(),
+            uid: nix::unistd::geteuid().as_raw(),
+            exists: &|path| path.exists(),
+        })
+    }
+
+    fn paths_in(&self, surroundings: &Surroundings<'_>) -> io::Result<Paths> {
+        let absolute = |path: &Path| std::path::absolute(path);
+        let config = self.config.clone().unwrap_or_else(|| surroundings.config());
+        let named = (surroundings.var)("HARNESS_CONFIG").is_some_and(|path| !path.is_empty());
+        Ok(Paths {
+            socket: absolute(&self.socket.clone().unwrap_or_else(|| surroundings.socket()))?,
+            state_dir: absolute(&self.state_dir.clone().unwrap_or_else(|| surroundings.state_dir()))?,
+            config: ConfigSource { path: absolute(&config)?, required: self.config.is_some() || named },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn paths(args: &[&str], vars: &[(&str, &str)]) -> Paths {
+        let cli = Cli::try_parse_from(std::iter::once("harnessd").chain(args.iter().copied())).unwrap();
+        let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        cli.paths_in(&Surroundings { var: &var, uid: 1000, exists: &|_| false }).unwrap()
+    }
+
+    #[test]
+    fn options_go_before_the_environment() {
+        let vars = [("HARNESS_SOCKET", "/e.sock"), ("HARNESS_STATE_DIR", "/e"), ("HARNESS_CONFIG", "/e.toml")];
+        let found = paths(&["--socket", "/o.sock", "--state-dir", "/o", "--config", "/o.toml"], &vars);
+        let config = ConfigSource { path: "/o.toml".into(), required: true };
+        assert_eq!(found, Paths { socket: "/o.sock".into(), state_dir: "/o".into(), config });
+        let found = paths(&[], &vars);
+        let config = ConfigSource { path: "/e.toml".into(), required: true };
+        assert_eq!(found, Paths { socket: "/e.sock".into(), state_dir: "/e".into(), config });
+    }
+
+    #[test]
+    fn a_configuration_that_nobody_named_need_not_be_there() {
+        let config = ConfigSource { path: "/etc/harness/config.toml".into(), required: false };
+        assert_eq!(paths(&[], &[]).config, config);
+        assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
+    }
+
+    #[test]
+    fn relative_paths_are_those_of_the_caller() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(paths(&["--socket", "a/b.sock"], &[]).socket, here.join("a/b.sock"));
+    }
+
+    #[test]
+    fn a_log_level_that_is_none_is_refused() {
+        let parse = |level| Cli::try_parse_from(["harnessd", "--log", level]);
+        assert!(parse("warn").is_ok() && parse("info,harnessd::driver=debug").is_ok());
+        assert!(parse("loud").is_err());
+    }
+}

@@ -1,0 +1,322 @@
+//! From what was typed to what it means: files in order, a later one over the ones before it.
+//!
+//! Owns the range of every key. Reads nothing: it gets the texts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::raw::{Place, Section, Source, hint};
+use super::{Config, ConfigError, Dialect, Problem, Provider, Share};
+
+/// Upper end of what only counts things.
+const MANY: u32 = 10_000_000;
+/// Most permits of a lane, by configuration.
+const WIDEST: u32 = 100_000;
+/// Largest text that fits a frame with room for what surrounds it.
+const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
+
+/// A provider of which the files have told this much.
+struct Sketch {
+    dialect: Option<Dialect>,
+    width: Option<u32>,
+    place: Option<Place>,
+}
+
+/// The configuration as far as the files were read.
+struct Draft {
+    config: Config,
+    providers: BTreeMap<Arc<str>, Sketch>,
+    run_provider: Option<Place>,
+}
+
+impl Config {
+    /// Reads the texts of `files`, in order. Of a key that several of them have, the last one counts.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with file, line, and what is allowed.
+    pub fn load(files: &[(PathBuf, String)]) -> Result<Self, ConfigError> {
+        let mut draft = Draft::new();
+        let mut problems = Vec::new();
+        for (file, text) in files {
+            let mut found = Source::new(file, text).read(|root| draft.take(root));
+            found.sort_by_key(|problem| problem.line);
+            problems.append(&mut found);
+        }
+        let config = draft.finish(&mut problems);
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+    }
+}
+
+impl Draft {
+    fn new() -> Self {
+        let config = Config::default();
+        let sketch =
+            |provider: &Provider| Sketch { dialect: Some(provider.dialect), width: Some(provider.width), place: None };
+        let providers = config.providers.iter().map(|(name, provider)| (name.clone(), sketch(provider))).collect();
+        Self { config, providers, run_provider: None }
+    }
+
+    fn take(&mut self, root: &mut Section<'_>) {
+        root.section("lane", |lane| {
+            lane.section("tool", |tool| set(&mut self.config.tool_width, tool.count("width", 1..=WIDEST)));
+        });
+        root.named("provider", |name, place, section| self.provider(name, place, section));
+        root.named("share", |name, _, section| {
+            let share = self.config.shares.entry(name.into()).or_insert(Share { weight: 1, max: None });
+            set(&mut share.weight, section.count("weight", 1..=10_000));
+            share.max = section.count("max", 1..=WIDEST).or(share.max);
+        });
+        root.section("run", |run| self.run(run));
+        root.section("tool", |tool| {
+            tool.section("shell", |shell| {
+                let to = &mut self.config.shell;
+                set(&mut to.timeout, shell.seconds("timeout_seconds"));
+                set(&mut to.envelope_bytes, shell.count("envelope_bytes", 1024..=1024 * 1024));
+                set(&mut to.output_bytes, shell.whole("output_bytes", 0..=1 << 40));
+            });
+        });
+        root.section("limits", |limits| self.limits(limits));
+        root.section("control", |control| {
+            if let Some((group, _)) = control.text("group") {
+                self.config.control.group = Some(group.to_string());
+            }
+        });
+    }
+
+    fn provider(&mut self, name: &str, place: &Place, section: &mut Section<'_>) {
+        if name == "tool" {
+            section.give_up(place.problem("a provider cannot be called `tool`: that is the tool lane".to_owned()));
+            return;
+        }
+        let sketch = self.providers.entry(name.into()).or_insert(Sketch { dialect: None, width: None, place: None });
+        sketch.place = Some(place.clone());
+        if let Some((typed, at)) = section.text("dialect") {
+            match Dialect::NAMES.iter().find(|(known, _)| *known == &*typed) {
+                Some((_, dialect)) => sketch.dialect = Some(*dialect),
+                None => {
+                    // What else stands there belongs to that dialect, so nothing can be said about it.
+                    sketch.dialect = Some(Dialect::Scripted);
+                    section.give_up(at.problem(format!(
+                        "`provider.{name}.dialect` is {typed:?}; this version speaks {}",
+                        Dialect::NAMES.map(|(known, _)| format!("`{known}`")).join(", ")
+                    )));
+                    return;
+                }
+            }
+        }
+        sketch.width = section.count("width", 1..=WIDEST).or(sketch.width);
+    }
+
+    fn run(&mut self, run: &mut Section<'_>) {
+        if let Some((provider, place)) = run.text("provider") {
+            self.config.run.provider = provider;
+            self.run_provider = Some(place);
+        }
+        if let Some((model, _)) = run.text("model") {
+            self.config.run.model = Some(model);
+        }
+        set(&mut self.config.run.max_steps, run.count("max_steps", 1..=1_000_000));
+    }
+
+    fn limits(&mut self, limits: &mut Section<'_>) {
+        let to = &mut self.config.limits;
+        set(&mut to.live_runs, limits.count("live_runs", 1..=MANY));
+        set(&mut to.finished_runs, limits.count("finished_runs", 0..=MANY));
+        set(&mut to.children, limits.count("children", 0..=MANY));
+        set(&mut to.depth, limits.count("depth", 1..=64));
+        set(&mut to.calls_per_step, limits.count("calls_per_step", 1..=10_000));
+        set(&mut to.text_bytes, limits.count("text_bytes", 1024..=LARGEST_TEXT));
+        set(&mut to.inbox, limits.count("inbox", 1..=MANY));
+        set(&mut to.connections, limits.count("connections", 1..=WIDEST));
+        set(&mut to.requests_per_connection, limits.count("requests_per_connection", 1..=MANY));
+        set(&mut to.subscriptions_per_connection, limits.count("subscriptions_per_connection", 1..=10_000));
+        set(&mut to.events, limits.count("events", 1..=MANY));
+    }
+
+    /// Checks what only all files together can tell.
+    fn finish(mut self, problems: &mut Vec<Problem>) -> Config {
+        for (name, sketch) in &self.providers {
+            match (sketch.dialect, &sketch.place) {
+                (Some(dialect), _) => {
+                    let width = sketch.width.unwrap_or(Provider::WIDTH);
+                    self.config.providers.insert(name.clone(), Provider { dialect, width });
+                }
+                (None, Some(place)) => problems.push(place.problem(format!("`provider.{name}` needs a `dialect`"))),
+                (None, None) => {}
+            }
+        }
+        if let Some(place) = self.run_provider
+            && !self.providers.contains_key(&self.config.run.provider)
+        {
+            let name = &self.config.run.provider;
+            let hint = hint(name, self.providers.keys().map(|known| &**known));
+            problems.push(place.problem(format!("`run.provider` names no provider: {name:?}; {hint}")));
+        }
+        self.config
+    }
+}
+
+fn set<T>(to: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *to = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use harness_protocol::time::Span;
+
+    use super::*;
+
+    fn load(texts: &[&str]) -> Result<Config, ConfigError> {
+        let name = |index| PathBuf::from(format!("{index}.toml"));
+        let files: Vec<_> = texts.iter().enumerate().map(|(index, text)| (name(index), (*text).to_owned())).collect();
+        Config::load(&files)
+    }
+
+    fn wrong(text: &str) -> String {
+        load(&[text]).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn nothing_typed_is_the_default() {
+        assert_eq!(load(&[]), Ok(Config::default()));
+        assert_eq!(load(&["", "# nothing\n[limits]\n"]), Ok(Config::default()));
+    }
+
+    #[test]
+    fn every_key_finds_its_place() {
+        let config = load(&[r#"
+            lane.tool.width = 3
+            [provider.mine]
+            dialect = "scripted"
+            width = 0x10
+            [share.batch]
+            weight = 2
+            max = 5
+            [run]
+            provider = "mine"
+            model = "m"
+            max_steps = 7
+            [tool.shell]
+            timeout_seconds = 0.5
+            envelope_bytes = 2_048
+            output_bytes = 0
+            [limits]
+            live_runs = 1
+            finished_runs = 2
+            children = 3
+            depth = 4
+            calls_per_step = 5
+            text_bytes = 6000
+            inbox = 7
+            connections = 8
+            requests_per_connection = 9
+            subscriptions_per_connection = 10
+            events = 11
+            [control]
+            group = "agents"
+        "#])
+        .unwrap();
+        assert_eq!(config.tool_width, 3);
+        assert_eq!(config.providers["mine"], Provider { dialect: Dialect::Scripted, width: 16 });
+        assert_eq!(config.providers["scripted"], Config::default().providers["scripted"]);
+        assert_eq!(config.shares["batch"], Share { weight: 2, max: Some(5) });
+        assert_eq!(config.shares["default"], Share { weight: 1, max: None });
+        assert_eq!((&*config.run.provider, config.run.model.as_deref(), config.run.max_steps), ("mine", Some("m"), 7));
+        assert_eq!(config.shell.timeout, Span::from_micros(500_000));
+        assert_eq!((config.shell.envelope_bytes, config.shell.output_bytes), (2048, 0));
+        let limits = &config.limits;
+        assert_eq!([limits.live_runs, limits.finished_runs, limits.children, limits.depth], [1, 2, 3, 4]);
+        assert_eq!([limits.calls_per_step, limits.text_bytes, limits.inbox, limits.connections], [5, 6000, 7, 8]);
+        assert_eq!([limits.requests_per_connection, limits.subscriptions_per_connection, limits.events], [9, 10, 11]);
+        assert_eq!(config.control.group.as_deref(), Some("agents"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_its_place_and_the_nearest_known_one() {
+        assert_eq!(
+            wrong("[lane.tool]\n\nwidht = 3\n"),
+            "0.toml:3: unknown key `widht` in [lane.tool]; did you mean `width`?"
+        );
+        assert_eq!(wrong("[limit]\n"), "0.toml:1: unknown key `limit`; did you mean `limits`?");
+        assert_eq!(wrong("[lane.tol]\nwidth = 3\n"), "0.toml:1: unknown key `tol` in [lane]; did you mean `tool`?");
+        assert_eq!(
+            wrong("[share.a]\ncolour = 1\n"),
+            "0.toml:2: unknown key `colour` in [share.a]; known here: `weight`, `max`"
+        );
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_its_key_and_what_is_allowed() {
+        let width = "`lane.tool.width` must be a whole number from 1 to 100000";
+        for (typed, told) in [
+            ("0", "0"),
+            ("-3", "-3"),
+            ("1.5", "1.5"),
+            ("\"eight\"", "\"eight\""),
+            ("[8]", "an array"),
+            ("true", "true"),
+        ] {
+            assert_eq!(wrong(&format!("lane.tool.width = {typed}")), format!("0.toml:1: {width}, not {told}"));
+        }
+        assert_eq!(
+            wrong("[tool.shell]\ntimeout_seconds = nan"),
+            "0.toml:2: `tool.shell.timeout_seconds` must be a number of seconds, more than 0 and at most a year, not nan"
+        );
+        assert_eq!(wrong("[run]\nmodel = \"\""), "0.toml:2: `run.model` must be a text that is not empty, not \"\"");
+        assert_eq!(wrong("lane = 3"), "0.toml:1: `lane` must be a table, [lane], not 3");
+        assert!(wrong("[share.\"a b\"]").starts_with("0.toml:1: `share.a b`: a name has"));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
+        assert_eq!(wrong("[run]\nmax_step = 1\n[lane.tool]\nwidth = 0\n[nonsense]\n").lines().count(), 3);
+        assert_eq!(
+            wrong("a = 1\nb = 2\n").lines().map(|line| line.get(..9).unwrap()).collect::<Vec<_>>(),
+            ["0.toml:1:", "0.toml:2:"]
+        );
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told_with_its_line() {
+        assert!(wrong("[run]\nmax_steps =\n").starts_with("0.toml:2: not TOML: "));
+        assert!(wrong("[run]\n[run]\n").starts_with("0.toml:2: not TOML: "));
+    }
+
+    #[test]
+    fn a_dialect_that_is_not_spoken_is_told_and_its_keys_are_left_alone() {
+        assert_eq!(
+            wrong("[provider.local]\nbase_url = \"http://x\"\ndialect = \"openai\"\n"),
+            "0.toml:3: `provider.local.dialect` is \"openai\"; this version speaks `scripted`"
+        );
+    }
+
+    #[test]
+    fn a_provider_needs_a_dialect_once_all_files_are_read() {
+        assert_eq!(wrong("[provider.x]\nwidth = 2\n"), "0.toml:1: `provider.x` needs a `dialect`");
+        let config = load(&["[provider.x]\nwidth = 2\n", "[provider.x]\ndialect = \"scripted\"\n"]).unwrap();
+        assert_eq!(config.providers["x"].width, 2);
+        assert_eq!(load(&["[provider.scripted]\nwidth = 2\n"]).unwrap().providers["scripted"].width, 2);
+    }
+
+    #[test]
+    fn the_default_provider_must_exist() {
+        assert_eq!(
+            wrong("[run]\nprovider = \"scriptde\"\n"),
+            "0.toml:2: `run.provider` names no provider: \"scriptde\"; did you mean `scripted`?"
+        );
+        assert!(wrong("[provider.tool]\ndialect = \"scripted\"\n").contains("that is the tool lane"));
+    }
+
+    #[test]
+    fn a_later_file_wins_key_by_key() {
+        let config = load(&["[share.a]\nweight = 2\nmax = 3\n", "[share.a]\nweight = 9\n"]).unwrap();
+        assert_eq!(config.shares["a"], Share { weight: 9, max: Some(3) });
+        let error = load(&["lane.tool.width = 2", "\nlane.tool.width = 0"]).unwrap_err().to_string();
+        assert!(error.starts_with("1.toml:2: "), "{error}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What was typed: the tables of one file, with the place of everything in them.
+//!
+//! Owns the questions that a file is asked, so that a key is known exactly when somebody asks for it. Never knows a default.
+
+use std::cell::RefCell;
+use std::ops::{Range, RangeInclusive};
+use std::path::Path;
+use std::sync::Arc;
+
+use harness_protocol::time::Span;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::Problem;
+
+/// Longest time that can be configured, in seconds: a year.
+const LONGEST_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
+
+/// One file, and what is wrong with it so far.
+pub(super) struct Source<'a> {
+    file: &'a Path,
+    text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) file: Arc<Path>,
+    pub(super) line: usize,
+}
+
+impl Place {
+    pub(super) fn problem(&self, what: String) -> Problem {
+        Problem { file: self.file.to_path_buf(), line: self.line, what }
+    }
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
+        Self { file, text, problems: RefCell::default() }
+    }
+
+    /// Reads the whole file through `ask`.
+    pub(super) fn read(self, ask: impl FnOnce(&mut Section<'_>)) -> Vec<Problem> {
+        match DeTable::parse(self.text) {
+            Ok(table) => {
+                let mut root = Section::new(&self, String::new(), table.get_ref());
+                ask(&mut root);
+                root.finish();
+            }
+            Err(error) => {
+                let at = error.span().unwrap_or(0..0);
+                self.problem(&at, format!("not TOML: {}", error.message().trim_end()));
+            }
+        }
+        self.problems.into_inner()
+    }
+
+    fn place(&self, at: &Range<usize>) -> Place {
+        let before = self.text.as_bytes().iter().take(at.start);
+        Place { file: self.file.into(), line: 1 + before.filter(|&&byte| byte == b'\n').count() }
+    }
+
+    fn problem(&self, at: &Range<usize>, what: String) {
+        self.problems.borrow_mut().push(self.place(at).problem(what));
+    }
+}
+
+/// A table, whose keys are asked for one by one. What nobody asked for is unknown.
+pub(super) struct Section<'s> {
+    source: &'s Source<'s>,
+    name: String,
+    table: &'s DeTable<'s>,
+    asked: Vec<&'static str>,
+    given_up: bool,
+}
+
+type Typed<'s> = &'s Spanned<DeValue<'s>>;
+
+impl<'s> Section<'s> {
+    fn new(source: &'s Source<'s>, name: String, table: &'s DeTable<'s>) -> Self {
+        Self { source, name, table, asked: Vec::new(), given_up: false }
+    }
+
+    fn path(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+
+    fn get(&mut self, key: &'static str) -> Option<Typed<'s>> {
+        self.asked.push(key);
+        self.table.get(key)
+    }
+
+    fn wrong<T>(&self, key: &str, typed: Typed<'_>, allowed: &str) -> Option<T> {
+        let what = format!("`{}` must be {allowed}, not {}", self.path(key), shown(typed.get_ref()));
+        self.source.problem(&typed.span(), what);
+        None
+    }
+
+    fn table(&self, key: &str, typed: Typed<'s>) -> Option<&'s DeTable<'s>> {
+        match typed.get_ref() {
+            DeValue::Table(table) => Some(table),
+            _ => self.wrong(key, typed, &format!("a table, [{}]", self.path(key))),
+        }
+    }
+
+    /// The table `key`, if it is there.
+    pub(super) fn section(&mut self, key: &'static str, ask: impl FnOnce(&mut Section<'_>)) {
+        let Some(typed) = self.get(key) else { return };
+        let Some(table) = self.table(key, typed) else { return };
+        let mut section = Section::new(self.source, self.path(key), table);
+        ask(&mut section);
+        section.finish();
+    }
+
+    /// The tables below `key`, each under a name of the user's choice.
+    pub(super) fn named(&mut self, key: &'static str, mut ask: impl FnMut(&str, &Place, &mut Section<'_>)) {
+        let Some(typed) = self.get(key) else { return };
+        let Some(tables) = self.table(key, typed) else { return };
+        let outer = Section::new(self.source, self.path(key), tables);
+        for (name, typed) in tables {
+            let name: &DeString<'_> = name.get_ref();
+            let Some(table) = outer.table(name, typed) else { continue };
+            let mut section = Section::new(self.source, outer.path(name), table);
+            if let Err(why) = check_name(name) {
+                self.source.problem(&typed.span(), format!("`{}`: {why}", section.name));
+            }
+            ask(name, &self.source.place(&typed.span()), &mut section);
+            section.finish();
+        }
+    }
+
+    /// A whole number of `range`.
+    pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        let typed = self.get(key)?;
+        let number = match typed.get_ref() {
+            DeValue::Integer(digits) => u64::from_str_radix(digits.as_str(), digits.radix()).ok(),
+            _ => None,
+        };
+        match number.filter(|number| range.contains(number)) {
+            Some(number) => Some(number),
+            None => self.wrong(key, typed, &format!("a whole number from {} to {}", range.start(), range.end())),
+        }
+    }
+
+    /// The same, where the upper end of the range fits 32 bits.
+    pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
+        let range = u64::from(*range.start())..=u64::from(*range.end());
+        self.whole(key, range).and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// A time in seconds, more than none.
+    pub(super) fn seconds(&mut self, key: &'static str) -> Option<Span> {
+        let typed = self.get(key)?;
+        let number: Option<f64> = match typed.get_ref() {
+            DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str().parse().ok(),
+            DeValue::Float(digits) => digits.as_str().parse().ok(),
+            _ => None,
+        };
+        let span = number.filter(|&secs| secs > 0.0 && secs <= LONGEST_SECONDS).and_then(Span::from_secs_f64);
+        match span.filter(|&span| span > Span::ZERO) {
+            Some(span) => Some(span),
+            None => self.wrong(key, typed, "a number of seconds, more than 0 and at most a year"),
+        }
+    }
+
+    /// A text, not empty.
+    pub(super) fn text(&mut self, key: &'static str) -> Option<(Arc<str>, Place)> {
+        let typed = self.get(key)?;
+        match typed.get_ref() {
+            DeValue::String(text) if !text.is_empty() => {
+                Some((Arc::from(text.as_ref()), self.source.place(&typed.span())))
+            }
+            _ => self.wrong(key, typed, "a text that is not empty"),
+        }
+    }
+
+    /// Leaves the rest of the section unread: it is wrong for a reason that was told already.
+    pub(super) fn give_up(&mut self, why: Problem) {
+        self.source.problems.borrow_mut().push(why);
+        self.given_up = true;
+    }
+
+    /// Tells of the keys that nobody asked for.
+    fn finish(self) {
+        if self.given_up {
+            return;
+        }
+        for (key, _) in self.table {
+            let name: &str = key.get_ref();
+            if self.asked.contains(&name) {
+                continue;
+            }
+            let hint = hint(name, self.asked.iter().copied());
+            let place = if self.name.is_empty() { String::new() } else { format!(" in [{}]", self.name) };
+            self.source.problem(&key.span(), format!("unknown key `{name}`{place}; {hint}"));
+        }
+    }
+}
+
+/// What somebody who wrote `typed` may have meant, of `known`.
+pub(super) fn hint<'k>(typed: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+    let near = known
+        .clone()
+        .map(|name| (strsim::damerau_levenshtein(typed, name), name))
+        .filter(|&(distance, name)| distance <= 1.max(name.chars().count() / 2))
+        .min();
+    if let Some((_, name)) = near {
+        return format!("did you mean `{name}`?");
+    }
+    let list: Vec<_> = known.map(|name| format!("`{name}`")).collect();
+    format!("known here: {}", list.join(", "))
+}
+
+/// Names of lanes and shares stand in commands, tables and metrics.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
+        return Ok(());
+    }
+    Err("a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with a letter or digit")
+}
+
+/// A value as it is told back, shortened.
+fn shown(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) if text.chars().count() > 40 => {
+            format!("{:?}…", text.chars().take(40).collect::<String>())
+        }
+        DeValue::String(text) => format!("{:?}", text.as_ref()),
+        DeValue::Integer(digits) => digits.to_string(),
+        DeValue::Float(digits) => digits.to_string(),
+        DeValue::Boolean(yes) => yes.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

@@ -1,0 +1,156 @@
+//! The files of the configuration: which they are, and their texts.
+//!
+//! The only part of the configuration that reads files. Never looks at what is in them.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError};
+
+/// Largest file that is read.
+const LARGEST_FILE: u64 = 1024 * 1024;
+/// Most files of `conf.d`.
+const MOST_FILES: usize = 1000;
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigSource {
+    /// The main file; `conf.d` lies beside it.
+    pub path: PathBuf,
+    /// Somebody named it: then it must be there.
+    pub required: bool,
+}
+
+impl ConfigSource {
+    /// Reads and checks everything: at the start, and again for a reload.
+    ///
+    /// # Errors
+    /// What cannot be read, or is wrong.
+    pub fn load(&self) -> Result<Config, LoadError> {
+        Ok(Config::load(&read_files(&self.path, self.required)?)?)
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Something in it is wrong.
+    #[error(transparent)]
+    Wrong(#[from] ConfigError),
+}
+
+/// A file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the configuration {}: {source}", path.display())]
+pub struct ReadError {
+    /// Which.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// The texts of the main file and of `conf.d/*.toml` beside it, in the order in which they count. Without `required` a main
+/// file that is not there is an empty one.
+///
+/// # Errors
+/// A file or directory that is there and cannot be read.
+pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>, ReadError> {
+    let mut files = Vec::new();
+    match read(path) {
+        Ok(text) => files.push((path.to_path_buf(), text)),
+        Err(source) if !required && is_missing(&source) => {}
+        Err(source) => return Err(ReadError { path: path.to_path_buf(), source }),
+    }
+    let dir = path.with_file_name("conf.d");
+    let parts = list(&dir).map_err(|source| ReadError { path: dir, source })?;
+    for path in parts {
+        let text = read(&path).map_err(|source| ReadError { path: path.clone(), source })?;
+        files.push((path, text));
+    }
+    Ok(files)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            paths.push(path);
+        }
+        if paths.len() > MOST_FILES {
+            return Err(io::Error::other(format!("more than {MOST_FILES} files")));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LARGEST_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LARGEST_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn names(path: &Path, required: bool) -> Vec<String> {
+        let files = read_files(path, required).unwrap();
+        files.iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_main_file_goes_before_the_parts_and_these_go_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("config.toml");
+        fs::create_dir(dir.path().join("conf.d")).unwrap();
+        for name in ["config.toml", "conf.d/20-b.toml", "conf.d/10-a.toml", "conf.d/.hidden.toml", "conf.d/30.toml~"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(names(&main, true), ["config.toml", "10-a.toml", "20-b.toml"]);
+        fs::remove_file(&main).unwrap();
+        assert_eq!(names(&main, false), ["10-a.toml", "20-b.toml"]);
+    }
+
+    #[test]
+    fn a_missing_main_file_is_the_default_unless_it_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nowhere/config.toml");
+        assert_eq!(ConfigSource { path: path.clone(), required: false }.load().unwrap(), Config::default());
+        let error = ConfigSource { path: path.clone(), required: true }.load().unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn what_is_there_and_cannot_be_read_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::create_dir(&path).unwrap();
+        assert!(read_files(&path, false).is_err());
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, [0xFF]).unwrap();
+        assert!(read_files(&path, false).is_err());
+        fs::write(&path, "#".repeat(1024 * 1024 + 1)).unwrap();
+        assert!(read_files(&path, false).is_err());
+    }
+}

@@ -1,0 +1,294 @@
+//! Takes in connections: those that may come in, and no more than are allowed at once.
+//!
+//! Owns the count of connections and what happens when the system has no descriptor left: it waits, and goes on. Never reads a
+//! request.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use harness_protocol::framing;
+use harness_protocol::rpc::{Empty, ErrorKind, Response, RpcError};
+use harness_protocol::time::Span;
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{debug, info, warn};
+
+use super::peer::{Members, Peer, authorise};
+use super::socket::{Bound, Claim};
+
+/// First wait after a connection could not be accepted; it doubles from there.
+const FIRST_WAIT_MS: u64 = 10;
+/// Longest wait.
+const LONGEST_WAIT_MS: u64 = 1000;
+/// Bytes that a refused peer may have sent and that are read, so that it sees the refusal and not a reset.
+const DRAINED: usize = 256 * 1024;
+
+/// A connection that was let in.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub stream: UnixStream,
+    /// Who is at its other end.
+    pub peer: Peer,
+    /// Its place among the connections; to be kept as long as the connection.
+    pub slot: Slot,
+}
+
+/// A place among the connections. Dropping it makes room for another.
+#[derive(Debug)]
+pub struct Slot {
+    count: Arc<AtomicU32>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The open door.
+#[derive(Debug)]
+pub struct Listener {
+    // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
+    claim: Claim,
+    socket: UnixListener,
+    own_uid: u32,
+    members: RwLock<Option<Members>>,
+    count: Arc<AtomicU32>,
+    max: AtomicU32,
+    /// The wait that an ongoing trouble has come to; 0 without one.
+    trouble_ms: AtomicU64,
+    /// Connections were refused since the last one that was let in.
+    crowded: AtomicU32,
+}
+
+impl Listener {
+    /// Opens `bound` for at most `max` connections at once. Within a runtime.
+    ///
+    /// # Errors
+    /// Where the runtime cannot watch the socket.
+    pub fn open(bound: Bound, max: u32) -> io::Result<Self> {
+        Ok(Self {
+            claim: bound.claim,
+            socket: UnixListener::from_std(bound.socket)?,
+            own_uid: nix::unistd::geteuid().as_raw(),
+            members: RwLock::new(bound.members),
+            count: Arc::default(),
+            max: AtomicU32::new(max),
+            trouble_ms: AtomicU64::new(0),
+            crowded: AtomicU32::new(0),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.claim.path
+    }
+
+    /// Whether systemd owns the socket.
+    pub const fn is_activated(&self) -> bool {
+        self.claim.is_activated()
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Allows `max` connections from now on. Those that are there stay.
+    pub fn allow(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    /// Lets these in beside the owner from now on. The mode of the socket file stays what it was.
+    pub fn set_members(&self, members: Option<Members>) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// The next connection that may come in. Others get one error and are closed. What goes wrong is waited for. It may be
+    /// dropped and called again at any time.
+    pub async fn accept(&self) -> Accepted {
+        loop {
+            match self.socket.accept().await {
+                Ok((stream, _)) => {
+                    if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
+                        info!("connections are accepted again");
+                    }
+                    if let Some(accepted) = self.admit(stream) {
+                        return accepted;
+                    }
+                }
+                Err(error) => self.rest(&error).await,
+            }
+        }
+    }
+
+    /// Waits before the next attempt. No event tells when there are descriptors again.
+    async fn rest(&self, error: &io::Error) {
+        let before = self.trouble_ms.load(Ordering::Relaxed);
+        if before == 0 {
+            warn!(%error, "no connection can be accepted; trying on");
+        }
+        let wait = (before * 2).clamp(FIRST_WAIT_MS, LONGEST_WAIT_MS);
+        self.trouble_ms.store(wait, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+
+    fn admit(&self, stream: UnixStream) -> Option<Accepted> {
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                debug!(%error, "a peer without credentials is closed");
+                return None;
+            }
+        };
+        if !self.may_come_in(&peer) {
+            warn!(uid = peer.uid, pid = peer.pid, "a peer of another user is refused");
+            let message = format!("user {} may not use this daemon", peer.uid);
+            refuse(stream, RpcError::new(ErrorKind::Forbidden, message));
+            return None;
+        }
+        let max = self.max.load(Ordering::Relaxed);
+        let taken = |count: u32| (count < max).then(|| count + 1);
+        if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_err() {
+            if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+                warn!(max, "too many connections; further ones are refused");
+            }
+            let error = RpcError::new(ErrorKind::Busy, format!("there are {max} connections already; try again later"));
+            refuse(stream, error.retry_after(Span::from_secs(1)));
+            return None;
+        }
+        let refused = self.crowded.swap(0, Ordering::Relaxed);
+        if refused > 0 {
+            info!(refused, "there is room for connections again");
+        }
+        Some(Accepted { stream, peer, slot: Slot { count: Arc::clone(&self.count) } })
+    }
+
+    fn may_come_in(&self, peer: &Peer) -> bool {
+        authorise(peer, self.own_uid, self.members.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+}
+
+/// Tells a peer why, and closes. Never waits: a fresh connection has room for a line.
+fn refuse(stream: UnixStream, error: RpcError) {
+    let mut line = Vec::new();
+    let Ok(mut stream) = stream.into_std() else { return };
+    if framing::encode(&Response::<Empty>::new(None, Err(error)), &mut line).is_err() {
+        return;
+    }
+    _ = stream.write_all(&line);
+    let mut rest = [0; 4096];
+    let mut drained = 0;
+    while let Ok(bytes @ 1..) = stream.read(&mut rest) {
+        drained += bytes;
+        if drained > DRAINED {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::collections::BTreeSet;
+    use std::fs::File;
+    use std::process::Command;
+
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
+        Listener::open(Bound::bind(&dir.path().join("control.sock"), None).unwrap(), max).unwrap()
+    }
+
+    async fn refusal(mut client: UnixStream) -> RpcError {
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with('\n'));
+        serde_json::from_str::<Response<Empty>>(&text).unwrap().error.unwrap()
+    }
+
+    #[tokio::test]
+    async fn connections_over_the_bound_are_told_busy_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = listener(&dir, 1);
+        let _first = UnixStream::connect(listener.path()).await.unwrap();
+        let accepted = listener.accept().await;
+        assert_eq!((accepted.peer.uid, listener.connections()), (listener.own_uid, 1));
+        let mut second = UnixStream::connect(listener.path()).await.unwrap();
+        second.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon.status\"}\n").await.unwrap();
+        let (error, _third) = tokio::select! {
+            _ = listener.accept() => panic!("there is no room"),
+            error = refusal(second) => (error, ()),
+        };
+        assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
+        drop(accepted);
+        let _third = UnixStream::connect(listener.path()).await.unwrap();
+        let _accepted = listener.accept().await;
+        assert_eq!(listener.connections(), 1);
+        listener.allow(2);
+        let _fourth = UnixStream::connect(listener.path()).await.unwrap();
+        listener.accept().await;
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_may_not_come_in_is_told_and_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut listener = listener(&dir, 1);
+        // Root may always come in, so the daemon is said to be another and the peer not to be root.
+        listener.own_uid = 12_345;
+        let us = nix::unistd::geteuid().as_raw();
+        let stranger = Peer { uid: us + 1, gid: us + 1, pid: None };
+        assert!(!listener.may_come_in(&stranger));
+        listener.set_members(Some(Members { gid: 1, uids: BTreeSet::from([us + 1]) }));
+        assert!(listener.may_come_in(&stranger));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        refuse(ours, RpcError::new(ErrorKind::Forbidden, "no"));
+        assert_eq!(refusal(theirs).await.kind(), ErrorKind::Forbidden);
+    }
+
+    /// In a process of its own, since the limit is the process's.
+    #[test]
+    fn without_a_descriptor_left_it_waits_and_recovers() {
+        if std::env::var_os("HARNESS_TEST_CHILD").is_some() {
+            return exhaust_descriptors();
+        }
+        let name = "control::listener::tests::without_a_descriptor_left_it_waits_and_recovers";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("HARNESS_TEST_CHILD", "1")
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && output.contains("1 passed"), "{output}");
+    }
+
+    fn exhaust_descriptors() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let listener = listener(&dir, 10);
+            let client = UnixStream::connect(listener.path()).await.unwrap();
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+            let mut hoard = Vec::new();
+            while let Ok(file) = File::open("/dev/null") {
+                hoard.push(file);
+            }
+            while listener.trouble_ms.load(Ordering::Relaxed) < FIRST_WAIT_MS * 4 {
+                let accepting = tokio::time::timeout(Duration::from_millis(20), listener.accept());
+                assert!(accepting.await.is_err(), "there is no descriptor for it");
+            }
+            drop(hoard);
+            let accepted = listener.accept().await;
+            assert_eq!(accepted.peer, Peer::of(&client).unwrap());
+            assert_eq!(listener.trouble_ms.load(Ordering::Relaxed), 0);
+        });
+    }
+}

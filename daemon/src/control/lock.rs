@@ -1,0 +1,215 @@
+//! Locks that make a daemon the only one of its state directory and of its socket.
+//!
+//! Owns the lock files. They are locked for the life of the process and never removed: a file that is there says nothing, only
+//! the lock on it does. Nobody is displaced, however slow: who holds a lock is told by its pid, and that is all.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+
+/// Times that a lock file is opened again because somebody removed it between opening and locking.
+const ATTEMPTS: u32 = 10;
+
+/// A lock that is held. Dropping it lets it go.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _held: Flock<File>,
+}
+
+/// Why there is no lock.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process has it.
+    #[error("another daemon{} holds {}", pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), path.display())]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+        /// Who holds it, where that can be read.
+        pid: Option<u32>,
+    },
+    /// The directory belongs to somebody else, who could change what is in it.
+    #[error("{} belongs to user {owner}, not to us", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// The system refused.
+    #[error("cannot lock {}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl LockError {
+    /// Whether trying again later may help.
+    pub const fn is_held(&self) -> bool {
+        matches!(self, Self::Held { .. })
+    }
+}
+
+impl Lock {
+    /// Takes the lock `path`, whose directory must be there.
+    ///
+    /// # Errors
+    /// Where somebody holds it, or the file cannot be had.
+    pub fn acquire(path: &Path) -> Result<Self, LockError> {
+        let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
+        for _ in 0..ATTEMPTS {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(OFlag::O_NOFOLLOW.bits())
+                .open(path)
+                .map_err(io)?;
+            let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(held) => held,
+                Err((mut file, Errno::EWOULDBLOCK)) => {
+                    return Err(LockError::Held { path: path.to_path_buf(), pid: read_pid(&mut file) });
+                }
+                Err((_, errno)) => return Err(io(errno.into())),
+            };
+            // Whoever removed the file let a second one come; only the one that has the name counts.
+            if !is_at(&held, path) {
+                continue;
+            }
+            write_pid(&mut held).map_err(io)?;
+            return Ok(Self { path: path.to_path_buf(), _held: held });
+        }
+        Err(io(io::Error::other("the lock file is removed again and again")))
+    }
+
+    /// The lock file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn write_pid(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes())
+}
+
+/// A state directory that is ours alone, for as long as this lives.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl StateDir {
+    /// Makes the directory where it is missing, closes it to everybody else, and locks it.
+    ///
+    /// # Errors
+    /// Where another daemon has it, or it is not ours to have.
+    pub fn open(path: &Path) -> Result<Self, LockError> {
+        let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+        let found = fs::metadata(path).map_err(io)?;
+        let us = nix::unistd::geteuid().as_raw();
+        if found.uid() != us {
+            return Err(LockError::NotOurs { path: path.to_path_buf(), owner: found.uid() });
+        }
+        if found.mode() & 0o7777 != 0o700 {
+            fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
+        }
+        let lock = Lock::acquire(&path.join("harnessd.lock"))?;
+        Ok(Self { path: path.to_path_buf(), _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_refused_with_the_pid_of_its_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lock");
+        let first = Lock::acquire(&path).unwrap();
+        let error = Lock::acquire(&path).unwrap_err();
+        assert!(error.is_held());
+        assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+        assert_eq!(mode(&path), 0o600);
+        drop(first);
+        Lock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_nobody_locks_is_no_hindrance_whatever_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lock");
+        fs::write(&path, "4194304 and much more that is not a pid").unwrap();
+        let _lock = Lock::acquire(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lock");
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        assert!(matches!(Lock::acquire(&path), Err(LockError::Io { .. })));
+        assert!(!dir.path().join("elsewhere").exists());
+    }
+
+    #[test]
+    fn a_state_directory_is_made_closed_and_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        let state = StateDir::open(&path).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+        assert!(StateDir::open(&path).unwrap_err().is_held());
+        assert_eq!(state.path(), path);
+        drop(state);
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        StateDir::open(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+    }
+
+    #[test]
+    fn a_state_directory_of_somebody_else_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        if std::os::unix::fs::chown(dir.path(), Some(12_345), None).is_err() {
+            return; // Only root can give a directory away.
+        }
+        assert!(matches!(StateDir::open(dir.path()), Err(LockError::NotOurs { owner: 12_345, .. })));
+    }
+}

@@ -1,0 +1,127 @@
+//! Who is at the other end of a connection, and whether it may come in.
+//!
+//! Owns the rule. Asks the kernel for the peer once, when it connects, and never trusts what a peer says of itself.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use nix::unistd::{Gid, Group, User};
+use tokio::net::UnixStream;
+
+/// A peer, as the kernel knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its process when it connected; none where the kernel cannot tell, as from another pid namespace.
+    pub pid: Option<u32>,
+}
+
+impl Peer {
+    /// The peer of `stream`.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn of(stream: &UnixStream) -> io::Result<Self> {
+        let cred = stream.peer_cred()?;
+        let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
+        Ok(Self { uid: cred.uid(), gid: cred.gid(), pid })
+    }
+}
+
+/// A group whose members may connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Members {
+    /// The group.
+    pub gid: u32,
+    /// The users that belong to it by the group database.
+    pub uids: BTreeSet<u32>,
+}
+
+/// A group that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// There is none.
+    #[error("there is no group {0:?}")]
+    Unknown(String),
+    /// The group database does not answer.
+    #[error("cannot look up group {0:?}: {1}")]
+    Lookup(String, nix::Error),
+}
+
+impl Members {
+    /// The members of the group `name`, by the database as it is now. May take as long as the database does.
+    ///
+    /// # Errors
+    /// Where there is no such group.
+    pub fn of_group(name: &str) -> Result<Self, GroupError> {
+        match Group::from_name(name) {
+            Ok(Some(group)) => Ok(Self::from_group(&group)),
+            Ok(None) => Err(GroupError::Unknown(name.to_owned())),
+            Err(errno) => Err(GroupError::Lookup(name.to_owned(), errno)),
+        }
+    }
+
+    /// The members of the group with this number; without a name for it, only those whose own group it is.
+    pub fn of_gid(gid: u32) -> Self {
+        match Group::from_gid(Gid::from_raw(gid)) {
+            Ok(Some(group)) => Self::from_group(&group),
+            _ => Self { gid, uids: BTreeSet::new() },
+        }
+    }
+
+    fn from_group(group: &Group) -> Self {
+        let uid = |name: &String| User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+        Self { gid: group.gid.as_raw(), uids: group.mem.iter().filter_map(uid).collect() }
+    }
+}
+
+/// Whether `peer` may come in: the daemon's own user, root, and members of the group, if there is one.
+pub fn authorise(peer: &Peer, own_uid: u32, members: Option<&Members>) -> bool {
+    let is_member = |members: &Members| peer.gid == members.gid || members.uids.contains(&peer.uid);
+    peer.uid == own_uid || peer.uid == 0 || members.is_some_and(is_member)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    fn peer(uid: u32, gid: u32) -> Peer {
+        Peer { uid, gid, pid: None }
+    }
+
+    #[test]
+    fn the_own_user_and_root_may_and_others_may_not() {
+        assert!(authorise(&peer(1000, 1000), 1000, None));
+        assert!(authorise(&peer(0, 0), 1000, None));
+        assert!(!authorise(&peer(1001, 1000), 1000, None));
+        assert!(!authorise(&peer(1000, 0), 0, None));
+    }
+
+    #[test]
+    fn members_of_the_group_may_by_the_database_or_by_their_own_group() {
+        let members = Members { gid: 50, uids: BTreeSet::from([1001]) };
+        assert!(authorise(&peer(1001, 1001), 1000, Some(&members)));
+        assert!(authorise(&peer(1002, 50), 1000, Some(&members)));
+        assert!(!authorise(&peer(1002, 1002), 1000, Some(&members)));
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_is_told() {
+        assert!(matches!(Members::of_group("no-such-group-here"), Err(GroupError::Unknown(_))));
+        assert_eq!(Members::of_group("root").unwrap().gid, 0);
+        assert_eq!(Members::of_gid(987_654), Members { gid: 987_654, uids: BTreeSet::new() });
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_who_the_kernel_says() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let us = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let found = Peer::of(&one).unwrap();
+        assert_eq!(((found.uid, found.gid), found.pid), (us, Some(std::process::id())));
+    }
+}

@@ -1,0 +1,125 @@
+//! What a process inherits from whoever started it, and how the daemon gets rid of it.
+//!
+//! Owns umask, limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
+//! remembered, never guessed. Nothing here starts a process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::RawFd;
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::SigSet;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{debug, warn};
+
+/// Line on standard output by which a daemon that was started on demand says that it serves.
+pub const READY_LINE: &str = "ready\n";
+
+/// What was inherited and then changed: what is started for others gets it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inherited {
+    /// The umask.
+    pub umask: u32,
+    /// Limit of open files, soft and hard.
+    pub open_files: Option<(u64, u64)>,
+}
+
+/// Makes a clean place of this process: files for ourselves only, as many open files as we may have, no blocked signal, and no
+/// descriptor beside the standard streams and `keep`.
+///
+/// Before anything is opened and any thread is started.
+pub fn settle(keep: &[RawFd]) -> Inherited {
+    close_descriptors(keep);
+    let umask = umask(Mode::S_IRWXG | Mode::S_IRWXO).bits();
+    // Only fails for a bad pointer.
+    _ = SigSet::empty().thread_set_mask();
+    let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok();
+    if let Some((soft, hard)) = open_files
+        && soft < hard
+    {
+        // With fewer files we serve fewer connections, and say so then.
+        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+    Inherited { umask, open_files }
+}
+
+/// A lock or a pipe that some script left open would otherwise stay with us, and with every tool.
+fn close_descriptors(keep: &[RawFd]) {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok();
+    let open: Vec<RawFd> = entries.filter_map(number).collect();
+    for descriptor in open {
+        if descriptor > 2 && !keep.contains(&descriptor) {
+            // The one by which the list was read is among them, and closed already.
+            _ = close(descriptor);
+        }
+    }
+}
+
+/// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with its default,
+/// since only an ignored signal is inherited as such.
+///
+/// Within a runtime, before anybody starts a process.
+pub fn take_over_ignored_signals() {
+    for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+        // The standard library ignores SIGPIPE, and gives it back to what it starts.
+        if number == SignalKind::pipe().as_raw_value() {
+            continue;
+        }
+        if let Err(error) = signal(SignalKind::from_raw(number)) {
+            debug!(number, %error, "an ignored signal stays ignored");
+        }
+    }
+}
+
+/// Numbers of the signals that a `/proc/PID/status` says are ignored.
+fn ignored_signals(status: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
+}
+
+/// Leaves the session, the terminal and the directory of whoever started us.
+///
+/// # Errors
+/// Where `/` cannot be entered.
+pub fn leave_session() -> io::Result<()> {
+    match setsid() {
+        Ok(_) => {}
+        // A leader of its group cannot leave it; a leader of its session has left already.
+        Err(Errno::EPERM) if getsid(None) == Ok(getpid()) => {}
+        Err(errno) => warn!(%errno, "the session of whoever started this daemon cannot be left"),
+    }
+    std::env::set_current_dir("/")
+}
+
+/// Says on standard output that the daemon serves, then lets go of the standard streams. Nobody need listen any more.
+///
+/// # Errors
+/// Where `/dev/null` cannot take their place.
+pub fn leave_streams() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    _ = stdout.write_all(READY_LINE.as_bytes()).and_then(|()| stdout.flush());
+    let null: File = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        assert_eq!(ignored_signals("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001007\n"), [1, 2, 3, 13]);
+        assert_eq!(ignored_signals("SigIgn:\t8000000000000000\n"), [64]);
+        assert!(ignored_signals("").is_empty());
+    }
+}

@@ -1,0 +1,173 @@
+//! The log: where it goes, and what is in it.
+//!
+//! To the journal where standard error is the journal, to a file where the daemon was started on demand, and to standard error
+//! otherwise. Never blocks and never ends the daemon.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use nix::sys::stat::fstat;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use super::lines::Lines;
+
+/// The log file, in the state directory.
+const FILE: &str = "harnessd.log";
+/// A file that has grown over this is put aside when the daemon starts.
+const ROTATE_BYTES: u64 = 10 * 1024 * 1024;
+
+/// What is logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter(String);
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A bare word that is no level would be taken for the name of a target, and log nothing else.
+        for part in text.split(',').filter(|part| !part.contains('=')) {
+            if part.is_empty() || part.parse::<LevelFilter>().is_err() {
+                return Err(format!("{part:?} is no level: off, error, warn, info, debug, trace"));
+            }
+        }
+        EnvFilter::try_new(text).map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
+    }
+}
+
+/// Where the log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The journal.
+    Journal,
+    /// Standard error.
+    Stderr,
+    /// A file.
+    File(PathBuf),
+}
+
+/// A log that is set up. Dropping it waits a moment for what is still to be written.
+#[must_use]
+pub struct Log {
+    /// Where it goes.
+    pub target: Target,
+    lines: Option<Lines>,
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(lines) = &self.lines {
+            lines.flush();
+        }
+    }
+}
+
+/// Sets up the log of this process. With `file_in` it goes to a file in that directory.
+///
+/// # Errors
+/// Where the file cannot be had, or a log was set up before.
+pub fn init(filter: &Filter, file_in: Option<&Path>) -> io::Result<Log> {
+    let (layer, log) = match file_in {
+        Some(dir) => {
+            let path = dir.join(FILE);
+            to_lines(open(&path)?, Target::File(path))?
+        }
+        None => match journal() {
+            Some(layer) => (layer, Log { target: Target::Journal, lines: None }),
+            None => to_lines(io::stderr(), Target::Stderr)?,
+        },
+    };
+    let filter = EnvFilter::try_new(&filter.0).map_err(io::Error::other)?;
+    tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().map_err(io::Error::other)?;
+    log_panics();
+    Ok(log)
+}
+
+type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn to_lines(stream: impl io::Write + Send + 'static, target: Target) -> io::Result<(AnyLayer, Log)> {
+    let lines = Lines::to(stream)?;
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        // It would be told on standard error, by a macro that panics where that is closed.
+        .log_internal_errors(false)
+        .with_writer(lines.clone());
+    Ok((layer.boxed(), Log { target, lines: Some(lines) }))
+}
+
+/// The journal, if standard error goes there and it can be reached.
+fn journal() -> Option<AnyLayer> {
+    let told = std::env::var("JOURNAL_STREAM").ok()?;
+    let found = fstat(io::stderr()).ok()?;
+    if !names(&told, found.st_dev, found.st_ino) {
+        return None;
+    }
+    let layer = tracing_journald::layer().ok()?;
+    Some(layer.with_syslog_identifier("harnessd".to_owned()).boxed())
+}
+
+/// Whether `DEVICE:INODE` names this file.
+fn names(told: &str, device: u64, inode: u64) -> bool {
+    let Some((told_device, told_inode)) = told.split_once(':') else { return false };
+    (told_device.parse(), told_inode.parse()) == (Ok(device), Ok(inode))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|found| found.len() > ROTATE_BYTES) {
+        fs::rename(path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// A panic anywhere is an error in the log. The hook before it wrote to standard error, where nobody may be.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let message = info.payload_as_str().unwrap_or("no message");
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(%place, backtrace = %std::backtrace::Backtrace::capture(), "panic: {message}");
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_or_names_targets() {
+        for good in ["info", "OFF", "warn,harnessd::control=trace", "harnessd=debug"] {
+            assert!(good.parse::<Filter>().is_ok(), "{good}");
+        }
+        for bad in ["loud", "info,louder", "harnessd=loud", ""] {
+            assert!(bad.parse::<Filter>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_journal_is_told_by_device_and_inode() {
+        assert!(names("8:12345", 8, 12_345));
+        assert!(!names("8:12345", 8, 12_346));
+        assert!(!names("8", 8, 8) && !names("", 0, 0) && !names("a:b", 0, 0));
+    }
+
+    #[test]
+    fn the_file_is_appended_to_and_put_aside_once_it_has_grown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        open(&path).unwrap().write_all(b"one\n").unwrap();
+        open(&path).unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        open(&path).unwrap().set_len(ROTATE_BYTES + 1).unwrap();
+        open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(fs::metadata(dir.path().join("harnessd.log.1")).unwrap().len(), ROTATE_BYTES + 1);
+    }
+}

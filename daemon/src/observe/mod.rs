@@ -1,0 +1,7 @@
+//! How the daemon is seen from outside: its log, and what it tells systemd.
+//!
+//! Never changes anything, and never holds the daemon up.
+
+mod lines;
+pub mod log;
+pub mod notify;

@@ -1,0 +1,74 @@
+//! What systemd is told: that we are ready, reload, stop, and live.
+//!
+//! Outside of systemd all of it does nothing. A message that cannot be sent is logged, and that is all.
+
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tracing::debug;
+
+/// The line to the service manager.
+#[derive(Debug, Clone, Copy)]
+pub struct Notifier {
+    watchdog: Option<Duration>,
+}
+
+impl Notifier {
+    /// The line that the environment names, if there is one.
+    pub fn from_env() -> Self {
+        Self { watchdog: sd_notify::watchdog_enabled().map(half).filter(|every| !every.is_zero()) }
+    }
+
+    /// We serve. Also says that a reload is over.
+    pub fn ready(&self, status: &str) {
+        send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+    }
+
+    /// A few words on what we do.
+    pub fn status(&self, status: &str) {
+        send(&[NotifyState::Status(&one_line(status))]);
+    }
+
+    /// We read the configuration again; [`Self::ready`] ends it.
+    pub fn reloading(&self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => send(&[NotifyState::Reloading, now]),
+            Err(_) => send(&[NotifyState::Reloading]),
+        }
+    }
+
+    /// We stop.
+    pub fn stopping(&self, status: &str) {
+        send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
+    }
+
+    /// Stopping takes this much longer.
+    pub fn needs_more_time(&self, time: Duration) {
+        send(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+    }
+
+    /// How often [`Self::alive`] is expected, with a margin; none where nobody watches.
+    pub const fn watchdog(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// We live. To be said by whoever would be stuck if we were not.
+    pub fn alive(&self) {
+        send(&[NotifyState::Watchdog]);
+    }
+}
+
+fn half(timeout: Duration) -> Duration {
+    timeout / 2
+}
+
+/// A line break would begin another assignment.
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+fn send(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        debug!(%error, "the service manager was not told");
+    }
+}

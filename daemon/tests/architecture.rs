@@ -1,0 +1,206 @@
+//! What holds for the sources as a whole: who may import whom, what pure modules may not touch, how long a file may be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::{Import, Source};
+
+/// Modules of the daemon, from the ground up, and which others each may import. The driver, and what sets the daemon up, may
+/// import all. `world::boundary` is all that is seen of the world from above.
+const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("prompt", &[]),
+    ("lane", &[]),
+    ("policy", &[]),
+    ("sandbox", &[]),
+    ("config", &[]),
+    ("process", &[]),
+    ("detach", &[]),
+    ("signals", &[]),
+    ("world", &["lane", "prompt", "policy", "sandbox", "config"]),
+    ("providers", &["prompt", "config", "process"]),
+    ("tools", &["prompt", "policy", "sandbox", "config", "process"]),
+    ("inbox", &[BOUNDARY]),
+    ("journal", &[BOUNDARY, "prompt", "config"]),
+    ("jobs", &[BOUNDARY, "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"]),
+    ("control", &[BOUNDARY, "inbox", "prompt", "config"]),
+    ("observe", &[BOUNDARY, "lane", "config"]),
+];
+const BOUNDARY: &str = "world::boundary";
+/// Modules that may import all.
+const TOP: &[&str] = &["driver", "lib", "main", "cli", "setup"];
+
+/// Pure modules: no I/O, no clock, no runtime.
+const PURE: &[&str] = &["prompt", "lane", "policy", "sandbox", "world"];
+const IMPURE_PATHS: &[&str] = &[
+    "tokio",
+    "nix",
+    "rustix",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "std::env",
+    "std::os",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "jiff::Timestamp::now",
+];
+const IMPURE_WORDS: &[&str] = &["tokio", "SystemTime", "Instant"];
+
+/// Production lines of a file.
+const LONGEST_FILE: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn sources(dir: &str) -> Vec<Source> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        let Ok(entries) = fs::read_dir(dir) else { return };
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let base = root().join(dir);
+    let mut paths = Vec::new();
+    walk(&base, &mut paths);
+    paths.sort();
+    let read = |path: &PathBuf| {
+        let name = path.strip_prefix(&base).unwrap().to_str().unwrap().to_owned();
+        Source::new(&name, &fs::read_to_string(path).unwrap())
+    };
+    paths.iter().map(read).collect()
+}
+
+/// What is wrong with the imports of one source of the daemon.
+fn wrong_imports(source: &Source) -> Vec<String> {
+    let module = source.module.first().map_or("lib", String::as_str);
+    if TOP.contains(&module) {
+        return Vec::new();
+    }
+    let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| *name == module) else {
+        return vec![format!("{}: module `{module}` has no place in the table of directions", source.name)];
+    };
+    let fits = |import: &Import| {
+        let path = import.path.join("::");
+        import.path.first().is_some_and(|first| first == module)
+            || allowed.iter().any(|allowed| path == *allowed || path.starts_with(&format!("{allowed}::")))
+    };
+    let told = |import: Import| format!("{}: imports crate::{}", source.name, import.path.join("::"));
+    source.crate_imports().into_iter().filter(|import| !fits(import)).map(told).collect()
+}
+
+fn impurities(source: &Source) -> Vec<String> {
+    let mut found: Vec<_> = source
+        .paths()
+        .into_iter()
+        .map(|path| path.join("::"))
+        .filter(|path| IMPURE_PATHS.iter().any(|bad| path == bad || path.starts_with(&format!("{bad}::"))))
+        .collect();
+    found.extend(source.words().filter(|word| IMPURE_WORDS.contains(word)).map(str::to_owned));
+    found.into_iter().map(|what| format!("{}: {what}", source.name)).collect()
+}
+
+fn is_pure(source: &Source) -> bool {
+    let module = source.module.first().map_or("", String::as_str);
+    PURE.contains(&module) || (module == "config" && source.name != "config/read.rs")
+}
+
+fn none(found: &[String], rule: &str) {
+    assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn imports_of_the_daemon_run_downward_only() {
+    let sources = sources("daemon/src");
+    for expected in ["main.rs", "world/boundary.rs", "control/listener.rs", "config/load.rs"] {
+        assert!(sources.iter().any(|source| source.name == expected), "{expected} is not seen");
+    }
+    assert!(sources.iter().map(|source| source.crate_imports().len()).sum::<usize>() > 5, "no imports are seen");
+    let found: Vec<_> = sources.iter().flat_map(wrong_imports).collect();
+    none(&found, "imports against the directions");
+}
+
+#[test]
+fn pure_modules_touch_nothing() {
+    let daemon = sources("daemon/src");
+    let pure: Vec<_> = daemon.iter().filter(|source| is_pure(source)).collect();
+    assert!(pure.len() >= 5, "too few pure sources are seen");
+    let protocol = sources("protocol/src");
+    assert!(protocol.len() >= 10, "too few sources of the protocol are seen");
+    let found: Vec<_> = pure.into_iter().chain(&protocol).flat_map(impurities).collect();
+    none(&found, "I/O, clocks or threads in pure modules");
+}
+
+#[test]
+fn the_client_and_the_protocol_know_nothing_of_the_daemon() {
+    for member in ["ctl", "protocol"] {
+        let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
+        let names = |line: &str| line.starts_with("harnessd") || (member == "ctl" && line.starts_with("tokio"));
+        assert!(!manifest.lines().any(names), "{member} depends on more than it may");
+        let sources = sources(&format!("{member}/src"));
+        assert!(!sources.is_empty());
+        for source in sources {
+            assert!(!source.words().any(|word| word == "harnessd"), "{member}/{}", source.name);
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_is_not_too_long() {
+    let mut seen = 0;
+    let mut found = Vec::new();
+    for dir in ["daemon/src", "daemon/tests", "protocol/src", "ctl/src", "tests"] {
+        for source in sources(dir) {
+            seen += 1;
+            // A file with nothing in it yet has nothing to say.
+            if !source.has_docs() && source.production_lines() > 3 {
+                found.push(format!("{dir}/{}: begins without `//!`", source.name));
+            }
+            if source.production_lines() > LONGEST_FILE {
+                found.push(format!("{dir}/{}: {} production lines", source.name, source.production_lines()));
+            }
+            if source.all_words().any(|word| word == "unsafe") {
+                found.push(format!("{dir}/{}: unsafe", source.name));
+            }
+            let prints = |word: &str| ["println", "eprintln", "print", "eprint", "dbg"].contains(&word);
+            if !dir.contains("ctl") && !dir.contains("tests") && source.words().any(prints) {
+                found.push(format!("{dir}/{}: prints", source.name));
+            }
+        }
+    }
+    assert!(seen > 25, "only {seen} files are seen");
+    none(&found, "files");
+}
+
+#[test]
+fn the_rules_see_what_breaks_them() {
+    let wrong = |name: &str, text: &str| wrong_imports(&Source::new(name, text));
+    assert_eq!(wrong("world/decide.rs", "use crate::{lane::Lane, jobs};"), ["world/decide.rs: imports crate::jobs"]);
+    assert_eq!(wrong("jobs/mod.rs", "use crate::world::{boundary::Job, apply::apply};").len(), 1);
+    assert_eq!(wrong("jobs/mod.rs", "fn f(w: &crate::world::Engine) {}").len(), 1);
+    assert_eq!(wrong("jobs/mod.rs", "use crate::world;").len(), 1);
+    assert_eq!(wrong("prompt.rs", "use super::world::boundary::Now;").len(), 1);
+    assert_eq!(wrong("tools/shell.rs", "use super::super::driver::Driver;").len(), 1);
+    assert_eq!(wrong("tools/shell.rs", "// use crate::driver;\nconst A: &str = \"crate::driver\";").len(), 0);
+    assert_eq!(wrong("jobs/calls.rs", "use super::run;\nuse crate::jobs::x;\nuse crate::world::boundary;").len(), 0);
+    assert_eq!(wrong("novel.rs", "").len(), 1);
+    assert_eq!(wrong("driver.rs", "use crate::world::Engine;").len(), 0);
+
+    let impure = |text: &str| impurities(&Source::new("world/x.rs", text)).len();
+    assert!(impure("use std::{collections::BTreeMap, fs};") > 0);
+    assert!(impure("fn f() { let t = std::time::Instant::now(); }") > 0);
+    assert!(impure("use std::time::Duration as D; fn f() { std::process::exit(1) }") > 0);
+    assert!(impure("async fn f() { tokio::time::sleep(x).await }") > 0);
+    assert_eq!(impure("//! tokio, std::fs\nuse std::time::Duration;\nfn f<'a>(x: &'a str) -> char { '\"' }"), 0);
+    assert_eq!(impure("fn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }"), 0);
+    assert!(impure("#[cfg(test)]\nuse std::fmt;\nuse std::fs;") > 0);
+}

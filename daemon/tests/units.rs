@@ -1,0 +1,53 @@
+//! The unit files: systemd accepts them, and they say what the daemon relies on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const INSTALLED: &str = "/usr/bin/harnessd";
+
+fn units() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd")
+}
+
+/// Lets systemd look at the units of `dir`, with the binary of this build in the place of the installed one.
+fn verify(dir: &Path, instance: &str, change: impl Fn(String) -> String) -> Option<Result<(), String>> {
+    let copies = tempfile::tempdir().unwrap();
+    let mut command = Command::new("systemd-analyze");
+    // Without a runtime directory a user's manager cannot be imagined.
+    command.args(["verify", "--man=no", "--recursive-errors=yes", instance]).env("XDG_RUNTIME_DIR", copies.path());
+    for name in ["harnessd.service", "harnessd.socket"] {
+        let text = fs::read_to_string(dir.join(name)).unwrap().replace(INSTALLED, env!("CARGO_BIN_EXE_harnessd"));
+        fs::write(copies.path().join(name), change(text)).unwrap();
+        command.arg(copies.path().join(name));
+    }
+    let output = command.output().ok()?;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(if output.status.success() { Ok(()) } else { Err(message) })
+}
+
+#[test]
+fn systemd_accepts_the_units_and_would_not_accept_others() {
+    for (dir, instance) in [(units(), "--system"), (units().join("user"), "--user")] {
+        let Some(verified) = verify(&dir, instance, |text| text) else { return };
+        assert_eq!(verified, Ok(()), "{instance}");
+        let broken = verify(&dir, instance, |text| text.replace("[Service]", "[Service]\nNonsense=yes"));
+        assert!(broken.unwrap().is_err(), "{instance}");
+    }
+}
+
+#[test]
+fn service_and_socket_name_the_same_path() {
+    for (dir, listen) in [(units(), "/run/harness/control.sock"), (units().join("user"), "%t/harness/control.sock")] {
+        let service = fs::read_to_string(dir.join("harnessd.service")).unwrap();
+        let socket = fs::read_to_string(dir.join("harnessd.socket")).unwrap();
+        let start = service.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
+        assert!(start.starts_with(&format!("ExecStart={INSTALLED} ")) && start.contains("%t/harness/control.sock"));
+        for line in ["Type=notify", "NotifyAccess=main", "KillMode=mixed", "RuntimeDirectoryPreserve=yes"] {
+            assert!(service.lines().any(|found| found == line), "{line}");
+        }
+        assert!(socket.lines().any(|line| line == format!("ListenStream={listen}")));
+        assert!(socket.lines().any(|line| line == "FileDescriptorName=control"));
+    }
+}
