@@ -1,9 +1,13 @@
 //! `harnessd`: a daemon that runs LLM agents. This page is the table of contents, from the ground up.
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod config;
 pub mod control;
+pub mod driver;
+pub mod feed;
 pub mod inbox;
+pub mod journal;
 pub mod lane;
 pub mod observe;
 pub mod prompt;

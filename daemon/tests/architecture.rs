@@ -13,6 +13,8 @@ use source::{Import, Source};
 /// import all. `world::boundary` is all that is seen of the world from above.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prompt", &[]),
+    ("catalogue", &[]),
+    ("feed", &[]),
     ("lane", &[]),
     ("policy", &[]),
     ("sandbox", &[]),
@@ -20,13 +22,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("process", &[]),
     ("detach", &[]),
     ("signals", &[]),
-    ("world", &["lane", "prompt", "policy", "sandbox", "config"]),
+    ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
     ("providers", &["prompt", "config", "process"]),
-    ("tools", &["prompt", "policy", "sandbox", "config", "process"]),
+    ("tools", &["catalogue", "prompt", "policy", "sandbox", "config", "process"]),
     ("inbox", &[BOUNDARY]),
     ("journal", &[BOUNDARY, "prompt", "config"]),
-    ("jobs", &[BOUNDARY, "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"]),
-    ("control", &[BOUNDARY, "inbox", "prompt", "config"]),
+    ("jobs", &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"]),
+    ("control", &[BOUNDARY, "feed", "inbox", "prompt", "config"]),
     ("observe", &[BOUNDARY, "lane", "config"]),
 ];
 const BOUNDARY: &str = "world::boundary";
@@ -34,7 +36,7 @@ const BOUNDARY: &str = "world::boundary";
 const TOP: &[&str] = &["driver", "lib", "main", "cli", "setup"];
 
 /// Pure modules: no I/O, no clock, no runtime.
-const PURE: &[&str] = &["prompt", "lane", "policy", "sandbox", "world"];
+const PURE: &[&str] = &["catalogue", "prompt", "lane", "policy", "sandbox", "world"];
 const IMPURE_PATHS: &[&str] = &[
     "tokio",
     "nix",

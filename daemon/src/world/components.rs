@@ -9,7 +9,7 @@ use harness_protocol::run::{CallState, Entry, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
-use super::boundary::ToolKind;
+use crate::catalogue::ToolKind;
 use super::phase::{Bucket, Phase};
 use crate::lane::TicketId;
 

@@ -11,7 +11,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
-use super::boundary::{ToolKind, WorldTool};
+use crate::catalogue::{ToolKind, WorldTool};
 use super::components::{Call, Mail, Spent, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::Runs;

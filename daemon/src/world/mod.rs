@@ -37,7 +37,6 @@ mod submit;
 mod view;
 mod world_tools;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bevy_ecs::schedule::{
@@ -48,7 +47,8 @@ use harness_protocol::event::Event;
 use harness_protocol::time::Span;
 
 use crate::config::Config;
-use boundary::{Effect, Input, Now, ToolKind};
+use boundary::{Effect, Input, Now};
+use crate::catalogue::Catalogue;
 use clock::Clock;
 use ids::Ids;
 use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
@@ -87,7 +87,7 @@ pub struct Engine {
 
 impl Engine {
     /// An empty world. `id_key` makes its ids; it is made once for a state directory.
-    pub fn new(config: Config, tools: BTreeMap<Arc<str>, ToolKind>, id_key: u64) -> Self {
+    pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
         world.insert_resource(Setup { config, tools });
@@ -106,7 +106,7 @@ impl Engine {
     /// The world that these events made, as it was when the last of them had happened.
     pub fn rebuild<'e>(
         config: Config,
-        tools: BTreeMap<Arc<str>, ToolKind>,
+        tools: Catalogue,
         id_key: u64,
         events: impl IntoIterator<Item = &'e Event>,
     ) -> Self {
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_schedule_has_no_ambiguity() {
-        let mut engine = Engine::new(Config::default(), BTreeMap::new(), 1);
+        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
         engine.schedule.initialize(&mut engine.world).unwrap();
     }
 
@@ -185,7 +185,7 @@ mod tests {
     fn a_system_without_an_order_is_an_error() {
         fn one(_: bevy_ecs::system::ResMut<Daemon>) {}
         fn other(_: bevy_ecs::system::ResMut<Daemon>) {}
-        let mut engine = Engine::new(Config::default(), BTreeMap::new(), 1);
+        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
         engine.schedule.add_systems((one.in_set(StepSystems::Settle), other.in_set(StepSystems::Settle)));
         assert!(engine.schedule.initialize(&mut engine.world).is_err());
     }

@@ -11,7 +11,7 @@ use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Timestamp;
 
-use super::boundary::ToolKind;
+use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
 
@@ -22,7 +22,7 @@ pub(crate) const TOOL_LANE: &str = "tool";
 #[derive(Resource, Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) config: Config,
-    pub(crate) tools: BTreeMap<Arc<str>, ToolKind>,
+    pub(crate) tools: Catalogue,
 }
 
 /// The runs by id, number, name, key and owner.

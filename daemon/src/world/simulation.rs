@@ -16,12 +16,13 @@ use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
 
 use super::boundary::{
-    Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, ToolKind, Work, WorldTool,
+    Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
 };
 use super::components::{Batch, Ended, Identity, Life, Stopwatch};
 use super::phase::Phase;
 use super::resources::{Agenda, Interactions, Lanes, Runs};
 use super::{Engine, Step};
+use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::{Config, Dialect, Provider, Share};
 use crate::lane::TicketState;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
@@ -86,7 +87,7 @@ fn config() -> Config {
     config
 }
 
-fn tools() -> BTreeMap<Arc<str>, ToolKind> {
+fn tools() -> crate::catalogue::Catalogue {
     BTreeMap::from([
         ("shell".into(), ToolKind::Job { parallel_safe: false }),
         ("read".into(), ToolKind::Job { parallel_safe: true }),

@@ -1,0 +1,139 @@
+//! What a connection wants of the driver, and how the answer finds its way back.
+
+use harness_protocol::id::{CallId, RunId, Seq};
+use harness_protocol::rpc::{
+    DrainParams, ListParams, OutputParams, RequestId, Response, RpcError, ShowParams, SubscribeParams, WaitParams,
+};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::outgoing::Outgoing;
+use crate::world::boundary::{Caller, Command};
+
+/// Number of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// A request, in the order of its coming.
+#[derive(Debug)]
+pub struct Request {
+    /// Through which connection.
+    pub connection: ConnectionId,
+    /// Who.
+    pub caller: Caller,
+    /// What.
+    pub wanted: Wanted,
+}
+
+/// What may be wanted.
+#[derive(Debug)]
+pub enum Wanted {
+    /// A change of the world.
+    Command(Command, Responder),
+    /// Something to read.
+    Read(Read, Responder),
+    /// To be told when a run has reached a state.
+    Wait(WaitParams, Responder),
+    /// That nothing new starts, and to be told when nothing executes.
+    Drain(DrainParams, Responder),
+    /// That the configuration is read again.
+    Reload(Responder),
+    /// That the daemon stops.
+    Stop(Responder),
+    /// To follow events: what the names in the request mean.
+    Subscribe(SubscribeParams, oneshot::Sender<Result<Follow, RpcError>>),
+    /// To read output: which file.
+    Output(OutputParams, oneshot::Sender<Result<OutputPlace, RpcError>>),
+    /// The connection is gone: nobody waits any more.
+    Left,
+}
+
+/// Reads that are answered from the world.
+#[derive(Debug)]
+pub enum Read {
+    /// Health and counts.
+    Status,
+    /// Runs.
+    List(ListParams),
+    /// One run.
+    Show(ShowParams),
+    /// Open interactions.
+    Interactions,
+    /// Every lane.
+    Lanes,
+}
+
+/// A subscription, with the names resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follow {
+    /// Events after this one.
+    pub after: Seq,
+    /// The last that had happened.
+    pub last: Seq,
+    /// Only of these runs.
+    pub runs: Option<BTreeSet<RunId>>,
+    /// And of those that they spawn.
+    pub with_children: bool,
+    /// Only of these kinds.
+    pub kinds: BTreeSet<String>,
+    /// Deltas too.
+    pub deltas: bool,
+}
+
+/// Where the output of a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputPlace {
+    /// The run.
+    pub run: RunId,
+    /// The call.
+    pub call: CallId,
+    /// Whether more can come.
+    pub live: bool,
+}
+
+/// The way back of one answer. Dropped without one, it says that the daemon stops.
+#[derive(Debug)]
+pub struct Responder {
+    id: Option<RequestId>,
+    outgoing: Arc<Outgoing>,
+    /// The request's place among those of its connection.
+    place: Option<Place>,
+}
+
+/// What a request holds until its answer is written: memory of a connection is bounded by these.
+#[derive(Debug)]
+pub struct Place {
+    /// Its place among the requests.
+    pub request: OwnedSemaphorePermit,
+    /// Its place among those with a large answer.
+    pub large: Option<OwnedSemaphorePermit>,
+}
+
+impl Responder {
+    /// The way back for the request `id`.
+    pub fn new(id: RequestId, outgoing: Arc<Outgoing>, place: Place) -> Self {
+        Self { id: Some(id), outgoing, place: Some(place) }
+    }
+
+    /// Answers.
+    pub fn send<T: Serialize>(mut self, answer: Result<T, RpcError>) {
+        let Some(id) = self.id.take() else { return };
+        self.outgoing.reply(&Response::new(Some(id), answer), self.place.take());
+    }
+
+    /// Whether nobody reads the answer any more.
+    pub fn is_closed(&self) -> bool {
+        self.outgoing.is_closed()
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let error = RpcError::new(harness_protocol::rpc::ErrorKind::Busy, "the daemon is stopping; try again");
+            self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), self.place.take());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The feed: the hot tail of the events, and live deltas, for whoever subscribes.
+//!
+//! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the tail
+//! is an explicit gap. Deltas may be dropped. Never knows who reads.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use harness_protocol::event::{Delta, Event, Gap};
+use harness_protocol::id::Seq;
+use tokio::sync::{broadcast, watch};
+
+/// Deltas that a reader may be behind before it misses some.
+const DELTAS: usize = 1_024;
+/// Events that are read in one go.
+const BATCH: usize = 256;
+
+/// What there is after a cursor.
+#[derive(Debug, PartialEq)]
+pub enum Tail {
+    /// The next events, without a gap.
+    Events(Vec<Arc<Event>>),
+    /// These have left the tail; what comes after them is there.
+    Missing(Gap),
+    /// Nothing yet.
+    Nothing,
+}
+
+/// The feed. Clones are the same feed.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    tail: Arc<Mutex<VecDeque<Arc<Event>>>>,
+    last: watch::Sender<Seq>,
+    deltas: broadcast::Sender<Arc<Delta>>,
+    most: usize,
+}
+
+impl Feed {
+    /// A feed that keeps at most `most` events.
+    pub fn new(most: usize) -> Self {
+        Self {
+            tail: Arc::default(),
+            last: watch::Sender::new(Seq(0)),
+            deltas: broadcast::Sender::new(DELTAS),
+            most: most.max(1),
+        }
+    }
+
+    fn tail(&self) -> MutexGuard<'_, VecDeque<Arc<Event>>> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows events. They are in the journal.
+    pub fn publish(&self, events: &[Arc<Event>]) {
+        let Some(last) = events.last() else { return };
+        {
+            let mut tail = self.tail();
+            tail.extend(events.iter().map(Arc::clone));
+            let surplus = tail.len().saturating_sub(self.most);
+            tail.drain(..surplus);
+        }
+        self.last.send_replace(last.seq);
+    }
+
+    /// What there is after `cursor`.
+    pub fn after(&self, cursor: Seq) -> Tail {
+        let last = *self.last.borrow();
+        if cursor >= last {
+            return Tail::Nothing;
+        }
+        let tail = self.tail();
+        let Some(first) = tail.front().map(|event| event.seq) else { return Tail::Nothing };
+        if cursor.next() < first {
+            return Tail::Missing(Gap { from: cursor.next(), to: Seq(first.0 - 1) });
+        }
+        // Numbers have no holes, so the place follows from the number.
+        let skip = usize::try_from(cursor.next().0 - first.0).unwrap_or(usize::MAX);
+        Tail::Events(tail.iter().skip(skip).take(BATCH).map(Arc::clone).collect())
+    }
+
+    /// Tells of each new last number.
+    pub fn watch(&self) -> watch::Receiver<Seq> {
+        self.last.subscribe()
+    }
+
+    /// Number of the last event that was shown.
+    pub fn last(&self) -> Seq {
+        *self.last.borrow()
+    }
+
+    /// Where jobs put deltas.
+    pub fn deltas(&self) -> broadcast::Sender<Arc<Delta>> {
+        self.deltas.clone()
+    }
+
+    /// Deltas from here on.
+    pub fn listen(&self) -> broadcast::Receiver<Arc<Delta>> {
+        self.deltas.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use harness_protocol::event::{Cause, EventBody};
+    use harness_protocol::time::Timestamp;
+
+    use super::*;
+
+    fn event(seq: u64) -> Arc<Event> {
+        let body = EventBody::DrainStarted;
+        Arc::new(Event { seq: Seq(seq), version: 1, at: Timestamp::default(), run: None, cause: Cause::HARNESS, body })
+    }
+
+    fn numbers(tail: Tail) -> Vec<u64> {
+        match tail {
+            Tail::Events(events) => events.iter().map(|event| event.seq.0).collect(),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_what_comes_after_its_cursor() {
+        let feed = Feed::new(10);
+        assert_eq!(feed.after(Seq(0)), Tail::Nothing);
+        feed.publish(&[event(1), event(2), event(3)]);
+        assert_eq!(numbers(feed.after(Seq(0))), [1, 2, 3]);
+        assert_eq!(numbers(feed.after(Seq(2))), [3]);
+        assert_eq!(feed.after(Seq(3)), Tail::Nothing);
+    }
+
+    #[test]
+    fn what_has_left_the_tail_is_an_explicit_gap() {
+        let feed = Feed::new(2);
+        feed.publish(&[event(1), event(2), event(3), event(4)]);
+        assert_eq!(feed.after(Seq(0)), Tail::Missing(Gap { from: Seq(1), to: Seq(2) }));
+        assert_eq!(numbers(feed.after(Seq(2))), [3, 4]);
+    }
+}

@@ -1,0 +1,79 @@
+//! A journal in memory. It survives nothing; in tests it can be told to delay and to fail, and what was committed can be
+//! read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use harness_protocol::event::Event;
+use tokio::sync::watch;
+
+use super::{CommitClass, CommitError, Journal};
+
+/// A journal in memory.
+#[derive(Debug, Default)]
+pub struct Memory {
+    script: Option<Script>,
+}
+
+/// What a test has in its hands: whether commits go through, and what did.
+#[derive(Debug, Clone)]
+pub struct Script {
+    mood: watch::Sender<Mood>,
+    commits: Arc<Mutex<Vec<(CommitClass, Vec<Arc<Event>>)>>>,
+    tried: watch::Sender<u64>,
+}
+
+/// How a journal takes commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mood {
+    /// It commits.
+    Willing,
+    /// It lets them wait.
+    Slow,
+    /// It fails them.
+    Failing,
+}
+
+impl Memory {
+    /// A journal, and what steers it.
+    pub fn scripted() -> (Self, Script) {
+        let script =
+            Script { mood: watch::Sender::new(Mood::Willing), commits: Arc::default(), tried: watch::Sender::new(0) };
+        (Self { script: Some(script.clone()) }, script)
+    }
+}
+
+impl Script {
+    /// Makes the journal take commits this way from here on.
+    pub fn set(&self, mood: Mood) {
+        self.mood.send_replace(mood);
+    }
+
+    fn log(&self) -> MutexGuard<'_, Vec<(CommitClass, Vec<Arc<Event>>)>> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was committed, commit by commit.
+    pub fn commits(&self) -> Vec<(CommitClass, Vec<Arc<Event>>)> {
+        self.log().clone()
+    }
+
+    /// Counts the commits that were tried.
+    pub fn tried(&self) -> watch::Receiver<u64> {
+        self.tried.subscribe()
+    }
+}
+
+impl Journal for Memory {
+    async fn commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> Result<(), CommitError> {
+        let Some(script) = &self.script else { return Ok(()) };
+        script.tried.send_modify(|count| *count += 1);
+        let mut mood = script.mood.subscribe();
+        // A sender is held right here, so the channel cannot be closed.
+        let settled = mood.wait_for(|mood| *mood != Mood::Slow).await.map(|mood| *mood);
+        if !matches!(settled, Ok(Mood::Willing)) {
+            return Err(CommitError { reason: "no space left on device (as the test wants it)".to_owned() });
+        }
+        script.log().push((class, events.to_vec()));
+        Ok(())
+    }
+}
