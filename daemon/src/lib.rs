@@ -3,5 +3,6 @@
 
 pub mod config;
 pub mod inbox;
+pub mod process;
 pub mod prompt;
 pub mod world;
