@@ -5,4 +5,5 @@ pub mod config;
 pub mod inbox;
 pub mod process;
 pub mod prompt;
+pub mod tools;
 pub mod world;
