@@ -5,5 +5,6 @@ pub mod config;
 pub mod inbox;
 pub mod process;
 pub mod prompt;
+pub mod providers;
 pub mod tools;
 pub mod world;
