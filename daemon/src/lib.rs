@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod inbox;
+pub mod jobs;
 pub mod process;
 pub mod prompt;
 pub mod providers;

@@ -31,7 +31,7 @@ pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
 pub use self::lineage::{Lineage, RUN_VARIABLE};
 pub use self::outputs::{CallOutputs, Outputs, Range};
-pub use self::spawn::{Launch, SpawnError};
+pub use self::spawn::{Launch, SpawnError, expect_children};
 
 use self::capture::Pipes;
 use self::group::{GRACE, KILL_WAIT};
@@ -190,6 +190,11 @@ pub async fn release(run: RunId, lineage: &Lineage, force: bool) {
             tracing::error!(group = group.0, %run, "background processes of a run live on after SIGKILL");
         }
     }
+    lineage.forget_run(run);
+}
+
+/// Forgets a run that has left nothing behind and starts nothing more.
+pub fn forget(run: RunId, lineage: &Lineage) {
     lineage.forget_run(run);
 }
 

@@ -16,6 +16,7 @@ use nix::libc;
 use nix::sys::signal::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
 use wait4::{ResUse, Wait4};
 
 use super::group::{Group, end_of};
@@ -68,6 +69,22 @@ pub(super) struct Leader {
     living: Option<(Child, AsyncFd<OwnedFd>)>,
     group: Group,
     used: Option<ResUse>,
+}
+
+/// Makes sure that the ends of children are told to us. A daemon that was started with SIGCHLD ignored, which is inherited, would
+/// lose them all: the kernel then reaps at once. Must be called within a runtime.
+pub fn expect_children() {
+    let ignored = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    if ignored().is_some_and(|mask| mask & 1 << (libc::SIGCHLD - 1) != 0) {
+        // Whatever is heard of it, the handler stays and takes the place of ignoring.
+        if let Err(error) = signal(SignalKind::child()) {
+            tracing::error!(%error, "SIGCHLD is ignored and stays so: the ends of processes will not be seen");
+        }
+    }
 }
 
 /// Starts a command.

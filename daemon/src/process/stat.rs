@@ -37,6 +37,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

@@ -246,7 +246,7 @@ async fn a_forced_cancel_kills_at_once_also_after_a_gentle_one() {
 async fn a_grandchild_that_ignores_sigterm_is_killed_when_its_parent_has_ended() {
     let bench = Bench::new();
     let mut grandchild = 0;
-    let command = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 100; done' & trap 'exit 7' TERM; wait";
+    let command = "trap 'exit 7' TERM; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 100; done' & wait";
     let finished = bench
         .run_and_when_it_speaks(command, |first, canceller| {
             grandchild = pid(first);
