@@ -90,6 +90,18 @@ impl<R> Inbox<R> {
         (reports, requests)
     }
 
+    /// Wakes whoever waits, though nothing came: something was left there.
+    pub fn wake(&self) {
+        self.shared.came.notify_one();
+    }
+
+    /// Takes at most `max` requests and leaves the reports where they are.
+    pub fn take_requests(&self, max: usize) -> Vec<R> {
+        let mut queues = self.queues();
+        let count = queues.requests.len().min(max);
+        queues.requests.drain(..count).collect()
+    }
+
     /// Waits until something is put in. May return without anything there.
     pub async fn came(&self) {
         self.shared.came.notified().await;

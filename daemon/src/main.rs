@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use harness_protocol::run::exit;
-use harnessd::Setup;
 use harnessd::cli::{Cli, Paths};
 use harnessd::config::LoadError;
 use harnessd::control::listener::Listener;
@@ -21,6 +20,7 @@ use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
+use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::signals::Signals;
 
 /// How long threads that block are waited for at the end.
@@ -65,7 +65,7 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited) -> anyhow:
                 state_dir,
                 inherited,
             };
-            harnessd::serve(setup).await;
+            serve(setup).await?;
             Ok(())
         });
         runtime.shutdown_timeout(LAST_WAIT);
@@ -95,7 +95,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     match (is_usage, is_held) {
         (true, _) => exit::USAGE,
         (_, true) => exit::TRY_LATER,
-        _ => exit::INTERNAL,
+        _ => error.downcast_ref::<ServeError>().map_or(exit::INTERNAL, ServeError::exit_code),
     }
 }
 

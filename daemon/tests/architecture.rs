@@ -27,13 +27,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tools", &["catalogue", "prompt", "policy", "sandbox", "config", "process"]),
     ("inbox", &[BOUNDARY]),
     ("journal", &[BOUNDARY, "prompt", "config"]),
-    ("jobs", &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"]),
+    (
+        "jobs",
+        &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"],
+    ),
     ("control", &[BOUNDARY, "feed", "inbox", "prompt", "config"]),
     ("observe", &[BOUNDARY, "lane", "config"]),
 ];
 const BOUNDARY: &str = "world::boundary";
 /// Modules that may import all.
-const TOP: &[&str] = &["driver", "lib", "main", "cli", "setup"];
+const TOP: &[&str] = &["driver", "lib", "main", "cli", "serve"];
 
 /// Pure modules: no I/O, no clock, no runtime.
 const PURE: &[&str] = &["catalogue", "prompt", "lane", "policy", "sandbox", "world"];

@@ -100,6 +100,13 @@ pub enum EventBody {
         /// Its width, reliefs left out.
         width: u32,
     },
+    /// The configuration gives a lane another width; one that was set by hand stays.
+    LaneConfigured {
+        /// The lane.
+        lane: Arc<str>,
+        /// Its width by configuration.
+        width: u32,
+    },
     /// A lane stopped granting.
     LanePaused {
         /// The lane.
@@ -270,6 +277,7 @@ impl EventBody {
             Self::LaneRelieved { .. } => "lane-relieved",
             Self::LaneReliefEnded { .. } => "lane-relief-ended",
             Self::LaneResized { .. } => "lane-resized",
+            Self::LaneConfigured { .. } => "lane-configured",
             Self::LanePaused { .. } => "lane-paused",
             Self::LaneResumed { .. } => "lane-resumed",
             Self::RunSubmitted { .. } => "run-submitted",
@@ -308,6 +316,7 @@ pub const EVENT_KINDS: &[&str] = &[
     "lane-relieved",
     "lane-relief-ended",
     "lane-resized",
+    "lane-configured",
     "lane-paused",
     "lane-resumed",
     "run-submitted",

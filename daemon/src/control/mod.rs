@@ -1,10 +1,16 @@
-//! The control socket: the door of the daemon, and who may come in.
+//! The control socket: the door of the daemon, who may come in, and what is said through it.
 //!
-//! Owns the lock that makes a daemon the only one, the listener, and the check of a peer. Never looks into the world.
+//! Owns the lock that makes a daemon the only one, the listener, the check of a peer, the wire of a connection and its
+//! subscriptions. Never looks into the world: what it wants to know of it, it asks the driver.
 
+pub mod connection;
 pub mod listener;
 pub mod lock;
+mod outgoing;
 pub mod peer;
+pub mod request;
 mod socket;
+mod subscription;
+mod wire;
 
 pub use socket::{Activated, BindError, Bound, LONGEST_PATH, adopt, lock_path};

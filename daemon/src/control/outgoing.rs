@@ -44,7 +44,8 @@ impl Outgoing {
         let mut frame = Vec::new();
         let encoded = framing::encode(response, &mut frame);
         if encoded.is_err() || frame.len() > MAX_FRAME_BYTES + 1 {
-            let message = format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
+            let message =
+                format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
             frame.clear();
             let error = RpcError::new(ErrorKind::Internal, message);
             if framing::encode(&Response::<()>::new(response.id.clone(), Err(error)), &mut frame).is_err() {
@@ -120,6 +121,19 @@ impl Outgoing {
     /// Whether everything that was put in has been written.
     pub fn is_drained(&self) -> bool {
         self.queue().bytes == 0
+    }
+
+    /// Waits until everything that was put in has been written.
+    pub async fn drained(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            tokio::pin!(emptied);
+            emptied.as_mut().enable();
+            if self.is_drained() {
+                return;
+            }
+            emptied.await;
+        }
     }
 
     /// Nothing is written any more.

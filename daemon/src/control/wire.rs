@@ -9,9 +9,12 @@ use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
 use crate::world::boundary::{Command, LaneChange};
 
+/// JSON-RPC: the request is too large to be one.
+pub(super) const OVERSIZED: i32 = INVALID_REQUEST;
+
 /// A line that was read.
 #[derive(Debug, PartialEq)]
-pub enum Line {
+pub(super) enum Line {
     /// A call, to be answered under this id.
     Call(RequestId, Box<Call>),
     /// A notification: nothing of ours is one, and it never changes anything.
@@ -21,7 +24,7 @@ pub enum Line {
 }
 
 /// Reads a line.
-pub fn read(line: &[u8]) -> Line {
+pub(super) fn read(line: &[u8]) -> Line {
     let bad = |code, message: String| Line::Bad(None, RpcError::new(ErrorKind::Invalid, message).with_code(code));
     let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
@@ -44,7 +47,7 @@ pub fn read(line: &[u8]) -> Line {
 }
 
 /// Answers `daemon.hello`: peers of the same major work together.
-pub fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
+pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
     let hello = Hello {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol_major: PROTOCOL_MAJOR,
@@ -62,7 +65,7 @@ pub fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
 }
 
 /// The command that a call is, or the call itself where it is none.
-pub fn command(call: Call) -> Result<Command, Call> {
+pub(super) fn command(call: Call) -> Result<Command, Call> {
     Ok(match call {
         Call::RunSubmit(params) => {
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key }
@@ -109,7 +112,10 @@ mod tests {
         assert_eq!(code("[{}]"), (None, INVALID_REQUEST));
         assert_eq!(code("7"), (None, INVALID_REQUEST));
         assert_eq!(code(r#"{"id":1,"method":"daemon.status"}"#), (Some(RequestId::Number(1)), INVALID_REQUEST));
-        assert_eq!(code(r#"{"jsonrpc":"2.0","id":"a","method":"no.such"}"#), (Some(RequestId::Text("a".into())), -32601));
+        assert_eq!(
+            code(r#"{"jsonrpc":"2.0","id":"a","method":"no.such"}"#),
+            (Some(RequestId::Text("a".into())), -32601)
+        );
         assert_eq!(
             code(r#"{"jsonrpc":"2.0","id":2,"method":"run.wait","params":{"run":"x","colour":1}}"#),
             (Some(RequestId::Number(2)), -32602)

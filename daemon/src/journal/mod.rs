@@ -2,6 +2,7 @@
 //!
 //! Owns what a commit promises. Never decides what is committed, and never shows anything.
 
+pub mod key;
 pub mod memory;
 
 use std::future::Future;

@@ -416,9 +416,9 @@ impl Lane {
         self.reliefs.values().fold(self.width, |sum, relief| sum.saturating_add(relief.by)).min(MAX_WIDTH)
     }
 
-    /// Its width, reliefs left out.
-    pub fn base_width(&self) -> u32 {
-        self.width
+    /// Its width by configuration.
+    pub fn configured_width(&self) -> u32 {
+        self.configured_width
     }
 
     fn changed(&mut self, now: Timestamp, change: impl FnOnce(&mut Self)) -> Widths {

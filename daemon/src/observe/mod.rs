@@ -5,3 +5,4 @@
 mod lines;
 pub mod log;
 pub mod notify;
+pub mod usage;

@@ -9,8 +9,8 @@ use harness_protocol::run::{CallState, Entry, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
-use crate::catalogue::ToolKind;
 use super::phase::{Bucket, Phase};
+use crate::catalogue::ToolKind;
 use crate::lane::TicketId;
 
 /// Who a run is. Never changes.

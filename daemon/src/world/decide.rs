@@ -11,13 +11,13 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
-use crate::catalogue::{ToolKind, WorldTool};
 use super::components::{Call, Mail, Spent, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::Runs;
 use super::scene::Scene;
 use super::stop::{fail_run, finish_call, finish_run, wind_up};
 use super::{dispatch, world_tools};
+use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
 
 pub(super) fn install(schedule: &mut Schedule) {
@@ -96,7 +96,11 @@ fn act(scene: &mut Scene<'_>, run: RunId) {
     let batch = &batch.0;
     if batch.group().is_empty() {
         // A paused run keeps its batch, and gives back what that held.
-        if life.paused { balance(scene, run) } else { go_on(scene, run) }
+        if life.paused {
+            balance(scene, run)
+        } else {
+            go_on(scene, run)
+        }
         return;
     }
     if !life.paused {

@@ -23,8 +23,19 @@ impl Engine {
         last.sort();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{:?}\n{:?}", world.resource::<Daemon>(), world.resource::<Ids>());
-        let _ = writeln!(text, "{names:?} {keys:?} {last:?} {:?} {}", runs.states.iter().filter(|(_, n)| **n > 0).collect::<Vec<_>>(), runs.executing);
-        let _ = writeln!(text, "{:?}\n{:?}\n{:?}", world.resource::<Interactions>(), world.resource::<Timers>(), world.resource::<WantsExtra>());
+        let _ = writeln!(
+            text,
+            "{names:?} {keys:?} {last:?} {:?} {}",
+            runs.states.iter().filter(|(_, n)| **n > 0).collect::<Vec<_>>(),
+            runs.executing
+        );
+        let _ = writeln!(
+            text,
+            "{:?}\n{:?}\n{:?}",
+            world.resource::<Interactions>(),
+            world.resource::<Timers>(),
+            world.resource::<WantsExtra>()
+        );
         let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
         for lane in world.resource::<Lanes>().iter() {
             let _ = writeln!(text, "{}", lane.digest());

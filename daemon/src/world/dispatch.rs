@@ -33,7 +33,8 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         return false;
     };
     let (step, attempt) = (life.step, life.attempt + 1);
-    let prompt = scene.get::<Transcript>(entity).map_or(Prompt { messages: Vec::new() }, |t| Prompt::from_transcript(&t.0));
+    let prompt =
+        scene.get::<Transcript>(entity).map_or(Prompt { messages: Vec::new() }, |t| Prompt::from_transcript(&t.0));
     let task = InferenceTask {
         provider: spec.0.provider.clone().unwrap_or_else(|| "".into()),
         model: spec.0.model.clone(),
@@ -94,7 +95,8 @@ fn grant_extras(world: &mut World) {
 fn extra_for(scene: &Scene<'_>, run: RunId) -> Option<Call> {
     let batch = scene.batch(run)?;
     let lane = &scene.lanes().tool;
-    let share = scene.spec(run)?.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(crate::lane::ShareId(0));
+    let share =
+        scene.spec(run)?.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(crate::lane::ShareId(0));
     let free = batch.0.ticket.is_some_and(|ticket| lane.held(ticket) > 0) && lane.has_extra(share);
     free.then(|| batch.0.candidate().cloned()).flatten()
 }

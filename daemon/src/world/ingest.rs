@@ -58,7 +58,9 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     if let Some(run) = caller.run
         && !matches!(command, Command::Submit { .. })
     {
-        let message = format!("this comes from a tool of run {run}, which may only submit children of it and look at its own tree");
+        let message = format!(
+            "this comes from a tool of run {run}, which may only submit children of it and look at its own tree"
+        );
         return Err(RpcError::new(ErrorKind::Forbidden, message));
     }
     match command {
@@ -83,8 +85,8 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         }
         Command::Reconfigure(lanes) => {
             for (lane, width) in lanes {
-                if scene.lanes().get(&lane).is_some_and(|l| l.base_width() != width) {
-                    scene.emit(None, EventBody::LaneResized { lane, width });
+                if scene.lanes().get(&lane).is_some_and(|l| l.configured_width() != width) {
+                    scene.emit(None, EventBody::LaneConfigured { lane, width });
                 }
             }
             Ok(Reply::Done)
@@ -95,7 +97,10 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
 fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str) -> Result<Reply, RpcError> {
     let (run, entity) = select::one(scene.world(), name, caller.uid)?;
     if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
-        return Err(RpcError::new(ErrorKind::Invalid, format!("run {run} has not ended; a retry is of a finished one")));
+        return Err(RpcError::new(
+            ErrorKind::Invalid,
+            format!("run {run} has not ended; a retry is of a finished one"),
+        ));
     }
     let Some(spec) = scene.spec(run).map(|spec| Arc::clone(&spec.0)) else { return Err(gone(run)) };
     let continues = scene.get::<Origin>(entity).and_then(|origin| origin.continues);
@@ -161,9 +166,10 @@ fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) 
     for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
         let Some(life) = scene.life(run) else { continue };
         let refusal = match life.phase {
-            Phase::Ended(_) => {
-                Some(format!("it has {} already", select::state(scene.world(), entity).map_or("ended", RunState::as_str)))
-            }
+            Phase::Ended(_) => Some(format!(
+                "it has {} already",
+                select::state(scene.world(), entity).map_or("ended", RunState::as_str)
+            )),
             _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
             _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
             _ if life.paused == pause => Some("it is not paused".to_owned()),

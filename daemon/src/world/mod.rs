@@ -46,9 +46,9 @@ use bevy_ecs::world::World;
 use harness_protocol::event::Event;
 use harness_protocol::time::Span;
 
+use crate::catalogue::Catalogue;
 use crate::config::Config;
 use boundary::{Effect, Input, Now};
-use crate::catalogue::Catalogue;
 use clock::Clock;
 use ids::Ids;
 use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
@@ -154,13 +154,7 @@ fn schedule() -> Schedule {
     schedule.set_executor(SingleThreadedExecutor::new());
     schedule.set_build_settings(ScheduleBuildSettings { ambiguity_detection: LogLevel::Error, ..Default::default() });
     schedule.configure_sets(
-        (
-            StepSystems::Ingest,
-            StepSystems::Settle,
-            StepSystems::Decide,
-            StepSystems::Dispatch,
-            StepSystems::Publish,
-        )
+        (StepSystems::Ingest, StepSystems::Settle, StepSystems::Decide, StepSystems::Dispatch, StepSystems::Publish)
             .chain(),
     );
     ingest::install(&mut schedule);

@@ -16,10 +16,12 @@ pub(super) fn recover(world: &mut World) {
     let mut scene = Scene::new(world);
     let config = &scene.setup().config;
     let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
-    let providers = config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
+    let providers =
+        config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
     let lanes = std::iter::once(tool).chain(providers).collect();
     scene.emit(None, EventBody::DaemonStarted { lanes });
-    let live: Vec<RunId> = scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
+    let live: Vec<RunId> =
+        scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
     for run in live {
         interrupt(&mut scene, run);
         scene.wake(run);

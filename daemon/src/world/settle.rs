@@ -64,7 +64,9 @@ fn call_result(scene: &Scene<'_>, run: RunId, call: CallId, outcome: Outcome) ->
     let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map_or_else(|| "".into(), |c| Arc::clone(&c.tool));
     let text = match outcome {
         Outcome::Call(result) if result.call == call => return Arc::unwrap_or_clone(result),
-        Outcome::Call(_) | Outcome::Inference(_) => "The harness mixed up this call's result; it is not known.".to_owned(),
+        Outcome::Call(_) | Outcome::Inference(_) => {
+            "The harness mixed up this call's result; it is not known.".to_owned()
+        }
         Outcome::Panicked(message) => format!("A fault of the harness ended this call: {message}"),
         Outcome::Lost => "Whoever executed this call is gone; how it ended is not known.".to_owned(),
     };
@@ -76,10 +78,9 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
     match outcome {
         Outcome::Inference(result) => result,
         Outcome::Panicked(message) => Err(fault(format!("a fault of the harness ended the inference: {message}"))),
-        Outcome::Lost => Err(InferenceError {
-            class: ErrorClass::Retry,
-            message: "whoever made the inference is gone".to_owned(),
-        }),
+        Outcome::Lost => {
+            Err(InferenceError { class: ErrorClass::Retry, message: "whoever made the inference is gone".to_owned() })
+        }
         Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
     }
 }

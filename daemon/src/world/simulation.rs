@@ -15,9 +15,7 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
 
-use super::boundary::{
-    Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
-};
+use super::boundary::{Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work};
 use super::components::{Batch, Ended, Identity, Life, Stopwatch};
 use super::phase::Phase;
 use super::resources::{Agenda, Interactions, Lanes, Runs};
@@ -272,9 +270,18 @@ impl Simulation {
     }
 
     fn change_lane(&mut self) -> Input {
-        let lane = self.random.pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into())]).unwrap();
-        let reliefs: Vec<_> =
-            self.engine.world.resource::<Lanes>().tool.report(Timestamp::default()).reliefs.iter().map(|r| r.id).collect();
+        let lane =
+            self.random.pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into())]).unwrap();
+        let reliefs: Vec<_> = self
+            .engine
+            .world
+            .resource::<Lanes>()
+            .tool
+            .report(Timestamp::default())
+            .reliefs
+            .iter()
+            .map(|r| r.id)
+            .collect();
         let width = self.random.below(5) as u32;
         let change = match self.random.below(6) {
             0 => LaneChange::Relieve { by: width, during: None },
@@ -302,7 +309,8 @@ impl Simulation {
                 self.command(OPERATOR, Command::Pause(select))
             }
             30..=32 => {
-                let select = if self.random.chance(50) { self.named() } else { Selector { all: true, ..Selector::default() } };
+                let select =
+                    if self.random.chance(50) { self.named() } else { Selector { all: true, ..Selector::default() } };
                 self.command(OPERATOR, Command::Resume(select))
             }
             33 | 34 => self.change_lane(),
@@ -313,6 +321,10 @@ impl Simulation {
             36 => {
                 let run = self.some_run()?.to_string();
                 self.command(OPERATOR, Command::Retry { run })
+            }
+            37 if self.random.chance(20) => {
+                let width = 1 + self.random.below(4) as u32;
+                self.command(OPERATOR, Command::Reconfigure(vec![("tool".into(), width)]))
             }
             37 => {
                 let select = self.named();
@@ -407,7 +419,10 @@ impl Simulation {
             }
             // It may have ended in the meantime; whoever executes jobs knows that.
             Effect::Cancel { job, .. } => {
-                assert!(self.out.contains_key(&job) || self.stale.contains(&job), "{job:?} is cancelled and was never out");
+                assert!(
+                    self.out.contains_key(&job) || self.stale.contains(&job),
+                    "{job:?} is cancelled and was never out"
+                );
             }
             Effect::GoOn(job) => {
                 assert_eq!(self.out.insert(job, JobState::AtWork), Some(JobState::Returning), "{job:?} goes on");
@@ -492,7 +507,10 @@ impl Simulation {
     /// The last events of a run, for a failure's message.
     fn history_of(&self, run: Option<RunId>) -> String {
         let events: Vec<_> = self.journal.iter().filter(|event| event.run == run).collect();
-        format!("{:#?}", &events[events.len().saturating_sub(12)..].iter().map(|e| (e.seq, &e.body)).collect::<Vec<_>>())
+        format!(
+            "{:#?}",
+            &events[events.len().saturating_sub(12)..].iter().map(|e| (e.seq, &e.body)).collect::<Vec<_>>()
+        )
     }
 
     fn compare_with_rebuilt(&self) {
@@ -536,7 +554,9 @@ impl Simulation {
                     JobState::Returning => {}
                     _ => {
                         let call = match job.work {
-                            Work::Call(call) => Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "ok", false))),
+                            Work::Call(call) => {
+                                Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "ok", false)))
+                            }
                             Work::Inference { .. } => Outcome::Inference(Ok(Completion::default())),
                         };
                         self.out.remove(&job);
@@ -546,10 +566,12 @@ impl Simulation {
             }
             let open: Vec<_> = self.engine.world.resource::<Interactions>().open.keys().copied().collect();
             for interaction in open {
-                inputs.push(self.command(
-                    OPERATOR,
-                    Command::Answer { interaction: interaction.to_string(), answer: "yes".into() },
-                ));
+                inputs.push(
+                    self.command(
+                        OPERATOR,
+                        Command::Answer { interaction: interaction.to_string(), answer: "yes".into() },
+                    ),
+                );
             }
             inputs.push(self.command(OPERATOR, Command::Resume(all())));
             inputs.push(self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }));

@@ -74,7 +74,8 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
     }
     let runs = scene.res::<Runs>();
     if runs.live.len() >= bounds.live_runs as usize {
-        let message = format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);
+        let message =
+            format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);
         return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
     }
     if let Some(name) = &spec.name
@@ -114,12 +115,14 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     let known = |names: &mut dyn Iterator<Item = &Arc<str>>| names.map(|n| &**n).collect::<Vec<_>>().join(", ");
     let share = spec.share.get_or_insert_with(|| "default".into());
     if !config.shares.contains_key(share) {
-        return Err(invalid(format!("no share {share:?} is configured; there are: {}", known(&mut config.shares.keys()))));
+        return Err(invalid(format!(
+            "no share {share:?} is configured; there are: {}",
+            known(&mut config.shares.keys())
+        )));
     }
     let by_script = spec.script.is_some() && !config.providers.get(&config.run.provider).is_some_and(is_scripted);
-    let provider = spec.provider.get_or_insert_with(|| {
-        if by_script { "scripted".into() } else { config.run.provider.clone() }
-    });
+    let provider =
+        spec.provider.get_or_insert_with(|| if by_script { "scripted".into() } else { config.run.provider.clone() });
     let Some(settings) = config.providers.get(provider) else {
         let known = known(&mut config.providers.keys());
         return Err(invalid(format!("no provider {provider:?} is configured; there are: {known}")));
@@ -127,7 +130,10 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if is_scripted(settings) && spec.script.is_none() {
         return Err(invalid(format!("the provider {provider:?} is scripted: give it a script (--script FILE)")));
     }
-    if spec.script.is_none() && spec.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty()) && descent.continues.is_none() {
+    if spec.script.is_none()
+        && spec.prompt.as_deref().is_none_or(|prompt| prompt.trim().is_empty())
+        && descent.continues.is_none()
+    {
         return Err(invalid("a run needs a prompt, or a script"));
     }
     if spec.prompt.as_deref().is_some_and(str::is_empty) {
@@ -172,7 +178,9 @@ fn check_name(name: &str) -> Result<(), RpcError> {
         return Ok(());
     }
     let short: String = name.chars().take(80).collect();
-    Err(invalid(format!("{short:?} cannot be a name: 1 to 63 letters, digits, dots, dashes and underscores, the first a letter or digit")))
+    Err(invalid(format!(
+        "{short:?} cannot be a name: 1 to 63 letters, digits, dots, dashes and underscores, the first a letter or digit"
+    )))
 }
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), RpcError> {
@@ -182,7 +190,9 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), RpcError> {
     match labels.iter().find(|(k, v)| k.is_empty() || k.len() > 63 || v.len() > 255 || k.contains(['=', ',', '\n'])) {
         Some((key, _)) => {
             let short: String = key.chars().take(80).collect();
-            Err(invalid(format!("the label {short:?} does not do: keys have 1 to 63 bytes without '=' and ',', values at most 255")))
+            Err(invalid(format!(
+                "the label {short:?} does not do: keys have 1 to 63 bytes without '=' and ',', values at most 255"
+            )))
         }
         None => Ok(()),
     }
@@ -202,4 +212,3 @@ fn intern(scene: &Scene<'_>, spec: &mut RunSpec, parent: Option<RunId>) {
         }
     }
 }
-

@@ -37,6 +37,9 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::LaneResized { lane, width } => change(world, lane, |l| {
             l.resize(*width, at);
         }),
+        EventBody::LaneConfigured { lane, width } => change(world, lane, |l| {
+            l.configure(*width, at);
+        }),
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
         EventBody::LaneResumed { lane } => change(world, lane, |l| l.set_paused(false)),
         _ => {}

@@ -111,9 +111,10 @@ fn set_max_time(world: &mut World, run: RunId, entity: Entity, works: bool, at: 
 
 /// Keeps the index of batches that could use one more permit.
 fn note_extra(world: &mut World, run: RunId, entity: Entity) {
-    let wants = world.get::<Batch>(entity).is_some_and(|batch| {
-        batch.0.calls.len() > 1 && batch.0.executing() > 0 && batch.0.candidate().is_some()
-    }) && world.get::<Life>(entity).is_some_and(|life| life.stopping.is_none() && !life.paused);
+    let wants = world
+        .get::<Batch>(entity)
+        .is_some_and(|batch| batch.0.calls.len() > 1 && batch.0.executing() > 0 && batch.0.candidate().is_some())
+        && world.get::<Life>(entity).is_some_and(|life| life.stopping.is_none() && !life.paused);
     let Some(number) = world.get::<Identity>(entity).map(|identity| identity.number) else { return };
     let mut index = world.resource_mut::<WantsExtra>();
     if wants {

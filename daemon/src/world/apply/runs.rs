@@ -11,8 +11,8 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stage, Stopping,
-    Stopwatch, Transcript, Watchers,
+    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stage,
+    Stopping, Stopwatch, Transcript, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
@@ -20,7 +20,8 @@ use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, T
 use super::{claim, edit, entity, phase, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
-    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec } = &event.body else {
+    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec } = &event.body
+    else {
         return;
     };
     let at = event.at;
@@ -37,8 +38,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         submitted_at: at,
         started_at: None,
     };
-    let watch =
-        Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
+    let watch = Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
     let transcript = Transcript(first_entries(world, spec, *continues));
     let made = world.spawn((identity, life, watch, transcript, Spec(Arc::clone(spec)))).id();
     if retry_of.is_some() || continues.is_some() || idempotency_key.is_some() {

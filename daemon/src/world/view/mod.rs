@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
-use harness_protocol::rpc::{ErrorKind, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown};
+use harness_protocol::rpc::{
+    ErrorKind, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown,
+};
 use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
 use super::boundary::Now;
-use super::components::{Batch, Identity, Spec, Transcript};
+use super::components::{Batch, Children, Identity, Spec, Transcript};
 use super::resources::{Daemon, Interactions, Runs};
 use super::select;
 
@@ -64,6 +66,24 @@ impl Engine {
             at = self.entity(current).and_then(|entity| self.world.get::<Identity>(entity)).and_then(|i| i.parent);
         }
         false
+    }
+
+    /// Runs below `top`, at most `most` of them.
+    pub fn tree_below(&self, top: RunId, most: u32) -> Vec<RunId> {
+        let mut found: Vec<RunId> = Vec::new();
+        let mut next = Some(top);
+        let mut at = 0;
+        while let Some(run) = next {
+            let children = self.entity(run).and_then(|entity| self.world.get::<Children>(entity));
+            found.extend(children.into_iter().flat_map(|children| children.0.iter().copied()));
+            if found.len() >= most as usize {
+                break;
+            }
+            next = found.get(at).copied();
+            at += 1;
+        }
+        found.truncate(most as usize);
+        found
     }
 
     fn entity(&self, run: RunId) -> Option<Entity> {

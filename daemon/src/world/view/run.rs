@@ -135,12 +135,9 @@ fn waiting_for(
     let provider = spec.provider.as_deref().unwrap_or_default();
     match life.phase {
         Phase::Wanting(ticket) => in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider),
-        Phase::Retrying(_) => Some(WaitingFor {
-            kind: WaitKind::Provider,
-            id: provider.to_owned(),
-            since: watch.since,
-            position: None,
-        }),
+        Phase::Retrying(_) => {
+            Some(WaitingFor { kind: WaitKind::Provider, id: provider.to_owned(), since: watch.since, position: None })
+        }
         Phase::Acting if watch.shown == RunState::Waiting || watch.shown == RunState::Paused => {
             batch.and_then(|batch| parked(world, batch))
         }

@@ -1,0 +1,349 @@
+//! One connection: reads requests in order, hands them to the driver, writes what comes back.
+//!
+//! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
+//! read is not read from. A bad line gets an error and the connection lives on; an oversized one ends it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::framing::{Decoder, Frame};
+use harness_protocol::id::{CallId, RunId, SubscriptionId};
+use harness_protocol::rpc::{
+    Call, ErrorKind, OutputParams, OutputReply, OutputStream, RequestId, Response, RpcError, SubscribeParams,
+    Subscribed,
+};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::{MAX_FRAME_BYTES, event};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::listener::Accepted;
+use super::outgoing::Outgoing;
+use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
+use super::subscription;
+use super::wire::{self, Line};
+use crate::config::Bounds;
+use crate::feed::Feed;
+use crate::inbox::Inbox;
+use crate::world::boundary::{Caller, Command};
+
+/// Answers of up to megabytes that one connection may wait for at once.
+const LARGE_AT_ONCE: usize = 4;
+/// Bytes read at once.
+const READ_BYTES: usize = 64 * 1024;
+/// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
+const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
+/// How long a peer may take to read what is said to it when the daemon stops.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Bytes of output in one answer where the request does not say.
+const OUTPUT_BYTES: u32 = 1024 * 1024;
+/// Most bytes of output in one answer.
+const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
+
+/// A range of a stream: where it begins, the bytes, and how many there are in all.
+pub type OutputRange = (u64, Vec<u8>, u64);
+/// Reads a range of the output of a call.
+pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
+
+/// What every connection works with.
+pub struct Door {
+    /// Where requests go.
+    pub inbox: Inbox<Request>,
+    /// Where events come from.
+    pub feed: Feed,
+    /// Bounds.
+    pub bounds: Bounds,
+    /// The run that a process descends from.
+    pub run_of: Box<dyn Fn(u32) -> Option<RunId> + Send + Sync>,
+    /// What is wrong with a specification that only its provider can tell.
+    pub check_spec: Box<dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync>,
+    /// Reads the output of a call.
+    pub read_output: Box<ReadOutput>,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
+    let Accepted { stream, peer, slot } = accepted;
+    let run = peer.pid.and_then(|pid| (door.run_of)(pid));
+    let caller = Caller { uid: peer.uid, run };
+    let (read, write) = stream.into_split();
+    let outgoing = Arc::new(Outgoing::default());
+    let mut connection = Connection {
+        id,
+        caller,
+        places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
+        large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
+        door,
+        outgoing: Arc::clone(&outgoing),
+        subscriptions: BTreeMap::new(),
+        next_subscription: 1,
+        tasks: JoinSet::new(),
+    };
+    let mut writer = pin!(write_all(write, &outgoing));
+    tokio::select! {
+        () = &mut writer => {}
+        () = connection.read(read) => {}
+        () = stop.cancelled() => {
+            // What is said already is still written, to a peer that reads.
+            let written = async {
+                tokio::select! {
+                    () = writer => {}
+                    () = outgoing.drained() => {}
+                }
+            };
+            let _ = timeout(LAST_WORDS, written).await;
+        }
+    }
+    connection.close().await;
+    drop(slot);
+}
+
+/// Writes what is put into the queue, until it is closed or the peer is gone.
+async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing) {
+    while let Some((bytes, places)) = outgoing.next().await {
+        if write.write_all(&bytes).await.is_err() {
+            return;
+        }
+        drop(places);
+        outgoing.written(bytes.len());
+    }
+}
+
+struct Connection {
+    id: ConnectionId,
+    caller: Caller,
+    door: Arc<Door>,
+    outgoing: Arc<Outgoing>,
+    places: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
+    next_subscription: u64,
+    tasks: JoinSet<()>,
+}
+
+impl Connection {
+    async fn read(&mut self, mut read: OwnedReadHalf) {
+        let mut decoder = Decoder::new(MAX_FRAME_BYTES);
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match read.read(&mut buffer).await {
+                Ok(0) => break,
+                Ok(bytes) => decoder.push(&buffer[..bytes]),
+                Err(_) => return,
+            }
+            while let Some(frame) = decoder.next_frame() {
+                match frame {
+                    Frame::Line(line) => self.take(&line).await,
+                    Frame::Oversized => {
+                        let message = format!("a line has at most {MAX_FRAME_BYTES} bytes; the connection is closed");
+                        self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(wire::OVERSIZED));
+                        self.flush(&read).await;
+                        return;
+                    }
+                }
+            }
+            while self.tasks.try_join_next().is_some() {}
+        }
+        self.flush(&read).await;
+    }
+
+    /// The peer has said what it wanted to say, and may still wait for answers: stays until it has them or is gone.
+    async fn flush(&mut self, read: &OwnedReadHalf) {
+        let all = u32::try_from(self.door.bounds.requests_per_connection).unwrap_or(u32::MAX);
+        let answered = async {
+            // Every place is free again once every answer is written.
+            let _ = self.places.acquire_many(all).await;
+            while !self.outgoing.is_drained() || !self.subscriptions.is_empty() {
+                tokio::time::sleep(LOOK_FOR_PEER).await;
+            }
+        };
+        let gone = async {
+            while !is_gone(read.as_ref()) {
+                tokio::time::sleep(LOOK_FOR_PEER).await;
+            }
+        };
+        tokio::select! {
+            () = answered => {}
+            () = gone => {}
+        }
+    }
+
+    async fn take(&mut self, line: &[u8]) {
+        match wire::read(line) {
+            Line::Notification => {}
+            Line::Bad(id, error) => self.refuse(id, error),
+            Line::Call(id, call) => {
+                let large =
+                    matches!(*call, Call::RunShow(_) | Call::RunList(_) | Call::RunOutput(_) | Call::LaneList(_));
+                // Neither semaphore is ever closed.
+                let Ok(request) = Arc::clone(&self.places).acquire_owned().await else { return };
+                let large = match large {
+                    true => Arc::clone(&self.large).acquire_owned().await.ok(),
+                    false => None,
+                };
+                self.call(id, *call, Place { request, large });
+            }
+        }
+    }
+
+    fn refuse(&self, id: Option<RequestId>, error: RpcError) {
+        self.outgoing.reply(&Response::<()>::new(id, Err(error)), None);
+    }
+
+    fn call(&mut self, id: RequestId, call: Call, place: Place) {
+        let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
+        match call {
+            Call::DaemonHello(params) => responder.send(wire::hello(&params)),
+            Call::EventUnsubscribe(params) => match self.subscriptions.remove(&params.subscription) {
+                Some(task) => {
+                    task.abort();
+                    responder.send(Ok(harness_protocol::rpc::Empty {}));
+                }
+                None => responder.send::<()>(Err(RpcError::new(ErrorKind::NotFound, "no such subscription"))),
+            },
+            Call::EventSubscribe(params) => self.subscribe(params, responder),
+            Call::RunOutput(params) => self.output(params, responder),
+            other => self.ask(other, responder),
+        }
+    }
+
+    /// Asks the driver what only it can tell or do.
+    fn ask(&self, call: Call, responder: Responder) {
+        let wanted = match wire::command(call) {
+            Ok(command) => {
+                if let Command::Submit { spec, .. } = &command
+                    && let Err(why) = (self.door.check_spec)(spec)
+                {
+                    responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, why)));
+                    return;
+                }
+                Wanted::Command(command, responder)
+            }
+            Err(call) => match call {
+                Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
+                Call::RunList(params) => Wanted::Read(Read::List(params), responder),
+                Call::RunShow(params) => Wanted::Read(Read::Show(params), responder),
+                Call::InteractionList(_) => Wanted::Read(Read::Interactions, responder),
+                Call::LaneList(_) => Wanted::Read(Read::Lanes, responder),
+                Call::RunWait(params) => Wanted::Wait(params, responder),
+                Call::DaemonDrain(params) => Wanted::Drain(params, responder),
+                Call::DaemonReload(_) => Wanted::Reload(responder),
+                Call::DaemonStop(_) => Wanted::Stop(responder),
+                // Everything else was taken before.
+                _ => {
+                    return responder
+                        .send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
+                }
+            },
+        };
+        if let Err(refused) = self.put(wanted) {
+            match refused {
+                Wanted::Command(_, responder)
+                | Wanted::Read(_, responder)
+                | Wanted::Wait(_, responder)
+                | Wanted::Drain(_, responder)
+                | Wanted::Reload(responder)
+                | Wanted::Stop(responder) => responder.send::<()>(Err(busy())),
+                Wanted::Subscribe(..) | Wanted::Output(..) | Wanted::Left => {}
+            }
+        }
+    }
+
+    fn put(&self, wanted: Wanted) -> Result<(), Wanted> {
+        let request = Request { connection: self.id, caller: self.caller, wanted };
+        self.door.inbox.request(request).map_err(|request| request.wanted)
+    }
+
+    fn subscribe(&mut self, params: SubscribeParams, responder: Responder) {
+        self.subscriptions.retain(|_, task| !task.is_finished());
+        if self.subscriptions.len() >= self.door.bounds.subscriptions_per_connection as usize {
+            let most = self.door.bounds.subscriptions_per_connection;
+            let message =
+                format!("a connection has at most {most} subscriptions (limits.subscriptions_per_connection)");
+            return responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
+        }
+        if let Some(unknown) = params.kinds.iter().find(|kind| !event::EVENT_KINDS.contains(&kind.as_str())) {
+            let short: String = unknown.chars().take(80).collect();
+            let message = format!("no kind of event is called {short:?}; there are: {}", event::EVENT_KINDS.join(", "));
+            return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+        }
+        let (tell, told) = oneshot::channel();
+        if self.put(Wanted::Subscribe(params, tell)).is_err() {
+            return responder.send::<()>(Err(busy()));
+        }
+        let subscription = SubscriptionId(self.next_subscription);
+        self.next_subscription += 1;
+        let (feed, outgoing) = (self.door.feed.clone(), Arc::clone(&self.outgoing));
+        let task = self.tasks.spawn(async move {
+            match told.await {
+                Ok(Ok(follow)) => {
+                    // Deltas from before the answer are not missed.
+                    let deltas = follow.deltas.then(|| feed.listen());
+                    responder.send(Ok(Subscribed { subscription, last_seq: follow.last }));
+                    subscription::run(subscription, follow, deltas, &feed, &outgoing).await;
+                }
+                Ok(Err(error)) => responder.send::<()>(Err(error)),
+                Err(_) => drop(responder),
+            }
+        });
+        self.subscriptions.insert(subscription, task);
+    }
+
+    fn output(&mut self, params: OutputParams, responder: Responder) {
+        let (tell, told) = oneshot::channel();
+        let (stream, offset) = (params.stream, params.offset);
+        let limit = params.limit.unwrap_or(OUTPUT_BYTES).min(MOST_OUTPUT_BYTES);
+        if self.put(Wanted::Output(params, tell)).is_err() {
+            return responder.send::<()>(Err(busy()));
+        }
+        let door = Arc::clone(&self.door);
+        self.tasks.spawn(async move {
+            let Ok(place) = told.await else { return drop(responder) };
+            let OutputPlace { run, call, live } = match place {
+                Ok(place) => place,
+                Err(error) => return responder.send::<()>(Err(error)),
+            };
+            let read = tokio::task::spawn_blocking(move || (door.read_output)(run, call, stream, offset, limit)).await;
+            responder.send(match read {
+                Ok(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
+                Ok(Err(error)) => {
+                    Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
+                }
+                Err(_) => Err(RpcError::new(ErrorKind::Internal, "the output could not be read")),
+            });
+        });
+    }
+
+    /// Lets go of everything, and tells the driver that nobody waits here any more.
+    async fn close(mut self) {
+        self.outgoing.close();
+        self.tasks.abort_all();
+        while let Err(Wanted::Left) = self.put(Wanted::Left) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn busy() -> RpcError {
+    let error = RpcError::new(ErrorKind::Busy, "more requests wait than are taken (limits.inbox); try again");
+    error.retry_after(harness_protocol::time::Span::from_secs(1))
+}
+
+/// Whether the peer has closed both directions: nobody reads any more.
+fn is_gone(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(_) => fds[0].revents().is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)),
+        Err(_) => false,
+    }
+}

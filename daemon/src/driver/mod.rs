@@ -1,0 +1,445 @@
+//! The driver: take what came, step, commit, act. The one task that owns the world.
+//!
+//! ```text
+//!        ┌──────────────────────────────────────────────────────────┐
+//!        ▼                                                          │
+//!   wait for the inbox ─▶ step ─▶ commit ─▶ show ─▶ act ─▶ answer reads
+//!   or for a deadline               │ fails
+//!                                   ▼
+//!                                 held: reads are answered, new work is refused, the same commit is tried again
+//! ```
+//!
+//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, and executes nothing.
+
+mod clock;
+mod reads;
+mod waiters;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::event::Event;
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{Empty, ErrorKind, ReloadReply, RpcError};
+use harness_protocol::time::{Span, Timestamp};
+use tracing::{error, info, warn};
+
+use crate::control::request::{ConnectionId, Request, Responder, Wanted};
+use crate::feed::Feed;
+use crate::inbox::{Inbox, Report};
+use crate::jobs::Executor;
+use crate::journal::{CommitClass, CommitError, Journal};
+use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
+use crate::world::{Engine, Step};
+
+pub use clock::Clock;
+use waiters::{Waiters, is_reached};
+
+/// Requests taken into one step.
+const BATCH: usize = 1_024;
+/// First wait before a failed commit is tried again; it doubles from there.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Longest wait.
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// What the daemon tells of itself beside the world.
+pub struct Service {
+    /// When it began to serve.
+    pub started_at: Timestamp,
+    /// Its socket.
+    pub socket: String,
+    /// Its state directory.
+    pub state_dir: String,
+    /// Whether systemd owns the socket.
+    pub socket_activated: bool,
+    /// Connections now.
+    pub connections: Box<dyn Fn() -> u32 + Send + Sync>,
+    /// Its user.
+    pub uid: u32,
+    /// Why the journal cannot commit, while it cannot.
+    pub held: Option<String>,
+}
+
+/// What the configuration came to when it was read again: the file, and the widths of the lanes.
+pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>);
+
+/// What the system wants of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Read the configuration again.
+    Reload,
+    /// Stop.
+    Stop,
+}
+
+/// What the driver works with.
+pub struct Parts<J> {
+    /// The world.
+    pub engine: Engine,
+    /// Its journal.
+    pub journal: J,
+    /// Who executes jobs.
+    pub executor: Executor,
+    /// Where events are shown.
+    pub feed: Feed,
+    /// What comes in.
+    pub inbox: Inbox<Request>,
+    /// The clocks.
+    pub clock: Clock,
+    /// What the daemon tells of itself.
+    pub service: Service,
+    /// Reads the configuration again.
+    pub reload: Box<dyn FnMut() -> Result<Reloaded, String> + Send>,
+    /// A run was forgotten: what is on disk of it can go.
+    pub forget: Box<dyn Fn(RunId) + Send + Sync>,
+}
+
+/// The driver.
+pub struct Driver<J> {
+    parts: Parts<J>,
+    waiters: Waiters,
+    /// Requests that were taken and not yet dealt with, in order.
+    backlog: VecDeque<Request>,
+    replies: BTreeMap<ReplyId, (ConnectionId, Pending)>,
+    next_reply: u64,
+    stopping: bool,
+    stop_answers: Vec<Responder>,
+}
+
+/// What is done with the answer to a command.
+enum Pending {
+    Answer(Responder),
+    AfterDrain(Option<Span>, Responder),
+    AfterReload(Option<String>, Vec<String>, Responder),
+    Nobody,
+}
+
+impl<J: Journal> Driver<J> {
+    /// A driver, not yet driving.
+    pub fn new(parts: Parts<J>) -> Self {
+        Self {
+            parts,
+            waiters: Waiters::default(),
+            backlog: VecDeque::new(),
+            replies: BTreeMap::new(),
+            next_reply: 0,
+            stopping: false,
+            stop_answers: Vec::new(),
+        }
+    }
+
+    /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
+    pub async fn run(mut self, mut orders: tokio::sync::mpsc::Receiver<Order>) {
+        let step = self.parts.engine.recover(self.parts.clock.now());
+        self.commit_and_act(step).await;
+        while !self.stopping {
+            self.wait(&mut orders).await;
+            self.turn().await;
+        }
+        // What jobs report from here on is not taken: after the next start their calls count as interrupted.
+        self.parts.executor.shut_down().await;
+        for responder in self.stop_answers.drain(..) {
+            responder.send(Ok(Empty {}));
+        }
+    }
+
+    /// Waits until there is something to do.
+    async fn wait(&mut self, orders: &mut tokio::sync::mpsc::Receiver<Order>) {
+        if !self.backlog.is_empty() {
+            // Let the others have a turn; there is work, so this is not a wait.
+            tokio::task::yield_now().await;
+            return;
+        }
+        let due = self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).min();
+        let clock = self.parts.clock;
+        let deadline = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(clock.at(due)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.parts.inbox.came() => {}
+            () = deadline => {}
+            order = orders.recv() => match order {
+                Some(Order::Reload) => self.reload_by_order().await,
+                Some(Order::Stop) | None => self.stopping = true,
+            },
+        }
+    }
+
+    async fn reload_by_order(&mut self) {
+        match (self.parts.reload)() {
+            Ok((_, lanes)) => {
+                info!("the configuration was read again");
+                let owner = Caller { uid: self.parts.service.uid, run: None };
+                let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);
+                let step = self.parts.engine.step(self.parts.clock.now(), vec![input]);
+                self.commit_and_act(step).await;
+            }
+            Err(why) => error!(%why, "the configuration stays as it was"),
+        }
+    }
+
+    fn input(&mut self, connection: ConnectionId, caller: Caller, command: Command, pending: Pending) -> Input {
+        self.next_reply += 1;
+        let reply = ReplyId(self.next_reply);
+        self.replies.insert(reply, (connection, pending));
+        Input::Command { reply, caller, command }
+    }
+
+    /// One turn: everything that came goes into one step, then what was to be read is read.
+    async fn turn(&mut self) {
+        let (reports, requests) = self.parts.inbox.take(BATCH);
+        self.backlog.extend(requests);
+        let mut inputs: Vec<Input> = reports
+            .into_iter()
+            .map(|report| match report {
+                Report::Outcome(job, outcome) => Input::Outcome { job, outcome },
+                Report::Ask(job, ask) => Input::Ask { job, ask },
+            })
+            .collect();
+        let reads = self.sort_requests(&mut inputs);
+        let now = self.parts.clock.now();
+        let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
+        if !inputs.is_empty() || due {
+            let step = self.parts.engine.step(now, inputs);
+            self.commit_and_act(step).await;
+        }
+        for request in reads {
+            self.read(request);
+        }
+        self.waiters.look(&self.parts.engine, self.parts.clock.now());
+    }
+
+    /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
+    /// so that what one connection asks takes effect in order.
+    fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
+        let mut reads = Vec::new();
+        let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
+        for _ in 0..BATCH {
+            let Some(next) = self.backlog.front() else { break };
+            let changes = matches!(next.wanted, Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_));
+            if changes && has_read.contains(&next.connection) {
+                break;
+            }
+            let Some(Request { connection, caller, wanted }) = self.backlog.pop_front() else { break };
+            match wanted {
+                Wanted::Command(command, responder) => {
+                    inputs.push(self.input(connection, caller, command, Pending::Answer(responder)));
+                }
+                Wanted::Drain(params, responder) => {
+                    let due = params.timeout_seconds.map(|span| self.parts.clock.now().mono + span);
+                    let pending = Pending::AfterDrain(due, responder);
+                    inputs.push(self.input(connection, caller, Command::Drain(true), pending));
+                }
+                Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
+                wanted => {
+                    has_read.insert(connection);
+                    reads.push(Request { connection, caller, wanted });
+                }
+            }
+        }
+        reads
+    }
+
+    fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
+        match (self.parts.reload)() {
+            Ok((file, lanes)) => {
+                let changes = lanes.iter().map(|(lane, width)| format!("lane {lane}: width {width}")).collect();
+                let pending = Pending::AfterReload(file, changes, responder);
+                inputs.push(self.input(connection, caller, Command::Reconfigure(lanes), pending));
+            }
+            Err(why) => {
+                let message = format!("the configuration stays as it was: {why}");
+                responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            }
+        }
+    }
+
+    /// Commits what a step came to, as often as it takes; then shows it and acts.
+    async fn commit_and_act(&mut self, step: Step) {
+        if !step.events.is_empty() {
+            let class = class_of(&step.effects);
+            if !self.commit(&step.events, class).await {
+                // Told to stop while it could not commit: nobody was told anything of this step.
+                return;
+            }
+        }
+        self.parts.feed.publish(&step.events);
+        for effect in step.effects {
+            self.perform(effect);
+        }
+        let now = self.parts.clock.now();
+        self.waiters.told(touched(&step.events), &self.parts.engine, now);
+        for event in &step.events {
+            if let (harness_protocol::event::EventBody::RunForgotten, Some(run)) = (&event.body, event.run) {
+                (self.parts.forget)(run);
+            }
+        }
+    }
+
+    /// Says whether the events are in the journal; they are not when the daemon is told to stop before.
+    async fn commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> bool {
+        let mut wait = FIRST_RETRY;
+        loop {
+            match self.try_commit(events, class).await {
+                Ok(()) => {
+                    if self.parts.service.held.take().is_some() {
+                        info!("the journal commits again");
+                        // Reports were left where they are.
+                        self.parts.inbox.wake();
+                    }
+                    return true;
+                }
+                Err(error) => {
+                    if self.parts.service.held.replace(error.reason.clone()).is_none() {
+                        error!(%error, "held: new work is refused until the journal commits again");
+                    }
+                }
+            }
+            let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
+            wait = (wait * 2).min(LONGEST_RETRY);
+            if !self.hold_until(retry).await {
+                return false;
+            }
+        }
+    }
+
+    /// A commit, during which nothing else is done. Reads wait as long as it takes.
+    async fn try_commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> Result<(), CommitError> {
+        self.parts.journal.commit(events, class).await
+    }
+
+    /// While held: answers reads, refuses new work, keeps the rest. Says whether to go on.
+    async fn hold_until(&mut self, retry: tokio::time::Instant) -> bool {
+        let sleep = tokio::time::sleep_until(retry);
+        tokio::pin!(sleep);
+        loop {
+            tokio::select! {
+                () = &mut sleep => return true,
+                () = self.parts.inbox.came() => {}
+            }
+            let requests = self.parts.inbox.take_requests(BATCH);
+            let mut waiting: BTreeSet<ConnectionId> = self.backlog.iter().map(|request| request.connection).collect();
+            for request in requests {
+                let Request { connection, caller, wanted } = request;
+                match wanted {
+                    Wanted::Stop(responder) => {
+                        self.stop(responder);
+                        return false;
+                    }
+                    Wanted::Command(
+                        Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. },
+                        responder,
+                    ) => {
+                        responder.send::<()>(Err(self.held_error()));
+                    }
+                    // A read behind a command of the same connection comes after it.
+                    wanted @ (Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_)) => {
+                        waiting.insert(connection);
+                        self.backlog.push_back(Request { connection, caller, wanted });
+                    }
+                    wanted if waiting.contains(&connection) => {
+                        self.backlog.push_back(Request { connection, caller, wanted });
+                    }
+                    wanted => self.read(Request { connection, caller, wanted }),
+                }
+            }
+            if self.stopping {
+                return false;
+            }
+        }
+    }
+
+    fn held_error(&self) -> RpcError {
+        let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
+        let message = format!("held: {reason}; make room in {} and try again", self.parts.service.state_dir);
+        RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(job) => self.parts.executor.start(job),
+            Effect::Cancel { job, force } => self.parts.executor.cancel(job, force),
+            Effect::GoOn(job) => self.parts.executor.go_on(job),
+            Effect::Release(run) => self.parts.executor.release(run),
+            Effect::Reply { to, reply, .. } => self.reply(to, reply),
+        }
+    }
+
+    fn reply(&mut self, to: ReplyId, reply: Result<Reply, RpcError>) {
+        let Some((connection, pending)) = self.replies.remove(&to) else { return };
+        match (pending, reply) {
+            (Pending::Nobody, _) => {}
+            (Pending::AfterDrain(due, responder), Ok(_)) => self.waiters.wait_for_drain(due, connection, responder),
+            (Pending::AfterReload(config, changes, responder), Ok(_)) => {
+                responder.send(Ok(ReloadReply { config, changes }));
+            }
+            (
+                Pending::Answer(responder) | Pending::AfterDrain(_, responder) | Pending::AfterReload(_, _, responder),
+                Err(error),
+            ) => responder.send::<()>(Err(error)),
+            (Pending::Answer(responder), Ok(reply)) => match reply {
+                Reply::Submitted(submitted) => responder.send(Ok(submitted)),
+                Reply::Changed(changed) => responder.send(Ok(changed)),
+                Reply::Answered(answered) => responder.send(Ok(answered)),
+                Reply::Lane(changed) => responder.send(Ok(changed)),
+                Reply::Done => responder.send(Ok(Empty {})),
+            },
+        }
+    }
+
+    fn read(&mut self, request: Request) {
+        let Request { connection, caller, wanted } = request;
+        let now = self.parts.clock.now();
+        let engine = &self.parts.engine;
+        match wanted {
+            Wanted::Read(read, responder) => reads::answer(engine, &self.parts.service, read, caller, responder, now),
+            Wanted::Wait(params, responder) => {
+                let run = match reads::find(engine, &params.run, caller) {
+                    Ok(run) => run,
+                    Err(error) => return responder.send::<()>(Err(error)),
+                };
+                let due = params.timeout_seconds.map(|span| now.mono + span);
+                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
+                self.waiters.wait_for(run, params.states, due, connection, responder);
+                if there || due.is_some_and(|due| due <= now.mono) {
+                    self.waiters.told([run], engine, now);
+                }
+            }
+            Wanted::Subscribe(params, tell) => {
+                // Who asked may be gone; then nobody follows.
+                let _ = tell.send(reads::follow(engine, self.parts.feed.last(), params, caller));
+            }
+            Wanted::Output(params, tell) => {
+                let _ = tell.send(reads::output(engine, &params, caller));
+            }
+            Wanted::Stop(responder) if caller.run.is_some() => {
+                responder
+                    .send::<()>(Err(RpcError::new(ErrorKind::Forbidden, "a tool of a run may not stop the daemon")));
+            }
+            Wanted::Stop(responder) => self.stop(responder),
+            Wanted::Left => self.waiters.left(connection),
+            // Sorted out before.
+            Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_) => warn!("a change was taken for a read"),
+        }
+    }
+
+    fn stop(&mut self, responder: Responder) {
+        self.stopping = true;
+        self.stop_answers.push(responder);
+    }
+}
+
+/// Synced where an answer promises to survive power loss.
+fn class_of(effects: &[Effect]) -> CommitClass {
+    let promises = effects.iter().any(|effect| matches!(effect, Effect::Reply { reply: Ok(_), synced: true, .. }));
+    if promises { CommitClass::Synced } else { CommitClass::Written }
+}
+
+/// The runs that these events are about.
+fn touched(events: &[Arc<Event>]) -> BTreeSet<RunId> {
+    events.iter().filter_map(|event| event.run).collect()
+}

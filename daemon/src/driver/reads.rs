@@ -1,0 +1,133 @@
+//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only.
+
+use std::collections::BTreeSet;
+
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::lane::Limiter;
+use harness_protocol::rpc::{
+    DaemonStatusReply, ErrorKind, Health, ListParams, OutputParams, RpcError, SubscribeParams,
+};
+
+use super::Service;
+use crate::control::request::{Follow, OutputPlace, Read, Responder};
+use crate::world::Engine;
+use crate::world::boundary::{Caller, Now};
+
+/// Runs of a tree that a subscription can follow from the start.
+const MOST_FOLLOWED: u32 = 1_000;
+
+pub(super) fn forgotten(run: RunId) -> RpcError {
+    RpcError::new(ErrorKind::NotFound, format!("run {run} is no longer in memory"))
+}
+
+fn forbidden() -> RpcError {
+    let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
+    RpcError::new(ErrorKind::Forbidden, message)
+}
+
+/// Finds a run that the caller may look at.
+pub(super) fn find(engine: &Engine, name: &str, caller: Caller) -> Result<RunId, RpcError> {
+    let found = engine.find(name, caller.uid)?;
+    match caller.run {
+        Some(own) if engine.root_of(found) != engine.root_of(own) => Err(forbidden()),
+        _ => Ok(found),
+    }
+}
+
+/// Answers a read.
+pub(super) fn answer(engine: &Engine, service: &Service, read: Read, caller: Caller, responder: Responder, now: Now) {
+    match read {
+        Read::Show(params) => {
+            let shown = find(engine, &params.run, caller).and_then(|_| engine.show(&params, caller.uid, now));
+            responder.send(shown);
+        }
+        Read::List(params) => responder.send(list(engine, params, caller, now)),
+        Read::Status | Read::Interactions | Read::Lanes if caller.run.is_some() => {
+            responder.send::<()>(Err(forbidden()))
+        }
+        Read::Interactions => responder.send(Ok(engine.interactions())),
+        Read::Lanes => {
+            let mut lanes = engine.lanes(now);
+            if service.held.is_some() {
+                lanes.lanes.iter_mut().for_each(|lane| lane.limiter = Limiter::Storage);
+            }
+            responder.send(Ok(lanes));
+        }
+        Read::Status => responder.send(Ok(status(engine, service))),
+    }
+}
+
+fn list(
+    engine: &Engine,
+    mut params: ListParams,
+    caller: Caller,
+    now: Now,
+) -> Result<harness_protocol::rpc::RunPage, RpcError> {
+    if let Some(own) = caller.run {
+        if let Some(root) = &params.root {
+            find(engine, root, caller)?;
+        } else {
+            params.root = engine.root_of(own).map(|root| root.to_string());
+        }
+    }
+    engine.list(&params, caller.uid, now)
+}
+
+fn status(engine: &Engine, service: &Service) -> DaemonStatusReply {
+    let health = match &service.held {
+        Some(_) => Health::Held,
+        None if engine.is_draining() => Health::Draining,
+        None => Health::Serving,
+    };
+    DaemonStatusReply {
+        schema: "harness.status/1".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: format!("{}.{}", harness_protocol::PROTOCOL_MAJOR, harness_protocol::PROTOCOL_MINOR),
+        pid: std::process::id(),
+        started_at: service.started_at,
+        health,
+        held: service.held.clone(),
+        socket: service.socket.clone(),
+        state_dir: service.state_dir.clone(),
+        socket_activated: service.socket_activated,
+        runs: engine.counts(),
+        pending: engine.open_interactions(),
+        executing: engine.executing(),
+        last_seq: engine.last_seq(),
+        connections: (service.connections)(),
+        rss_bytes: crate::observe::usage::resident_bytes(),
+        open_files: crate::observe::usage::open_files(),
+    }
+}
+
+/// What a subscription means.
+pub(super) fn follow(engine: &Engine, last: Seq, params: SubscribeParams, caller: Caller) -> Result<Follow, RpcError> {
+    let after = params.after.unwrap_or(last);
+    if after > last {
+        let message = format!("event {after} has not happened; the last one is {last}");
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+    }
+    let (top, tree) = match (&params.run, caller.run) {
+        (Some(name), _) => (Some(find(engine, name, caller)?), params.tree),
+        (None, Some(own)) => (engine.root_of(own), true),
+        (None, None) => (None, false),
+    };
+    let runs = top.map(|top| {
+        let mut runs = BTreeSet::from([top]);
+        if tree {
+            runs.extend(engine.tree_below(top, MOST_FOLLOWED));
+        }
+        runs
+    });
+    let kinds = params.kinds.into_iter().collect();
+    Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas })
+}
+
+/// Where the output is that is asked for.
+pub(super) fn output(engine: &Engine, params: &OutputParams, caller: Caller) -> Result<OutputPlace, RpcError> {
+    let run = find(engine, &params.run, caller)?;
+    match engine.is_live_call(run, params.call) {
+        Some(live) => Ok(OutputPlace { run, call: params.call, live }),
+        None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {}", params.call))),
+    }
+}

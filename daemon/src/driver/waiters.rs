@@ -1,0 +1,120 @@
+//! Who waits to be told: that a run has reached a state, that nothing executes any more. Each has an own time limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{DrainReply, WaitReply};
+use harness_protocol::run::RunState;
+use harness_protocol::time::Span;
+
+use crate::control::request::{ConnectionId, Responder};
+use crate::world::Engine;
+use crate::world::boundary::Now;
+
+/// Somebody who waits for a run.
+#[derive(Debug)]
+struct Waiter {
+    connection: ConnectionId,
+    states: Vec<RunState>,
+    due: Option<Span>,
+    responder: Responder,
+}
+
+/// Those who wait.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    by_run: BTreeMap<RunId, Vec<Waiter>>,
+    by_time: BTreeSet<(Span, RunId)>,
+    drains: Vec<(ConnectionId, Option<Span>, Responder)>,
+}
+
+impl Waiters {
+    pub(super) fn wait_for(
+        &mut self,
+        run: RunId,
+        states: Vec<RunState>,
+        due: Option<Span>,
+        connection: ConnectionId,
+        responder: Responder,
+    ) {
+        if let Some(due) = due {
+            self.by_time.insert((due, run));
+        }
+        self.by_run.entry(run).or_default().push(Waiter { connection, states, due, responder });
+    }
+
+    pub(super) fn wait_for_drain(&mut self, due: Option<Span>, connection: ConnectionId, responder: Responder) {
+        self.drains.push((connection, due, responder));
+    }
+
+    /// When the next one's time is up.
+    pub(super) fn first_due(&self) -> Option<Span> {
+        let drain = self.drains.iter().filter_map(|(_, due, _)| *due).min();
+        self.by_time.first().map(|(due, _)| *due).into_iter().chain(drain).min()
+    }
+
+    /// Tells those who wait for these runs, if they have what they wait for.
+    pub(super) fn told(&mut self, runs: impl IntoIterator<Item = RunId>, engine: &Engine, now: Now) {
+        if !self.by_run.is_empty() {
+            for run in runs {
+                self.settle(run, engine, now);
+            }
+        }
+    }
+
+    /// Tells those whose time is up, and those who wait for a drain.
+    pub(super) fn look(&mut self, engine: &Engine, now: Now) {
+        while let Some(&(due, run)) = self.by_time.first()
+            && due <= now.mono
+        {
+            self.by_time.pop_first();
+            self.settle(run, engine, now);
+        }
+        let executing = engine.executing();
+        let drains = std::mem::take(&mut self.drains);
+        for (connection, due, responder) in drains {
+            if executing == 0 || due.is_some_and(|due| due <= now.mono) || !engine.is_draining() {
+                responder.send(Ok(DrainReply { executing }));
+            } else {
+                self.drains.push((connection, due, responder));
+            }
+        }
+    }
+
+    fn settle(&mut self, run: RunId, engine: &Engine, now: Now) {
+        let Some(waiters) = self.by_run.remove(&run) else { return };
+        let state = engine.state_of(run);
+        let mut rest = Vec::new();
+        for waiter in waiters {
+            let reached = state.is_some_and(|state| is_reached(&waiter.states, state));
+            let over = state.is_none_or(RunState::is_terminal);
+            if !reached && !over && waiter.due.is_none_or(|due| due > now.mono) {
+                rest.push(waiter);
+                continue;
+            }
+            match engine.view(run, now) {
+                Some(view) => waiter.responder.send(Ok(WaitReply { run: view, reached })),
+                None => waiter.responder.send::<WaitReply>(Err(super::reads::forgotten(run))),
+            }
+        }
+        if !rest.is_empty() {
+            self.by_run.insert(run, rest);
+        }
+    }
+
+    /// Nobody waits behind this connection any more.
+    pub(super) fn left(&mut self, connection: ConnectionId) {
+        self.by_run.retain(|_, waiters| {
+            waiters.retain(|waiter| waiter.connection != connection);
+            !waiters.is_empty()
+        });
+        self.drains.retain(|(other, _, _)| *other != connection);
+        let by_run = &self.by_run;
+        self.by_time.retain(|(due, run)| by_run.get(run).is_some_and(|w| w.iter().any(|w| w.due == Some(*due))));
+    }
+}
+
+/// Whether `state` is one of those that are waited for; any terminal one where none is named.
+pub(super) fn is_reached(states: &[RunState], state: RunState) -> bool {
+    if states.is_empty() { state.is_terminal() } else { states.contains(&state) }
+}

@@ -1,0 +1,124 @@
+//! Live output on its way to whoever follows: bytes become text, and a character that is cut in two waits for its rest.
+
+use std::sync::Arc;
+
+use harness_protocol::envelope::incomplete_suffix;
+use harness_protocol::event::{Delta, DeltaStream};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::rpc::OutputStream;
+use tokio::sync::broadcast;
+
+/// Where deltas go. Nobody waits for whoever reads too slowly: it misses some.
+pub type DeltaSender = broadcast::Sender<Arc<Delta>>;
+
+/// The live output of one job.
+#[derive(Debug)]
+pub struct Deltas {
+    run: RunId,
+    call: Option<CallId>,
+    sender: DeltaSender,
+    stdout: Carry,
+    stderr: Carry,
+}
+
+/// The beginning of a character, and where it stands in its stream.
+#[derive(Debug, Default)]
+struct Carry {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Deltas {
+    pub(super) fn new(run: RunId, call: Option<CallId>, sender: DeltaSender) -> Self {
+        Self { run, call, sender, stdout: Carry::default(), stderr: Carry::default() }
+    }
+
+    /// A piece of a call's output. Costs nothing while nobody follows.
+    pub fn piece(&mut self, stream: OutputStream, offset: u64, bytes: &[u8]) {
+        let (carry, of) = match stream {
+            OutputStream::Stdout => (&mut self.stdout, DeltaStream::Stdout),
+            OutputStream::Stderr => (&mut self.stderr, DeltaStream::Stderr),
+        };
+        if self.sender.receiver_count() == 0 {
+            carry.bytes.clear();
+            return;
+        }
+        if carry.bytes.is_empty() {
+            carry.offset = offset;
+        }
+        carry.bytes.extend_from_slice(bytes);
+        let whole = carry.bytes.len() - incomplete_suffix(&carry.bytes);
+        if whole > 0 {
+            let text = String::from_utf8_lossy(&carry.bytes[..whole]).into_owned();
+            let offset = carry.offset;
+            carry.bytes.drain(..whole);
+            carry.offset += whole as u64;
+            self.send(of, offset, text);
+        }
+    }
+
+    /// What the model says, whole.
+    pub(super) fn text(&self, text: &str) {
+        if !text.is_empty() && self.sender.receiver_count() > 0 {
+            self.send(DeltaStream::Text, 0, text.to_owned());
+        }
+    }
+
+    /// The streams have ended: no rest of a character will come.
+    pub fn finish(mut self) {
+        for (carry, of) in [
+            (std::mem::take(&mut self.stdout), DeltaStream::Stdout),
+            (std::mem::take(&mut self.stderr), DeltaStream::Stderr),
+        ] {
+            if !carry.bytes.is_empty() {
+                self.send(of, carry.offset, String::from_utf8_lossy(&carry.bytes).into_owned());
+            }
+        }
+    }
+
+    fn send(&self, stream: DeltaStream, offset: u64, text: String) {
+        // An error only means that nobody follows any more.
+        let _ = self.sender.send(Arc::new(Delta { run: self.run, call: self.call, stream, offset, text }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sent(pieces: &[&[u8]]) -> Vec<(u64, String)> {
+        let (sender, mut receiver) = broadcast::channel(64);
+        let mut deltas = Deltas::new(RunId::from_u64(1), None, sender);
+        let mut offset = 0;
+        for piece in pieces {
+            deltas.piece(OutputStream::Stdout, offset, piece);
+            offset += piece.len() as u64;
+        }
+        deltas.finish();
+        std::iter::from_fn(|| receiver.try_recv().ok()).map(|delta| (delta.offset, delta.text.clone())).collect()
+    }
+
+    #[test]
+    fn a_character_that_is_cut_appears_whole_in_the_later_piece() {
+        assert_eq!(sent(&[b"a\xe2", b"\x98", b"\x83b"]), [(0, "a".to_owned()), (1, "\u{2603}b".to_owned())]);
+        assert_eq!(sent(&[b"a\xe2"]), [(0, "a".to_owned()), (1, "\u{FFFD}".to_owned())]);
+        assert_eq!(sent(&[b"\xff\xff"]), [(0, "\u{FFFD}\u{FFFD}".to_owned())]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_pieces_are_the_text_and_their_offsets_follow(text in "\\PC{0,40}", cut in 1usize..5) {
+            let pieces: Vec<&[u8]> = text.as_bytes().chunks(cut).collect();
+            let mut end = 0;
+            let mut whole = String::new();
+            for (offset, piece) in sent(&pieces) {
+                prop_assert_eq!(offset, end);
+                end += piece.len() as u64;
+                whole.push_str(&piece);
+            }
+            prop_assert_eq!(whole, text);
+        }
+    }
+}

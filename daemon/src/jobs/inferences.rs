@@ -1,0 +1,88 @@
+//! Inferences: the answer of a dialect, delivered as slowly and as badly as it is meant to be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::script::Fault;
+use harness_protocol::time::Span;
+use tokio::time::sleep;
+
+use super::deltas::Deltas;
+use crate::config::Dialect;
+use crate::process::Cancel;
+use crate::prompt::{Completion, ErrorClass, InferenceError};
+use crate::providers::scripted;
+use crate::world::boundary::InferenceTask;
+
+/// Dialects by the configured name of their provider.
+pub type Providers = BTreeMap<Arc<str>, Dialect>;
+
+/// What a provider that refuses for its rate limit asks for.
+const RATE_LIMIT: Span = Span::from_secs(1);
+/// How long a provider that stalls is listened to.
+const STALL: Duration = Duration::from_secs(60);
+
+/// Asks the model. A cancel drops whatever is under way.
+pub(super) async fn execute(
+    providers: &Providers,
+    task: &InferenceTask,
+    attempt: u32,
+    cancel: &mut Cancel,
+    deltas: &Deltas,
+) -> Result<Completion, InferenceError> {
+    tokio::select! {
+        biased;
+        _ = cancel.wanted() => Err(error(ErrorClass::Never, "cancelled")),
+        answer = ask(providers, task, attempt, deltas) => answer,
+    }
+}
+
+async fn ask(
+    providers: &Providers,
+    task: &InferenceTask,
+    attempt: u32,
+    deltas: &Deltas,
+) -> Result<Completion, InferenceError> {
+    match providers.get(&task.provider) {
+        Some(Dialect::Scripted) => play(task, attempt, deltas).await,
+        None => Err(error(ErrorClass::Never, format!("no provider is configured as {:?}", task.provider))),
+    }
+}
+
+async fn play(task: &InferenceTask, attempt: u32, deltas: &Deltas) -> Result<Completion, InferenceError> {
+    let Some(script) = &task.script else {
+        let text =
+            format!("provider {:?} plays scripts, and the run has none: submit it with --script FILE", task.provider);
+        return Err(error(ErrorClass::Never, text));
+    };
+    let answer = scripted::answer(script, &task.prompt)?;
+    if let Some(fault) = answer.fault.filter(|_| attempt == 1) {
+        return Err(suffer(fault, &answer.completion.text, deltas).await);
+    }
+    if answer.delay > Span::ZERO {
+        sleep(answer.delay.to_std()).await;
+    }
+    deltas.text(&answer.completion.text);
+    Ok(answer.completion)
+}
+
+async fn suffer(fault: Fault, text: &str, deltas: &Deltas) -> InferenceError {
+    match fault {
+        Fault::RateLimit => error(ErrorClass::RetryAfter(RATE_LIMIT), "the script's provider refused: rate limit"),
+        Fault::Overloaded => error(ErrorClass::Retry, "the script's provider refused: overloaded"),
+        Fault::Cut => {
+            let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+            deltas.text(&text[..half]);
+            error(ErrorClass::Retry, "the script's provider broke off in the middle of its answer")
+        }
+        Fault::Stall => {
+            sleep(STALL).await;
+            error(ErrorClass::Retry, "the script's provider said nothing for 60 s")
+        }
+    }
+}
+
+fn error(class: ErrorClass, message: impl Into<String>) -> InferenceError {
+    InferenceError { class, message: message.into() }
+}

@@ -1,0 +1,197 @@
+//! Jobs: from [`Job`] to exactly one [`Report::Outcome`], whatever happens in between.
+//!
+//! ```text
+//! start ──▶ slot made ──▶ task: a call or an inference ──▶ slot settled ──▶ outcome in the inbox
+//!                              │                                ▲
+//!                              ├── panics: caught, Panicked ────┤
+//!                              └── dropped, aborted: Lost ──────┘
+//! ```
+//!
+//! Owns the tasks that execute. Knows no component and no queue: what it is told comes as a job, a cancel or a go-on, what it
+//! says goes through the report.
+
+mod calls;
+mod deltas;
+mod desk;
+mod inferences;
+mod off_lane;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use harness_protocol::id::RunId;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+pub use self::calls::{Context, Execution, Tool, Tools};
+pub use self::deltas::{DeltaSender, Deltas};
+pub use self::desk::ReportTo;
+pub use self::inferences::Providers;
+pub use self::off_lane::{Cancelled, Seat};
+
+use self::desk::{Desk, Opened};
+#[cfg(doc)]
+use crate::inbox::Report;
+use crate::process::{self, Lineage};
+use crate::world::boundary::{Job, JobId, Outcome, Task, Work};
+
+/// How long a shutdown lets jobs end by themselves: the grace of their processes, SIGKILL and some air.
+const GRACE: Duration = Duration::from_millis(3_500);
+/// And how long it waits for those that it ended itself.
+const LAST: Duration = Duration::from_secs(1);
+
+/// What an executor works with.
+pub struct ExecutorConfig {
+    /// Tools whose calls are jobs.
+    pub tools: Tools,
+    /// Providers.
+    pub providers: Providers,
+    /// Which process belongs to which run; shared with the tools that start some.
+    pub lineage: Arc<Lineage>,
+}
+
+/// Executes jobs.
+pub struct Executor {
+    inner: Arc<Inner>,
+    runtime: Handle,
+}
+
+struct Inner {
+    config: ExecutorConfig,
+    desk: Arc<Desk>,
+    deltas: DeltaSender,
+    closed: AtomicBool,
+}
+
+impl Executor {
+    /// An executor on the runtime that this is called in.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn new(config: ExecutorConfig, report: ReportTo, deltas: DeltaSender) -> Self {
+        process::expect_children();
+        let desk = Arc::new(Desk::new(report));
+        let inner = Arc::new(Inner { config, desk, deltas, closed: AtomicBool::new(false) });
+        Self { inner, runtime: Handle::current() }
+    }
+
+    /// Starts a job. It ends in exactly one outcome.
+    pub fn start(&self, job: Job) {
+        let id = job.id;
+        let Some(opened) = self.inner.desk.open(id) else {
+            tracing::error!(?id, "a job was started that is out already");
+            return;
+        };
+        if self.inner.closed.load(Ordering::Acquire) {
+            return opened.slot.settle(Outcome::Lost);
+        }
+        let inner = Arc::clone(&self.inner);
+        let task = self.runtime.spawn(async move { inner.execute(job, opened).await });
+        self.inner.desk.attach(id, task.abort_handle());
+    }
+
+    /// Asks a job to end. It still has its one outcome. Without effect on a job that is not out.
+    pub fn cancel(&self, job: JobId, force: bool) {
+        self.inner.desk.cancel(job, force);
+    }
+
+    /// A job that was off its lane has its permit again.
+    pub fn go_on(&self, job: JobId) {
+        self.inner.desk.go_on(job);
+    }
+
+    /// A run has ended: ends whatever is left of it.
+    pub fn release(&self, run: RunId) {
+        self.inner.desk.cancel_run(run, true);
+        let lineage = Arc::clone(&self.inner.config.lineage);
+        if process::has_orphans(run, &lineage) {
+            self.runtime.spawn(async move { process::release(run, &lineage, false).await });
+        } else {
+            process::forget(run, &lineage);
+        }
+    }
+
+    /// Ends all jobs and their processes, within 5 s. Each still has its one outcome: a caller that wants what executed to count as
+    /// interrupted rather than cancelled stops listening before.
+    pub async fn shut_down(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+        self.inner.desk.cancel_all(false);
+        let all = async {
+            self.inner.desk.emptied().await;
+            self.release_all(false).await;
+        };
+        if timeout(GRACE, all).await.is_err() {
+            tracing::warn!("jobs did not end in time and are dropped");
+            self.inner.desk.abort_all();
+            let rest = async {
+                self.inner.desk.emptied().await;
+                self.release_all(true).await;
+            };
+            let _ = timeout(LAST, rest).await;
+        }
+    }
+
+    async fn release_all(&self, force: bool) {
+        let lineage = &self.inner.config.lineage;
+        let mut releases = JoinSet::new();
+        for run in process::runs_with_orphans(lineage) {
+            let lineage = Arc::clone(lineage);
+            releases.spawn_on(async move { process::release(run, &lineage, force).await }, &self.runtime);
+        }
+        while releases.join_next().await.is_some() {}
+    }
+}
+
+impl Inner {
+    async fn execute(&self, job: Job, opened: Opened) {
+        let Opened { slot, cancel, way_back } = opened;
+        let Job { id, task } = job;
+        let outcome = caught(async {
+            match (task, id.work) {
+                (Task::Call(task), Work::Call(call)) => {
+                    let deltas = Deltas::new(id.run, Some(call), self.deltas.clone());
+                    let seat = Seat::new(id, Arc::clone(&self.desk), way_back, cancel.clone());
+                    let context = Context { run: id.run, call, cancel, deltas, seat };
+                    Outcome::Call(Arc::new(calls::execute(&self.config.tools, &task, context).await))
+                }
+                (Task::Inference(task), Work::Inference { attempt, .. }) => {
+                    let deltas = Deltas::new(id.run, None, self.deltas.clone());
+                    let mut cancel = cancel;
+                    let providers = &self.config.providers;
+                    Outcome::Inference(inferences::execute(providers, &task, attempt, &mut cancel, &deltas).await)
+                }
+                (Task::Call(_) | Task::Inference(_), _) => {
+                    tracing::error!(?id, "a job's task is not what its id says");
+                    Outcome::Lost
+                }
+            }
+        })
+        .await;
+        slot.settle(outcome.unwrap_or_else(Outcome::Panicked));
+    }
+}
+
+/// What `future` gives, or what it says when it panics.
+async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    // Whatever the future left half done is dropped with it and seen by nobody.
+    std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Ok(Poll::Pending) => Poll::Pending,
+        Err(panic) => Poll::Ready(Err(words(&*panic))),
+    })
+    .await
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a message").to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Waiting inside a job, off its lane: for what has no time bound, without a permit.
+//!
+//! Every [`Ask::OffLane`] is followed by exactly one [`Ask::Return`], also where the wait is dropped, cancelled or panics, and both
+//! come before the outcome of the job.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::desk::{Desk, WayBack};
+use crate::inbox::Report;
+use crate::process::Cancel;
+use crate::world::boundary::{Ask, JobId};
+
+/// The place of a job in its lane.
+pub struct Seat {
+    job: JobId,
+    desk: Arc<Desk>,
+    way_back: Arc<WayBack>,
+    cancel: Cancel,
+    /// Returns that were asked for and not waited for.
+    returning: u32,
+}
+
+/// The job is to end: it has no permit, and must not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cancelled while it waited off its lane")]
+pub struct Cancelled;
+
+impl Seat {
+    pub(super) fn new(job: JobId, desk: Arc<Desk>, way_back: Arc<WayBack>, cancel: Cancel) -> Self {
+        Self { job, desk, way_back, cancel, returning: 0 }
+    }
+
+    /// Waits for `future` without a permit, and then until the world gives one back. Whoever drops this wait has no permit until
+    /// the next one returns.
+    ///
+    /// # Errors
+    /// Where the job is to end: the wait was given up, and there is no permit.
+    pub async fn off_lane<F: Future>(&mut self, future: F) -> Result<F::Output, Cancelled> {
+        self.come_back().await?;
+        let mut cancel = self.cancel.clone();
+        let away = Away::leave(self);
+        let output = tokio::select! {
+            biased;
+            _ = cancel.wanted() => Err(Cancelled),
+            output = future => Ok(output),
+        };
+        drop(away);
+        let output = output?;
+        self.come_back().await?;
+        Ok(output)
+    }
+
+    async fn come_back(&mut self) -> Result<(), Cancelled> {
+        if self.cancel.is_wanted() {
+            return Err(Cancelled);
+        }
+        while self.returning > 0 {
+            tokio::select! {
+                biased;
+                _ = self.cancel.wanted() => return Err(Cancelled),
+                granted = self.way_back.granted.acquire() => granted.map_err(|_| Cancelled)?.forget(),
+            }
+            self.returning -= 1;
+        }
+        Ok(())
+    }
+}
+
+/// The time away. Its end asks for the return, whatever ends it.
+struct Away<'a>(&'a mut Seat);
+
+impl<'a> Away<'a> {
+    fn leave(seat: &'a mut Seat) -> Self {
+        seat.desk.report(Report::Ask(seat.job, Ask::OffLane));
+        Self(seat)
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.returning += 1;
+        self.0.way_back.asked.fetch_add(1, Ordering::AcqRel);
+        self.0.desk.report(Report::Ask(self.0.job, Ask::Return));
+    }
+}

@@ -1,0 +1,387 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! Jobs with real processes and with doubles of tools.
+
+use std::path::Path;
+
+use harness_protocol::id::CallId;
+use harness_protocol::run::{CallResult, Entry};
+use harness_protocol::script::Script;
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Span;
+use tokio::sync::{broadcast, mpsc};
+
+use super::*;
+use crate::config::{self, Dialect};
+use crate::inbox::Report;
+use crate::process::Outputs;
+use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
+use crate::tools::shell::Shell;
+use crate::world::boundary::{Ask, CallTask, InferenceTask};
+
+const RUN: RunId = RunId::from_u64(1);
+
+/// A tool that is a function.
+struct Double<F>(F);
+
+impl<F: for<'a> Fn(&'a str, Context) -> Execution<'a> + Send + Sync> Tool for Double<F> {
+    fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
+        (self.0)(&task.args, context)
+    }
+}
+
+fn double(
+    name: &str,
+    of: impl for<'a> Fn(&'a str, Context) -> Execution<'a> + Send + Sync + 'static,
+) -> (Arc<str>, Arc<dyn Tool>) {
+    (name.into(), Arc::new(Double(of)))
+}
+
+fn said(context: &Context, text: &str) -> CallResult {
+    CallResult::plain(context.call, "double".into(), text, false)
+}
+
+struct Bench {
+    executor: Executor,
+    reports: mpsc::UnboundedReceiver<Report>,
+    deltas: DeltaSender,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let lineage = Arc::new(Lineage::new());
+        let shell = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 4096, output_bytes: 1 << 20 };
+        let outputs = Outputs::new(dir.path());
+        let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&lineage));
+        let tools = Tools::from([
+            ("shell".into(), Arc::new(shell) as Arc<dyn Tool>),
+            double("panics", |args, _| Box::pin(async move { panic!("on purpose: {args}") })),
+            double("panics early", |_, _| panic!("early")),
+            double("waits", |_, mut context| {
+                Box::pin(async move {
+                    let waited = context.seat.off_lane(std::future::ready(7)).await;
+                    said(&context, &format!("{waited:?}"))
+                })
+            }),
+            double("waits for ever", |_, mut context| {
+                Box::pin(async move {
+                    let waited = context.seat.off_lane(std::future::pending::<()>()).await;
+                    said(&context, &format!("{waited:?}"))
+                })
+            }),
+            double("panics off lane", |_, mut context| {
+                Box::pin(async move {
+                    let _ = context.seat.off_lane(async { panic!("away") }).await;
+                    said(&context, "not reached")
+                })
+            }),
+            double("drops its wait", |_, mut context| {
+                Box::pin(async move {
+                    let dropped = tokio::select! {
+                        biased;
+                        _ = context.seat.off_lane(std::future::pending::<()>()) => false,
+                        () = std::future::ready(()) => true,
+                    };
+                    let again = context.seat.off_lane(std::future::ready(())).await;
+                    said(&context, &format!("{dropped} {again:?}"))
+                })
+            }),
+            double("is deaf", |_, _| Box::pin(std::future::pending())),
+        ]);
+        let providers = Providers::from([("scripted".into(), Dialect::Scripted)]);
+        let (sender, reports) = mpsc::unbounded_channel();
+        let (deltas, _) = broadcast::channel(1024);
+        let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
+        let executor = Executor::new(ExecutorConfig { tools, providers, lineage }, report, deltas.clone());
+        Self { executor, reports, deltas, dir }
+    }
+
+    fn call(&self, tool: &str, args: &str) -> JobId {
+        let id = job(9);
+        let workdir = Some(self.dir.path().to_str().unwrap().into());
+        let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
+        let task = Task::Call(CallTask { tool: tool.into(), args: args.into(), spec });
+        self.executor.start(Job { id, task });
+        id
+    }
+
+    fn shell(&self, command: &str) -> JobId {
+        self.call("shell", &serde_json::json!({ "command": command }).to_string())
+    }
+
+    fn infer(&self, script: Option<&str>, attempt: u32) -> JobId {
+        let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt } };
+        let script = script.map(|text| Arc::new(toml::from_str::<Script>(text).unwrap()));
+        let prompt = Prompt::from_transcript(&[Entry::User { text: "go".into() }]);
+        let task = InferenceTask { provider: "scripted".into(), model: None, script, prompt };
+        self.executor.start(Job { id, task: Task::Inference(task) });
+        id
+    }
+
+    async fn next(&mut self) -> Report {
+        self.reports.recv().await.unwrap()
+    }
+
+    async fn outcome(&mut self) -> Outcome {
+        match self.next().await {
+            Report::Outcome(_, outcome) => outcome,
+            Report::Ask(_, ask) => panic!("{ask:?}"),
+        }
+    }
+
+    async fn envelope(&mut self) -> String {
+        match self.outcome().await {
+            Outcome::Call(result) => result.envelope.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn inferred(&mut self) -> Result<Completion, InferenceError> {
+        match self.outcome().await {
+            Outcome::Inference(result) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Nothing more is reported, also when everything has ended.
+    async fn nothing_more(mut self) {
+        self.executor.shut_down().await;
+        drop(self.executor);
+        assert_eq!(self.reports.recv().await, None);
+    }
+}
+
+fn job(call: u64) -> JobId {
+    JobId { run: RUN, work: Work::Call(CallId::from_u64(call)) }
+}
+
+#[tokio::test]
+async fn a_call_ends_in_its_result_and_nothing_else() {
+    let mut bench = Bench::new();
+    bench.shell("echo hi; echo $HARNESS_RUN_ID $HARNESS_SOCKET");
+    assert_eq!(bench.envelope().await, format!("Exit code: 0\nhi\n{RUN} /s\n"));
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_nobody_knows_is_a_plain_error() {
+    let mut bench = Bench::new();
+    bench.call("ask_user", "{}");
+    assert!(bench.envelope().await.starts_with("there is no tool \"ask_user\" to execute"));
+}
+
+#[tokio::test]
+async fn a_panic_is_an_outcome_with_its_words() {
+    let mut bench = Bench::new();
+    bench.call("panics", "abc");
+    assert_eq!(bench.outcome().await, Outcome::Panicked("on purpose: abc".into()));
+    bench.call("panics early", "");
+    assert_eq!(bench.outcome().await, Outcome::Panicked("early".into()));
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_not_what_its_id_says_is_lost() {
+    let mut bench = Bench::new();
+    let task = CallTask { tool: "shell".into(), args: "{}".into(), spec: Arc::default() };
+    let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt: 1 } };
+    bench.executor.start(Job { id, task: Task::Call(task) });
+    assert_eq!(bench.outcome().await, Outcome::Lost);
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_call_and_one_for_nobody_has_no_effect() {
+    let mut bench = Bench::new();
+    let mut follow = bench.deltas.subscribe();
+    bench.executor.cancel(job(9), true);
+    bench.executor.go_on(job(9));
+    let id = bench.shell("echo ready; sleep 100");
+    assert_eq!(follow.recv().await.unwrap().text, "ready\n");
+    bench.executor.cancel(id, false);
+    assert_eq!(bench.envelope().await, "Exit code: 143\nready\n[cancelled]\n");
+    bench.executor.cancel(id, true);
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_before_its_process_starts_never_starts_it() {
+    let mut bench = Bench::new();
+    // On this runtime of one thread the task cannot run before we wait for something.
+    let id = bench.shell("touch made");
+    bench.executor.cancel(id, false);
+    assert_eq!(bench.envelope().await, "cancelled before it began");
+    assert!(!bench.dir.path().join("made").exists());
+}
+
+#[tokio::test]
+async fn a_wait_off_the_lane_is_balanced_and_goes_on_when_the_world_says() {
+    let mut bench = Bench::new();
+    let id = bench.call("waits", "");
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::OffLane));
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+    tokio::task::yield_now().await;
+    assert!(bench.reports.try_recv().is_err());
+    bench.executor.go_on(id);
+    assert_eq!(bench.envelope().await, "Ok(7)");
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_wait_off_the_lane_and_a_wait_for_the_way_back() {
+    for tool in ["waits", "waits for ever"] {
+        let mut bench = Bench::new();
+        let id = bench.call(tool, "");
+        assert_eq!(bench.next().await, Report::Ask(id, Ask::OffLane));
+        if tool == "waits" {
+            assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+            bench.executor.cancel(id, false);
+        } else {
+            bench.executor.cancel(id, false);
+            assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+        }
+        assert_eq!(bench.envelope().await, "Err(Cancelled)");
+        bench.nothing_more().await;
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_panics_or_is_dropped_is_balanced_too() {
+    let mut bench = Bench::new();
+    let id = bench.call("panics off lane", "");
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::OffLane));
+    assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+    assert_eq!(bench.outcome().await, Outcome::Panicked("away".into()));
+
+    let id = bench.call("drops its wait", "");
+    for _ in 0..2 {
+        assert_eq!(bench.next().await, Report::Ask(id, Ask::OffLane));
+        assert_eq!(bench.next().await, Report::Ask(id, Ask::Return));
+        bench.executor.go_on(id);
+    }
+    assert_eq!(bench.envelope().await, "true Ok(())");
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
+async fn a_second_wait_begins_only_with_the_permit_that_the_first_one_asked_for() {
+    let mut bench = Bench::new();
+    let id = bench.call("drops its wait", "");
+    bench.next().await;
+    bench.next().await;
+    tokio::task::yield_now().await;
+    assert!(bench.reports.try_recv().is_err());
+    bench.executor.cancel(id, false);
+    assert_eq!(bench.envelope().await, "true Err(Cancelled)");
+}
+
+#[tokio::test]
+async fn what_a_run_leaves_behind_ends_when_it_is_released() {
+    let mut bench = Bench::new();
+    bench.shell("sleep 100 >/dev/null 2>&1 & echo $!");
+    let envelope = bench.envelope().await;
+    let pid = envelope.lines().last().unwrap().parse().unwrap();
+    assert_eq!(bench.executor.inner.config.lineage.run_of(pid), Some(RUN));
+    bench.executor.release(RUN);
+    bench.executor.shut_down().await;
+    assert_eq!(bench.executor.inner.config.lineage.run_of(pid), None);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_jobs_that_listen_and_jobs_that_do_not() {
+    let mut bench = Bench::new();
+    bench.call("is deaf", "");
+    bench.infer(Some("[[turn]]\nfault = 'stall'"), 1);
+    let begun = std::time::Instant::now();
+    bench.executor.shut_down().await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    let mut outcomes = [bench.outcome().await, bench.outcome().await];
+    outcomes.sort_by_key(|outcome| matches!(outcome, Outcome::Lost));
+    assert!(matches!(outcomes, [Outcome::Inference(Err(_)), Outcome::Lost]));
+    bench.shell("true");
+    assert_eq!(bench.outcome().await, Outcome::Lost);
+    bench.nothing_more().await;
+}
+
+#[test]
+fn a_runtime_that_goes_down_loses_its_jobs_and_says_so() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut bench = runtime.block_on(async {
+        let bench = Bench::new();
+        bench.call("is deaf", "");
+        bench
+    });
+    drop(runtime);
+    assert_eq!(bench.reports.try_recv().unwrap(), Report::Outcome(job(9), Outcome::Lost));
+    assert!(bench.reports.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_scripted_turn_is_an_answer_and_a_delta() {
+    let mut bench = Bench::new();
+    let mut follow = bench.deltas.subscribe();
+    bench.infer(Some("[[turn]]\ntext = 'hi'\ndelay = 0.01"), 1);
+    assert_eq!(bench.inferred().await.unwrap().text, "hi");
+    assert_eq!(follow.try_recv().unwrap().text, "hi");
+    bench.infer(None, 1);
+    let error = bench.inferred().await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Never);
+    assert!(error.message.contains("--script"), "{error}");
+}
+
+#[tokio::test]
+async fn faults_come_in_place_of_the_first_attempt_only() {
+    let mut bench = Bench::new();
+    for (fault, class) in [
+        ("rate-limit", ErrorClass::RetryAfter(Span::from_secs(1))),
+        ("overloaded", ErrorClass::Retry),
+        ("cut", ErrorClass::Retry),
+    ] {
+        let script = format!("[[turn]]\ntext = 'hi'\nfault = '{fault}'");
+        bench.infer(Some(&script), 1);
+        assert_eq!(bench.inferred().await.unwrap_err().class, class, "{fault}");
+        bench.infer(Some(&script), 2);
+        assert_eq!(bench.inferred().await.unwrap().text, "hi");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_delay_and_a_stall() {
+    let mut bench = Bench::new();
+    for script in ["[[turn]]\ndelay = 1000", "[[turn]]\nfault = 'stall'"] {
+        let id = bench.infer(Some(script), 1);
+        tokio::task::yield_now().await;
+        bench.executor.cancel(id, false);
+        let error = bench.inferred().await.unwrap_err();
+        assert_eq!((error.class, error.message.as_str()), (ErrorClass::Never, "cancelled"));
+    }
+}
+
+/// Run by hand: `cargo test -p harnessd --release --lib -- --ignored --nocapture a_thousand`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn a_thousand_silent_commands_eight_at_a_time() {
+    let mut bench = Bench::new();
+    let begun = std::time::Instant::now();
+    let start = |number| {
+        let spec = Arc::new(RunSpec::default());
+        let task = CallTask { tool: "shell".into(), args: r#"{"command":"true"}"#.into(), spec };
+        bench.executor.start(Job { id: job(number), task: Task::Call(task) });
+    };
+    (0..8).for_each(start);
+    for number in 8..1008 {
+        let Some(Report::Outcome(_, Outcome::Call(result))) = bench.reports.recv().await else { panic!() };
+        assert_eq!(result.exit_code, Some(0));
+        if number < 1000 {
+            start(number);
+        }
+    }
+    let took = begun.elapsed();
+    let begun = std::time::Instant::now();
+    let xargs = "seq 1 1000 | xargs -P 8 -I{} sh -c true";
+    assert!(std::process::Command::new("sh").args(["-c", xargs]).status().unwrap().success());
+    #[expect(clippy::print_stderr, reason = "a measurement is to be read")]
+    {
+        eprintln!("ours {took:?}, xargs {:?}", begun.elapsed());
+    }
+}

@@ -1,0 +1,372 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! Real processes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use harness_protocol::envelope::Kept;
+use harness_protocol::id::CallId;
+use harness_protocol::rpc::OutputStream;
+use tokio::sync::mpsc;
+
+use super::*;
+
+const RUN: RunId = RunId::from_u64(1);
+const CALL: CallId = CallId::from_u64(2);
+
+/// A place to run commands in.
+struct Bench {
+    dir: tempfile::TempDir,
+    lineage: Arc<Lineage>,
+    outputs: Outputs,
+    env: Vec<(OsString, OsString)>,
+    timeout: Duration,
+    keep: usize,
+    quota: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = Outputs::new(dir.path());
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        Self {
+            dir,
+            lineage: Arc::new(Lineage::new()),
+            outputs,
+            env: vec![("PATH".into(), path)],
+            timeout: Duration::from_secs(60),
+            keep: 32 * 1024,
+            quota: 1 << 30,
+        }
+    }
+
+    async fn start(
+        &self,
+        command: &str,
+        cwd: &Path,
+        cancel: Cancel,
+        on_piece: OnPiece<'_>,
+    ) -> Result<Finished, SpawnError> {
+        let mut cancel = cancel;
+        let launch = Launch { command, cwd, env: &self.env };
+        let bounds = Bounds { timeout: self.timeout, keep: self.keep };
+        let outputs = self.outputs.of_call(RUN, CALL, self.quota);
+        run(launch, bounds, RUN, &self.lineage, &outputs, &mut cancel, on_piece).await
+    }
+
+    async fn run(&self, command: &str) -> Finished {
+        let (_canceller, cancel) = canceller();
+        self.start(command, self.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap()
+    }
+
+    /// Runs `command`, and calls `then` with what it says first; what `then` gives is dropped at the end.
+    async fn run_and_when_it_speaks(
+        &self,
+        command: &str,
+        then: impl FnOnce(&str, Canceller) -> Option<Canceller>,
+    ) -> Finished {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let (canceller, cancel) = canceller();
+        let mut on_piece = |_: OutputStream, _: u64, bytes: &[u8]| {
+            let _ = sender.send(String::from_utf8_lossy(bytes).into_owned());
+        };
+        let (finished, _kept) = tokio::join!(self.start(command, self.dir.path(), cancel, &mut on_piece), async {
+            let first = receiver.recv().await.unwrap();
+            then(&first, canceller)
+        });
+        finished.unwrap()
+    }
+}
+
+fn text(kept: &Kept) -> String {
+    assert_eq!(kept.omitted, 0);
+    String::from_utf8([kept.head.as_slice(), kept.tail.as_slice()].concat()).unwrap()
+}
+
+fn is_alive(pid: i32) -> bool {
+    stat::stat(pid).is_some_and(|stat| !stat.dead)
+}
+
+fn pid(text: &str) -> i32 {
+    text.trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn exit_codes_are_the_processes_own_and_those_of_the_shell() {
+    let bench = Bench::new();
+    std::fs::write(bench.dir.path().join("plain"), "not a program").unwrap();
+    for (command, code) in
+        [("true", 0), ("exit 3", 3), ("exit 255", 255), ("no-such-command-here", 127), ("./plain", 126)]
+    {
+        let end = bench.run(command).await.end.unwrap();
+        assert_eq!((end.code, end.signal), (code, None), "{command}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_is_128_and_its_number() {
+    let bench = Bench::new();
+    for (command, code, signal) in [("kill -9 $$", 137, 9), ("kill -15 $$", 143, 15), ("kill -11 $$", 139, 11)] {
+        let end = bench.run(command).await.end.unwrap();
+        assert_eq!((end.code, end.signal), (code, Some(signal)), "{command}");
+    }
+}
+
+#[tokio::test]
+async fn both_streams_come_whole_and_apart_and_into_their_files() {
+    let bench = Bench::new();
+    let finished = bench.run("printf out; printf err >&2; printf more").await;
+    assert_eq!(text(&finished.stdout.kept), "outmore");
+    assert_eq!(text(&finished.stderr.kept), "err");
+    assert_eq!(std::fs::read_to_string(finished.stdout.file.unwrap()).unwrap(), "outmore");
+    assert_eq!(std::fs::read_to_string(finished.stderr.file.unwrap()).unwrap(), "err");
+}
+
+#[tokio::test]
+async fn a_silent_command_makes_no_file_and_no_directory() {
+    let bench = Bench::new();
+    let finished = bench.run("true").await;
+    assert_eq!((finished.stdout, finished.stderr), (Captured::default(), Captured::default()));
+    assert!(!bench.dir.path().join("outputs").exists());
+}
+
+#[tokio::test]
+async fn an_output_file_that_cannot_be_made_does_not_fail_the_command() {
+    let bench = Bench::new();
+    std::fs::write(bench.dir.path().join("outputs"), "in the way").unwrap();
+    let finished = bench.run("echo hi").await;
+    assert_eq!(text(&finished.stdout.kept), "hi\n");
+    assert_eq!(finished.stdout.file, None);
+    assert_eq!(finished.end.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn stdin_is_at_its_end() {
+    assert_eq!(text(&Bench::new().run("cat; echo done").await.stdout.kept), "done\n");
+}
+
+#[tokio::test]
+async fn the_environment_is_what_is_given_and_nothing_else() {
+    let mut bench = Bench::new();
+    bench.env.push(("GREETING".into(), "hi there".into()));
+    let finished = bench.run("env").await;
+    let out = text(&finished.stdout.kept);
+    let mut names: Vec<_> = out.lines().map(|line| line.split('=').next().unwrap()).collect();
+    // The shell's own.
+    names.retain(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name));
+    names.sort_unstable();
+    assert_eq!(names, ["GREETING", "PATH"]);
+    assert!(out.contains("GREETING=hi there\n"));
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_is_a_clear_error_and_so_is_a_file() {
+    let bench = Bench::new();
+    let file = bench.dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (dir, why) in [(PathBuf::from("/nowhere/at/all"), "does not exist"), (file, "is not a directory")] {
+        let (_canceller, cancel) = canceller();
+        let error = bench.start("true", &dir, cancel, &mut |_, _, _| {}).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("the working directory {} {why}", dir.display()));
+    }
+    assert_eq!(bench.run("true").await.end.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn a_command_that_the_kernel_cannot_take_is_a_clear_error() {
+    let bench = Bench::new();
+    let (_canceller, cancel) = canceller();
+    let long = format!(": {}", "x".repeat(200_000));
+    let error = bench.start(&long, bench.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap_err();
+    assert!(matches!(error, SpawnError::TooLong), "{error}");
+    let (_canceller, cancel) = canceller();
+    let error = bench.start("a\0b", bench.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap_err();
+    assert!(matches!(error, SpawnError::Nul), "{error}");
+}
+
+#[tokio::test]
+async fn the_time_limit_ends_also_what_ignores_sigterm() {
+    let mut bench = Bench::new();
+    bench.timeout = Duration::from_millis(200);
+    let finished = bench.run("trap '' TERM; sleep 100 & echo $!; wait; sleep 100").await;
+    assert!(finished.timed_out && !finished.cancelled);
+    assert_eq!(finished.end.unwrap().signal, Some(9));
+    assert!(!is_alive(pid(&text(&finished.stdout.kept))));
+}
+
+#[tokio::test]
+async fn what_ends_by_sigterm_is_not_kept_waiting() {
+    let mut bench = Bench::new();
+    bench.timeout = Duration::from_millis(50);
+    let begun = Instant::now();
+    let finished = bench.run("sleep 100; true").await;
+    assert_eq!(finished.end.unwrap().signal, Some(15));
+    assert!(begun.elapsed() < GRACE);
+}
+
+#[tokio::test]
+async fn a_cancel_ends_grandchildren_too() {
+    let bench = Bench::new();
+    let mut grandchild = 0;
+    let finished = bench
+        .run_and_when_it_speaks("(sleep 100 & echo $!; wait); true", |first, canceller| {
+            grandchild = pid(first);
+            assert!(is_alive(grandchild));
+            canceller.stop(false);
+            Some(canceller)
+        })
+        .await;
+    assert!(finished.cancelled && !finished.timed_out);
+    assert_eq!(finished.end.unwrap().code, 143);
+    assert!(!is_alive(grandchild));
+}
+
+#[tokio::test]
+async fn a_forced_cancel_kills_at_once_also_after_a_gentle_one() {
+    let bench = Bench::new();
+    for gently_first in [false, true] {
+        let begun = Instant::now();
+        let finished = bench
+            .run_and_when_it_speaks("trap '' TERM; echo ready; sleep 100; sleep 100", |_, canceller| {
+                if gently_first {
+                    canceller.stop(false);
+                }
+                canceller.stop(true);
+                Some(canceller)
+            })
+            .await;
+        assert_eq!(finished.end.unwrap().code, 137);
+        assert!(begun.elapsed() < GRACE);
+    }
+}
+
+#[tokio::test]
+async fn a_grandchild_that_ignores_sigterm_is_killed_when_its_parent_has_ended() {
+    let bench = Bench::new();
+    let mut grandchild = 0;
+    let command = "trap 'exit 7' TERM; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 100; done' & wait";
+    let finished = bench
+        .run_and_when_it_speaks(command, |first, canceller| {
+            grandchild = pid(first);
+            canceller.stop(false);
+            Some(canceller)
+        })
+        .await;
+    assert_eq!(finished.end.unwrap().code, 7);
+    assert!(!is_alive(grandchild));
+}
+
+#[tokio::test]
+async fn a_background_child_that_holds_the_output_open_is_ended_after_the_drain() {
+    let bench = Bench::new();
+    let begun = Instant::now();
+    let finished = bench.run("sleep 100 & echo $!").await;
+    assert!(finished.children_ended);
+    assert!(begun.elapsed() >= DRAIN && begun.elapsed() < DRAIN + GRACE);
+    assert_eq!(finished.end.unwrap().code, 0);
+    assert!(!is_alive(pid(&text(&finished.stdout.kept))));
+}
+
+#[tokio::test]
+async fn what_a_background_child_writes_soon_is_captured() {
+    let finished = Bench::new().run("(sleep 0.2; echo late) & echo early").await;
+    assert_eq!(text(&finished.stdout.kept), "early\nlate\n");
+    assert!(!finished.children_ended);
+}
+
+#[tokio::test]
+async fn a_silent_background_child_lives_on_with_its_run_and_ends_with_it() {
+    let bench = Bench::new();
+    let finished = bench.run("sleep 100 >/dev/null 2>&1 & echo $!").await;
+    let child = pid(&text(&finished.stdout.kept));
+    assert!(!finished.children_ended && is_alive(child));
+    assert!(has_orphans(RUN, &bench.lineage));
+    assert_eq!(bench.lineage.run_of(child), Some(RUN));
+    release(RUN, &bench.lineage, false).await;
+    assert!(!is_alive(child));
+    assert!(!has_orphans(RUN, &bench.lineage));
+}
+
+#[tokio::test]
+async fn fifty_megabytes_are_counted_exactly_in_bounded_memory() {
+    let mut bench = Bench::new();
+    bench.quota = 1_000_000;
+    let finished = bench.run("yes | head -c 50000000").await;
+    let kept = &finished.stdout.kept;
+    assert_eq!(kept.total(), 50_000_000);
+    assert_eq!(kept.head.len() + kept.tail.len(), bench.keep);
+    assert_eq!(kept.omitted_lines * 2, kept.omitted);
+    assert_eq!(finished.stdout.file.unwrap().metadata().unwrap().len(), 1_000_000);
+}
+
+#[tokio::test]
+async fn pieces_follow_each_other_without_gap_or_overlap() {
+    let bench = Bench::new();
+    let mut seen = Vec::new();
+    let mut on_piece = |stream: OutputStream, offset: u64, bytes: &[u8]| {
+        assert_eq!((stream, offset), (OutputStream::Stdout, seen.len() as u64));
+        seen.extend_from_slice(bytes);
+    };
+    let (_canceller, cancel) = canceller();
+    bench.start("seq 1 100000", bench.dir.path(), cancel, &mut on_piece).await.unwrap();
+    assert!(seen.ends_with(b"\n100000\n"));
+    assert_eq!(seen.iter().filter(|&&byte| byte == b'\n').count(), 100_000);
+}
+
+#[tokio::test]
+async fn a_command_that_is_dropped_is_killed_with_its_group() {
+    let bench = Bench::new();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let (_canceller, cancel) = canceller();
+    let mut on_piece = |_: OutputStream, _: u64, bytes: &[u8]| {
+        let _ = sender.send(String::from_utf8_lossy(bytes).into_owned());
+    };
+    let first = tokio::select! {
+        _ = bench.start("sleep 100 & echo $!; wait", bench.dir.path(), cancel, &mut on_piece) => panic!("it waits"),
+        first = receiver.recv() => first.unwrap(),
+    };
+    let pid = pid(&first);
+    if let Ok(end) = group::end_of(pid) {
+        let _ = end.readable().await.unwrap();
+    }
+    assert!(!is_alive(pid));
+}
+
+#[tokio::test]
+async fn resources_are_measured() {
+    let end = Bench::new().run("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").await.end.unwrap();
+    assert!(end.cpu > Duration::from_millis(1), "{end:?}");
+    assert!(end.max_rss_bytes > 100_000, "{end:?}");
+}
+
+#[tokio::test]
+async fn descendants_belong_to_the_run_and_strangers_do_not() {
+    let bench = Bench::new();
+    let own = i32::try_from(std::process::id()).unwrap();
+    let mut seen = Vec::new();
+    // The second shell leads a session of its own, and is known by its parent.
+    let command = "setsid -w sh -c 'echo $$; sleep 100; true'; true";
+    bench
+        .run_and_when_it_speaks(command, |first, canceller| {
+            seen.extend([pid(first), own, 1].map(|pid| bench.lineage.run_of(pid)));
+            group::Group(pid(first)).signal(Signal::SIGKILL);
+            Some(canceller)
+        })
+        .await;
+    assert_eq!(seen, [Some(RUN), None, None]);
+}
+
+#[tokio::test]
+async fn one_that_left_its_group_and_its_parents_is_known_by_its_environment_until_the_run_is_released() {
+    let mut bench = Bench::new();
+    bench.env.push((RUN_VARIABLE.into(), RUN.to_string().into()));
+    let finished = bench.run("setsid sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' &").await;
+    let pid = pid(&text(&finished.stdout.kept));
+    let before = bench.lineage.run_of(pid);
+    release(RUN, &bench.lineage, false).await;
+    let after = bench.lineage.run_of(pid);
+    group::Group(pid).signal(Signal::SIGKILL);
+    assert_eq!((before, after), (Some(RUN), None));
+}

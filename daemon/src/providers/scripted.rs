@@ -1,0 +1,308 @@
+//! The dialect `scripted`: turns from a file. Pure: the same script and prompt give the same answer.
+//!
+//! Owns the meaning of a turn. It remembers nothing: which turn is due and what was captured are worked out from the prompt, so a
+//! restart changes neither. It checks every prompt that it gets, for a prompt that breaks the rules is a fault of the harness.
+//!
+//! Patterns see each result's envelope; `^` and `$` match at lines. Captures look behind the line with the exit code first.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use harness_protocol::run::{CallResult, Usage};
+use harness_protocol::script::{Fault, Script, Turn};
+use harness_protocol::time::Span;
+use regex::{Regex, RegexBuilder};
+
+use super::template;
+use crate::prompt::{Completion, ErrorClass, InferenceError, Message, Prompt, RequestedCall};
+
+/// Characters of the results that an error shows.
+const SHOWN: usize = 400;
+
+/// What a turn says, and how it is to be delivered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The answer.
+    pub completion: Completion,
+    /// Time until it comes.
+    pub delay: Span,
+    /// What happens in place of the first attempt.
+    pub fault: Option<Fault>,
+}
+
+/// The answer of `script` to `prompt`.
+///
+/// # Errors
+/// Where the prompt breaks a rule, the script has no turn for it, or an expectation of the turn does not hold.
+pub fn answer(script: &Script, prompt: &Prompt) -> Result<Answer, InferenceError> {
+    prompt.check().map_err(|fault| never(format!("a fault of the harness: {fault}")))?;
+    let due = prompt.answers();
+    let Some(turn) = script.turns.get(due) else {
+        let turns = script.turns.len();
+        return Err(never(format!("the script has {turns} turns, and the model is asked for turn {}", due + 1)));
+    };
+    expectations(turn, results(prompt, due)).map_err(|missing| missing.at(due))?;
+    let mut captures = BTreeMap::new();
+    for (index, turn) in script.turns.iter().enumerate().take(due + 1) {
+        for (name, pattern) in &turn.capture {
+            let text = capture(pattern, results(prompt, index)).map_err(|missing| missing.at(index))?;
+            captures.insert(name.as_str(), text);
+        }
+    }
+    let (text, calls) = fill(turn, &captures).map_err(|name| {
+        never(format!("turn {} of the script names ${{{name}}}, and nothing was captured under that name", due + 1))
+    })?;
+    let usage = usage(prompt, &text, &calls);
+    Ok(Answer {
+        completion: Completion { text, calls, usage },
+        delay: turn.delay.unwrap_or_default(),
+        fault: turn.fault,
+    })
+}
+
+/// A pattern of a script, as it is meant.
+pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(text).multi_line(true).build()
+}
+
+fn never(message: String) -> InferenceError {
+    InferenceError { class: ErrorClass::Never, message }
+}
+
+/// The results that came back before turn `index`.
+fn results(prompt: &Prompt, index: usize) -> &[Arc<CallResult>] {
+    match prompt.messages.get(2 * index) {
+        Some(Message::User { results, .. }) => results,
+        _ => &[],
+    }
+}
+
+/// What a turn wants of the results and does not find.
+struct Missing {
+    wanted: String,
+    found: String,
+}
+
+impl Missing {
+    fn new(wanted: String, results: &[Arc<CallResult>]) -> Self {
+        let found: Vec<&str> = results.iter().map(|result| &*result.envelope).collect();
+        Self { wanted, found: found.join("\n") }
+    }
+
+    fn at(self, index: usize) -> InferenceError {
+        let Self { wanted, found } = self;
+        let there = if found.is_empty() {
+            "there were none".to_owned()
+        } else {
+            let cut = found.char_indices().nth(SHOWN).map_or(found.len(), |(at, _)| at);
+            format!("they were: {}{}", &found[..cut], if cut < found.len() { "…" } else { "" })
+        };
+        never(format!("turn {} of the script {wanted} in the results, and {there}", index + 1))
+    }
+}
+
+fn expectations(turn: &Turn, results: &[Arc<CallResult>]) -> Result<(), Missing> {
+    let found_by = |finds: &dyn Fn(&str) -> bool| results.iter().any(|result| finds(&result.envelope));
+    for text in &turn.expect {
+        if !found_by(&|envelope| envelope.contains(text.as_str())) {
+            return Err(Missing::new(format!("expects {text:?}"), results));
+        }
+    }
+    for text in &turn.expect_regex {
+        let holds = pattern(text).is_ok_and(|pattern| found_by(&|envelope| pattern.is_match(envelope)));
+        if !holds {
+            return Err(Missing::new(format!("expects a match of /{text}/"), results));
+        }
+    }
+    Ok(())
+}
+
+/// The first group that took part in the first match, or all of the match where there is no group.
+fn capture(text: &str, results: &[Arc<CallResult>]) -> Result<String, Missing> {
+    let missing = || Missing::new(format!("captures /{text}/"), results);
+    let pattern = pattern(text).map_err(|_| missing())?;
+    let bodies = results.iter().map(|result| body(result));
+    let envelopes = results.iter().map(|result| &*result.envelope);
+    let found = bodies.chain(envelopes).find_map(|text| pattern.captures(text)).ok_or_else(missing)?;
+    let group = found.iter().skip(1).flatten().next().or_else(|| found.get(0));
+    Ok(group.map_or_else(String::new, |group| group.as_str().to_owned()))
+}
+
+/// The envelope behind the line with the exit code.
+fn body(result: &CallResult) -> &str {
+    match result.envelope.split_once('\n') {
+        Some((_, body)) if result.exit_code.is_some() => body,
+        _ => &result.envelope,
+    }
+}
+
+fn fill(turn: &Turn, captures: &BTreeMap<&str, String>) -> Result<(String, Vec<RequestedCall>), String> {
+    let text = template::fill(&turn.text, captures)?;
+    let calls = turn.calls.iter().map(|call| {
+        let args = template::fill_within(&call.args, captures)?.to_string();
+        Ok(RequestedCall { tool: call.tool.clone(), args })
+    });
+    Ok((text, calls.collect::<Result<_, String>>()?))
+}
+
+/// A token is taken to be four bytes, a part of one counts whole; the cost is 0.
+fn usage(prompt: &Prompt, text: &str, calls: &[RequestedCall]) -> Usage {
+    let input = prompt.messages.iter().map(|message| match message {
+        Message::User { results, texts } => {
+            results.iter().map(|result| result.envelope.len()).sum::<usize>()
+                + texts.iter().map(|text| text.len()).sum::<usize>()
+        }
+        Message::Assistant { text, calls } => {
+            text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>()
+        }
+    });
+    let output = text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>();
+    let tokens = |bytes: usize| bytes.div_ceil(4) as u64;
+    Usage { input_tokens: tokens(input.sum()), output_tokens: tokens(output), cost_usd: Some(0.0), ..Usage::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use harness_protocol::id::CallId;
+    use harness_protocol::run::{CallRequest, Entry};
+
+    fn script(text: &str) -> Script {
+        toml::from_str(text).unwrap()
+    }
+
+    /// The prompt after steps with these results, each of one call.
+    fn prompt(steps: &[&[&str]]) -> Prompt {
+        let mut entries = vec![Entry::User { text: "go".into() }];
+        let mut number = 0;
+        for results in steps {
+            let ids: Vec<_> = (number..).map(CallId::from_u64).take(results.len()).collect();
+            number += results.len() as u64;
+            let request = |call: &CallId| CallRequest { call: *call, tool: "shell".into(), args: "{}".into() };
+            entries.push(Entry::Assistant { text: "hm".into(), calls: ids.iter().map(request).collect() });
+            if results.is_empty() {
+                entries.push(Entry::User { text: "go on".into() });
+            }
+            entries.extend(ids.iter().zip(*results).map(|(call, text)| {
+                let mut result = CallResult::plain(*call, "shell".into(), *text, false);
+                result.exit_code = text.starts_with("Exit code: ").then_some(0);
+                Entry::Result { result: Arc::new(result) }
+            }));
+        }
+        Prompt::from_transcript(&entries)
+    }
+
+    fn said(script_text: &str, steps: &[&[&str]]) -> Result<String, String> {
+        answer(&script(script_text), &prompt(steps)).map(|answer| answer.completion.text).map_err(|error| {
+            assert_eq!(error.class, ErrorClass::Never);
+            error.message
+        })
+    }
+
+    #[test]
+    fn the_turn_is_the_number_of_answers_so_far() {
+        let two = "[[turn]]\ntext = \"one\"\n[[turn]]\ntext = \"two\"";
+        assert_eq!(said(two, &[]), Ok("one".into()));
+        assert_eq!(said(two, &[&[]]), Ok("two".into()));
+        assert_eq!(said(two, &[&[], &[]]), Err("the script has 2 turns, and the model is asked for turn 3".into()));
+    }
+
+    #[test]
+    fn the_example_of_the_design_works() {
+        let text = r"
+            [[turn]]
+            text = 'Let me look at the directory first.'
+            [[turn.call]]
+            tool = 'shell'
+            args = { command = 'du -sh .' }
+            [[turn]]
+            expect = ['Exit code: 0']
+            capture = { size = '^(\S+)' }
+            text = 'It holds ${size}.'
+        ";
+        let first = answer(&script(text), &prompt(&[])).unwrap().completion;
+        assert_eq!(first.calls, [RequestedCall { tool: "shell".into(), args: r#"{"command":"du -sh ."}"#.into() }]);
+        assert_eq!(said(text, &[&["Exit code: 0\n4.0K\t.\n"]]), Ok("It holds 4.0K.".into()));
+    }
+
+    #[test]
+    fn an_expectation_holds_where_any_result_has_it() {
+        let wants = |what: &str| format!("[[turn]]\n[[turn]]\n{what}\ntext = \"ok\"");
+        let results: &[&str] = &["Exit code: 0\nalpha\nbeta\n", "Exit code: 3\ngamma\n"];
+        for (what, holds) in [
+            ("expect = ['alpha', 'gamma']", true),
+            ("expect = ['alpha', 'delta']", false),
+            ("expect_regex = ['^Exit code: 3$', '^beta$']", true),
+            ("expect_regex = ['\\Abeta']", false),
+        ] {
+            assert_eq!(said(&wants(what), &[results]).is_ok(), holds, "{what}");
+        }
+        assert_eq!(
+            said(&wants("expect = ['delta']"), &[&["Exit code: 0\n"]]),
+            Err("turn 2 of the script expects \"delta\" in the results, and they were: Exit code: 0\n".into())
+        );
+        assert_eq!(
+            said(&wants("expect_regex = ['d+']"), &[&[]]),
+            Err("turn 2 of the script expects a match of /d+/ in the results, and there were none".into())
+        );
+    }
+
+    #[test]
+    fn an_error_shows_no_more_than_400_characters_of_the_results() {
+        let long = "\u{2603}".repeat(1000);
+        let error = said("[[turn]]\n[[turn]]\nexpect = ['x']", &[&[&long]]).unwrap_err();
+        assert_eq!(error.matches('\u{2603}').count(), SHOWN);
+        assert!(error.ends_with('…'));
+    }
+
+    #[test]
+    fn captures_are_a_group_or_the_match_and_last_to_the_end() {
+        let turns = r"
+            [[turn]]
+            [[turn]]
+            capture = { word = 'n=(\w+)', all = 'n=\w+', code = 'Exit code: (\d+)', either = '(x)|(n)' }
+            [[turn]]
+            capture = { word = 'm=(\w+)' }
+            text = '${word} ${all} ${code} ${either}'
+            [[turn.call]]
+            tool = '${word}'
+            args = { list = ['${word}', 1, { '${all}' = '${all}' }] }
+        ";
+        let steps: &[&[&str]] = &[&["no", "Exit code: 0\nn=one\n"], &["m=two"]];
+        assert_eq!(said(turns, steps), Ok("two n=one 0 n".into()));
+        let calls = answer(&script(turns), &prompt(steps)).unwrap().completion.calls;
+        assert_eq!(calls[0].args, r#"{"list":["two",1,{"${all}":"n=one"}]}"#);
+        assert_eq!(calls[0].tool, "${word}");
+    }
+
+    #[test]
+    fn a_capture_without_a_match_is_an_expectation_that_failed() {
+        let text = "[[turn]]\n[[turn]]\ncapture = { a = 'z(.)' }";
+        assert_eq!(
+            said(text, &[&["abc"]]),
+            Err("turn 2 of the script captures /z(.)/ in the results, and they were: abc".into())
+        );
+    }
+
+    #[test]
+    fn a_name_that_nothing_was_captured_under_is_an_error() {
+        let error = said("[[turn]]\ntext = '${gone}'", &[]).unwrap_err();
+        assert!(error.starts_with("turn 1 of the script names ${gone}"), "{error}");
+    }
+
+    #[test]
+    fn a_prompt_that_breaks_a_rule_is_named() {
+        let mut prompt = prompt(&[&["x"]]);
+        prompt.messages.pop();
+        let error = answer(&script("[[turn]]"), &prompt).unwrap_err();
+        assert_eq!(error.class, ErrorClass::Never);
+        assert!(error.message.contains("wrong role"), "{error}");
+    }
+
+    #[test]
+    fn usage_counts_four_bytes_as_a_token() {
+        let usage = answer(&script("[[turn]]\ntext = 'abcde'"), &prompt(&[])).unwrap().completion.usage;
+        assert_eq!((usage.input_tokens, usage.output_tokens, usage.cost_usd), (1, 2, Some(0.0)));
+    }
+}

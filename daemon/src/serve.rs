@@ -1,0 +1,211 @@
+//! Puts the daemon together and serves until it is told to stop.
+//!
+//! Owns which part is given to which. What each part does is its own affair.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use harness_protocol::run::exit;
+use harness_protocol::spec::RunSpec;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::config::{Config, ConfigSource};
+use crate::control::connection::{self, Door};
+use crate::control::listener::Listener;
+use crate::control::lock::StateDir;
+use crate::control::peer::Members;
+use crate::control::request::{ConnectionId, Request};
+use crate::detach::{self, Inherited};
+use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
+use crate::feed::Feed;
+use crate::inbox::Inbox;
+use crate::jobs::{Executor, ExecutorConfig, Tool};
+use crate::journal::key;
+use crate::journal::memory::Memory;
+use crate::observe::notify::Notifier;
+use crate::process::{Lineage, Outputs};
+use crate::providers::check::check_script;
+use crate::signals::{Asked, Signals};
+use crate::tools::{self, shell::Shell};
+use crate::world::Engine;
+
+/// How long connections may take to end when the daemon stops.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
+#[derive(Debug)]
+pub struct Setup {
+    /// The configuration.
+    pub config: Config,
+    /// Where it came from, to be read again.
+    pub config_source: ConfigSource,
+    /// The open door. Connections wait until they are accepted.
+    pub listener: Listener,
+    // After the listener: whoever gets this lock finds the socket gone.
+    /// The state directory, locked.
+    pub state_dir: StateDir,
+    /// SIGTERM, SIGINT, SIGHUP.
+    pub signals: Signals,
+    /// The line to systemd.
+    pub notifier: Notifier,
+    /// What tools get back.
+    pub inherited: Inherited,
+    /// Somebody who started us on demand waits to hear that we serve.
+    pub on_demand: bool,
+}
+
+/// Why the daemon could not serve, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The key of the ids.
+    #[error("cannot read or make the key of the ids: {0}")]
+    Key(std::io::Error),
+    /// The driver is gone.
+    #[error("a fault of ours ended the driver; see the log")]
+    Driver,
+}
+
+impl ServeError {
+    /// The exit code of the daemon.
+    pub const fn exit_code(&self) -> u8 {
+        exit::INTERNAL
+    }
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// Where it cannot begin, or a fault of ours ends it.
+pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
+    let state_dir = setup.state_dir.path().to_path_buf();
+    let id_key = key::load_or_make(&state_dir).map_err(ServeError::Key)?;
+    let config = setup.config.clone();
+    let listener = Arc::new(setup.listener);
+    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), Feed::new(config.limits.events as usize));
+    let (lineage, outputs) = (Arc::new(Lineage::new()), Outputs::new(&state_dir));
+    let clock = Clock::start();
+
+    let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &lineage, &outputs));
+    let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&lineage));
+    let shell: Arc<dyn Tool> = Arc::new(shell);
+    let executor_config = ExecutorConfig {
+        tools: [(tools::SHELL.into(), shell)].into(),
+        providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
+        lineage,
+    };
+    let reports = inbox.clone();
+    let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
+    let counted = Arc::clone(&listener);
+    let service = Service {
+        started_at: clock.now().wall,
+        socket: listener.path().display().to_string(),
+        state_dir: state_dir.display().to_string(),
+        socket_activated: listener.is_activated(),
+        connections: Box::new(move || counted.connections()),
+        uid: nix::unistd::geteuid().as_raw(),
+        held: None,
+    };
+    let driver = Driver::new(Parts {
+        engine: Engine::new(config.clone(), tools::catalogue(), id_key),
+        journal: Memory::default(),
+        executor,
+        feed,
+        inbox,
+        clock,
+        service,
+        reload: reloader(setup.config_source, config, Arc::clone(&listener)),
+        forget: Box::new(move |run| {
+            if let Err(error) = outputs.remove(run) {
+                error!(%error, %run, "the outputs of a forgotten run stay");
+            }
+        }),
+    });
+    let (orders, taken) = mpsc::channel(8);
+    let mut driver = tokio::spawn(driver.run(taken));
+
+    info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
+    setup.notifier.ready("serving");
+    if setup.on_demand
+        && let Err(error) = detach::leave_streams()
+    {
+        error!(%error, "the standard streams stay as they are");
+    }
+    let stop = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    let watched = setup.notifier.watchdog();
+    let mut watchdog = tokio::time::interval(watched.unwrap_or(Duration::from_secs(3600)));
+    let mut number = 0;
+    let driven = loop {
+        tokio::select! {
+            driven = &mut driver => break driven,
+            accepted = listener.accept() => {
+                number += 1;
+                connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
+            }
+            _ = connections.join_next(), if !connections.is_empty() => {}
+            _ = watchdog.tick(), if watched.is_some() => setup.notifier.alive(),
+            asked = setup.signals.next() => match asked {
+                Asked::Reload => {
+                    setup.notifier.reloading();
+                    // A driver that takes no orders is ending; it is waited for above.
+                    let _ = orders.try_send(Order::Reload);
+                    setup.notifier.ready("serving");
+                }
+                Asked::Stop => {
+                    info!("stopping");
+                    setup.notifier.stopping("stopping");
+                    let _ = orders.try_send(Order::Stop);
+                }
+            },
+        }
+    };
+    setup.notifier.stopping("stopping");
+    stop.cancel();
+    let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
+    info!("stopped");
+    driven.map_err(|_| ServeError::Driver)
+}
+
+fn door(config: &Config, inbox: Inbox<Request>, feed: Feed, lineage: &Arc<Lineage>, outputs: &Outputs) -> Door {
+    let (lineage, outputs) = (Arc::clone(lineage), outputs.clone());
+    Door {
+        inbox,
+        feed,
+        bounds: config.limits.clone(),
+        run_of: Box::new(move |pid| lineage.run_of(i32::try_from(pid).ok()?)),
+        check_spec: Box::new(check_spec),
+        read_output: Box::new(move |run, call, stream, offset, limit| {
+            outputs.read(run, call, stream, offset, limit).map(|range| (range.offset, range.bytes, range.total))
+        }),
+    }
+}
+
+fn check_spec(spec: &RunSpec) -> Result<(), String> {
+    spec.script.as_ref().map_or(Ok(()), |script| check_script(script).map_err(|error| error.to_string()))
+}
+
+/// Reads the configuration again. What was before stays when something is wrong.
+fn reloader(
+    source: ConfigSource,
+    config: Config,
+    listener: Arc<Listener>,
+) -> Box<dyn FnMut() -> Result<Reloaded, String> + Send> {
+    let current = Mutex::new(config);
+    Box::new(move || {
+        let fresh = source.load().map_err(|error| error.to_string())?;
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh.control.group != current.control.group {
+            let members = fresh.control.group.as_deref().map(Members::of_group).transpose();
+            listener.set_members(members.map_err(|error| error.to_string())?);
+        }
+        listener.allow(fresh.limits.connections);
+        let tool = ("tool".into(), fresh.tool_width);
+        let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
+        let lanes = std::iter::once(tool).chain(providers).collect();
+        *current = fresh;
+        Ok((Some(source.path.display().to_string()), lanes))
+    })
+}

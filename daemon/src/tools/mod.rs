@@ -1,0 +1,27 @@
+//! Tools: what a model may ask for by name.
+//!
+//! Owns their names, their arguments and the text of their results. Knows no job and no lane; `world` sees only the catalogue.
+
+mod environment;
+pub mod shell;
+
+use crate::catalogue::{Catalogue, ToolKind, WorldTool};
+
+/// Runs a command.
+pub const SHELL: &str = "shell";
+/// Asks a person.
+pub const ASK_USER: &str = "ask_user";
+/// Spawns a child.
+pub const SPAWN_AGENT: &str = "spawn_agent";
+/// Waits for runs of the same tree.
+pub const WAIT_FOR_AGENT: &str = "wait_for_agent";
+
+/// Every tool that there is, and whether it is a job or a transition of the world.
+pub fn catalogue() -> Catalogue {
+    Catalogue::from([
+        (SHELL.into(), ToolKind::Job { parallel_safe: false }),
+        (ASK_USER.into(), ToolKind::World(WorldTool::AskUser)),
+        (SPAWN_AGENT.into(), ToolKind::World(WorldTool::SpawnAgent)),
+        (WAIT_FOR_AGENT.into(), ToolKind::World(WorldTool::WaitForAgent)),
+    ])
+}

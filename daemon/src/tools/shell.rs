@@ -1,0 +1,298 @@
+//! The tool `shell`: a command through `sh -c`, its end as an envelope.
+//!
+//! Owns the arguments and the result. What a model got wrong, and what kept a command from starting, is a plain text for the model,
+//! without an exit code; it never fails the run.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use harness_protocol::envelope::{Kept, render};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::run::{CallResult, StreamInfo};
+use harness_protocol::time::Span;
+use serde::Deserialize;
+
+use super::environment::Environment;
+use crate::config;
+use crate::process::{self, Bounds, Cancel, Captured, Finished, Launch, Lineage, OnPiece, Outputs};
+use crate::world::boundary::CallTask;
+
+/// What the arguments look like, for whoever got them wrong.
+const USAGE: &str = r#"{"command": "…", "timeout": seconds, "cwd": "…"}, of which only command is needed"#;
+/// The exit code of what the time limit ended, however it then died.
+const TIMED_OUT: u8 = 124;
+
+/// The shell tool.
+#[derive(Debug)]
+pub struct Shell {
+    timeout: Span,
+    keep: usize,
+    quota: u64,
+    environment: Environment,
+    outputs: Outputs,
+    lineage: Arc<Lineage>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    command: String,
+    timeout: Option<Span>,
+    cwd: Option<String>,
+}
+
+impl Shell {
+    /// The tool as configured. `own` is the daemon's environment, `socket` the one that calls find the daemon by.
+    pub fn new(
+        config: &config::Shell,
+        own: impl IntoIterator<Item = (OsString, OsString)>,
+        socket: &Path,
+        outputs: Outputs,
+        lineage: Arc<Lineage>,
+    ) -> Self {
+        Self {
+            timeout: config.timeout,
+            keep: usize::try_from(config.envelope_bytes).unwrap_or(usize::MAX),
+            quota: config.output_bytes,
+            environment: Environment::new(own, socket),
+            outputs,
+            lineage,
+        }
+    }
+
+    /// Executes a call to its end.
+    pub async fn call(
+        &self,
+        run: RunId,
+        call: CallId,
+        task: &CallTask,
+        cancel: &mut Cancel,
+        on_piece: OnPiece<'_>,
+    ) -> CallResult {
+        let plain = |text: String| CallResult::plain(call, task.tool.clone(), text, true);
+        let args = match parse(&task.args) {
+            Ok(args) => args,
+            Err(why) => return plain(format!("bad arguments of {}: {why}; it takes {USAGE}", task.tool)),
+        };
+        if cancel.is_wanted() {
+            return CallResult { cancelled: true, ..plain("cancelled before it began".to_owned()) };
+        }
+        let timeout = args.timeout.unwrap_or(self.timeout);
+        let cwd = directory(task.spec.workdir.as_deref(), args.cwd.as_deref());
+        let env = self.environment.of_call(&task.spec.env, run, call);
+        let launch = Launch { command: &args.command, cwd: &cwd, env: &env };
+        let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
+        let outputs = self.outputs.of_call(run, call, self.quota);
+        match process::run(launch, bounds, run, &self.lineage, &outputs, cancel, on_piece).await {
+            Ok(finished) => result(run, call, task.tool.clone(), finished, timeout),
+            Err(error) => plain(error.to_string()),
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Args, String> {
+    let args: Args = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if args.command.contains('\0') {
+        return Err("the command has a NUL byte".to_owned());
+    }
+    if args.cwd.as_ref().is_some_and(|cwd| cwd.contains('\0')) {
+        return Err("the directory has a NUL byte".to_owned());
+    }
+    if args.timeout == Some(Span::ZERO) {
+        return Err("the timeout must be more than 0 seconds".to_owned());
+    }
+    Ok(args)
+}
+
+/// A submit that names no directory has its calls start at the root.
+fn directory(workdir: Option<&str>, cwd: Option<&str>) -> PathBuf {
+    Path::new(workdir.unwrap_or("/")).join(cwd.unwrap_or_default())
+}
+
+fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: Span) -> CallResult {
+    let Finished { end, timed_out, cancelled, children_ended, stdout, stderr } = finished;
+    let Some(end) = end else {
+        let text = "its process could not be ended and its end was not seen; it may still be running";
+        let plain = CallResult::plain(call, tool, text, true);
+        return CallResult { timed_out, cancelled, ..plain };
+    };
+    let exit_code = if timed_out { TIMED_OUT } else { end.code };
+    let note = note(timed_out.then_some(limit), cancelled, children_ended);
+    let how_to_read = how_to_read(run, call, [&stdout.kept, &stderr.kept]);
+    let envelope = render(exit_code, &stdout.kept, &stderr.kept, note.as_deref(), &how_to_read);
+    CallResult {
+        call,
+        tool,
+        exit_code: Some(exit_code),
+        signal: end.signal,
+        timed_out,
+        cancelled,
+        interrupted: false,
+        is_error: exit_code != 0,
+        envelope: envelope.text.into(),
+        stdout: Some(info(&stdout, envelope.stdout_omitted)),
+        stderr: Some(info(&stderr, envelope.stderr_omitted)),
+        cpu_seconds: Some(end.cpu.as_secs_f64()),
+        max_rss_bytes: Some(end.max_rss_bytes),
+    }
+}
+
+fn info(captured: &Captured, omitted: u64) -> StreamInfo {
+    let path = captured.file.as_ref().map(|path| path.to_string_lossy().into());
+    StreamInfo { bytes: captured.kept.total(), omitted, path }
+}
+
+fn note(timed_out_after: Option<Span>, cancelled: bool, children_ended: bool) -> Option<String> {
+    let mut note = String::new();
+    if let Some(limit) = timed_out_after {
+        let _ = write!(note, "timed out after {} s", limit.as_secs());
+    }
+    for (holds, words) in [(cancelled, "cancelled"), (children_ended, "background children ended")] {
+        if holds {
+            let _ = write!(note, "{}{words}", if note.is_empty() { "" } else { "; " });
+        }
+    }
+    (!note.is_empty()).then_some(note)
+}
+
+fn how_to_read(run: RunId, call: CallId, streams: [&Kept; 2]) -> String {
+    if streams.iter().all(|kept| kept.omitted == 0) {
+        return String::new();
+    }
+    format!("read them with: harnessctl logs {run} --call {call}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::process::canceller;
+    use harness_protocol::spec::RunSpec;
+
+    struct Bench {
+        shell: Shell,
+        dir: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let config = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 200, output_bytes: 1 << 20 };
+            let own = std::env::vars_os();
+            let outputs = Outputs::new(dir.path());
+            let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, Arc::new(Lineage::new()));
+            Self { shell, dir }
+        }
+
+        async fn call(&self, args: &str) -> CallResult {
+            let (_canceller, cancel) = canceller();
+            self.call_with(args, cancel).await
+        }
+
+        async fn call_with(&self, args: &str, mut cancel: Cancel) -> CallResult {
+            let workdir = Some(self.dir.path().to_str().unwrap().into());
+            let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
+            let task = CallTask { tool: "shell".into(), args: args.into(), spec };
+            let (run, call) = (RunId::from_u64(1), CallId::from_u64(2));
+            self.shell.call(run, call, &task, &mut cancel, &mut |_, _, _| {}).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_ends_as_its_envelope() {
+        let bench = Bench::new();
+        let result = bench.call(r#"{"command": "echo hi; echo oops >&2; exit 3"}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 3\nhi\n--- stderr ---\noops\n");
+        assert_eq!((result.exit_code, result.signal, result.is_error), (Some(3), None, true));
+        assert_eq!(result.stdout.as_ref().unwrap().bytes, 3);
+        assert!(result.cpu_seconds.is_some() && result.max_rss_bytes.is_some());
+        let path = result.stdout.unwrap().path.unwrap();
+        assert_eq!(std::fs::read_to_string(&*path).unwrap(), "hi\n");
+    }
+
+    #[tokio::test]
+    async fn a_silent_command_is_its_exit_code() {
+        let result = Bench::new().call(r#"{"command": "true"}"#).await;
+        assert_eq!((&*result.envelope, result.is_error), ("Exit code: 0\n", false));
+        assert_eq!(result.stdout, Some(StreamInfo::default()));
+    }
+
+    #[tokio::test]
+    async fn the_time_limit_is_124_and_says_so() {
+        let result = Bench::new().call(r#"{"command": "echo hi; sleep 60", "timeout": 0.5}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 124\nhi\n[timed out after 0.5 s]\n");
+        assert_eq!((result.exit_code, result.signal, result.timed_out), (Some(124), Some(15), true));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_cancelled_before_it_began_starts_nothing() {
+        let bench = Bench::new();
+        let (canceller, cancel) = canceller();
+        canceller.stop(false);
+        let result = bench.call_with(r#"{"command": "touch made"}"#, cancel).await;
+        assert_eq!((&*result.envelope, result.exit_code), ("cancelled before it began", None));
+        assert!(result.cancelled && result.is_error && !bench.dir.path().join("made").exists());
+    }
+
+    #[tokio::test]
+    async fn bad_arguments_are_a_text_without_an_exit_code() {
+        let bench = Bench::new();
+        for (args, why) in [
+            ("", "EOF"),
+            ("[]", "invalid"),
+            ("{}", "missing field `command`"),
+            (r#"{"command": "true", "timeout": 0}"#, "more than 0"),
+            (r#"{"command": "true", "timeout": -1}"#, "not negative"),
+            (r#"{"command": "true", "timeout": "soon"}"#, "invalid type"),
+            (r#"{"command": "true", "shell": "zsh"}"#, "unknown field `shell`"),
+            (r#"{"command": "a\u0000b"}"#, "NUL"),
+            (r#"{"command": "true", "cwd": "a\u0000b"}"#, "NUL"),
+        ] {
+            let result = bench.call(args).await;
+            assert!(result.envelope.starts_with("bad arguments of shell: "), "{}", result.envelope);
+            assert!(result.envelope.contains(why), "{args}: {}", result.envelope);
+            assert_eq!((result.exit_code, result.is_error, result.stdout), (None, true, None));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_directory_is_relative_to_the_workdir_and_its_absence_is_a_text() {
+        let bench = Bench::new();
+        std::fs::create_dir(bench.dir.path().join("sub")).unwrap();
+        let result = bench.call(r#"{"command": "basename $PWD", "cwd": "sub"}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 0\nsub\n");
+        let result = bench.call(r#"{"command": "true", "cwd": "gone"}"#).await;
+        assert!(result.envelope.ends_with("gone does not exist"), "{}", result.envelope);
+        assert_eq!((result.exit_code, result.is_error), (None, true));
+        let result = bench.call(r#"{"command": "pwd", "cwd": "/"}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 0\n/\n");
+    }
+
+    #[tokio::test]
+    async fn characters_that_come_in_pieces_are_whole_in_the_envelope() {
+        let result = Bench::new().call(r#"{"command": "printf '\\342'; sleep 0.05; printf '\\230\\203'"}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 0\n\u{2603}");
+    }
+
+    #[tokio::test]
+    async fn a_long_output_says_what_is_missing_and_how_to_read_it() {
+        let result = Bench::new().call(r#"{"command": "seq 1 1000"}"#).await;
+        let stdout = result.stdout.unwrap();
+        assert_eq!(stdout.bytes, 3893);
+        assert!(stdout.omitted >= 3693);
+        let id = RunId::from_u64(1);
+        assert!(result.envelope.contains(&format!("harnessctl logs {id} --call ")), "{}", result.envelope);
+    }
+
+    #[test]
+    fn notes_are_one_line() {
+        assert_eq!(note(None, false, false), None);
+        assert_eq!(
+            note(Some(Span::from_secs(1)), false, true).unwrap(),
+            "timed out after 1 s; background children ended"
+        );
+        assert_eq!(note(None, true, false).unwrap(), "cancelled");
+    }
+}
