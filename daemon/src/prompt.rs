@@ -42,15 +42,18 @@ impl Prompt {
         for entry in entries {
             match entry {
                 Entry::Assistant { text, calls } => {
+                    // A run by script may begin without a prompt; the first turn is the user's all the same.
+                    if messages.is_empty() {
+                        user(&mut messages);
+                    }
                     messages.push(Message::Assistant { text: text.clone(), calls: calls.clone() });
                 }
                 Entry::User { text } => user(&mut messages).1.push(text.clone()),
                 Entry::Result { result } => user(&mut messages).0.push(result.clone()),
             }
         }
-        if !matches!(messages.last(), Some(Message::User { .. })) {
-            user(&mut messages);
-        }
+        user(&mut messages);
+        order_results(&mut messages);
         Self { messages }
     }
 
@@ -95,6 +98,16 @@ impl Prompt {
     }
 }
 
+/// Results come in the order in which the calls ended; a model reads them in the order in which it asked.
+fn order_results(messages: &mut [Message]) {
+    let from_first_answer = messages.get_mut(1..).unwrap_or_default();
+    for pair in from_first_answer.chunks_exact_mut(2) {
+        let [Message::Assistant { calls, .. }, Message::User { results, .. }] = pair else { continue };
+        results.sort_by_key(|result| calls.iter().position(|call| call.call == result.call));
+    }
+}
+
+/// The user's message at the end, made where there is none.
 fn user(messages: &mut Vec<Message>) -> (&mut Vec<Arc<CallResult>>, &mut Vec<Arc<str>>) {
     if !matches!(messages.last(), Some(Message::User { .. })) {
         messages.push(Message::User { results: Vec::new(), texts: Vec::new() });
@@ -194,6 +207,20 @@ mod tests {
             check(&[Entry::User { text: "hi".into() }, said(vec![call(1), call(2)]), result(1), result(2)]),
             Ok(())
         );
+    }
+
+    #[test]
+    fn a_run_without_a_prompt_begins_with_an_empty_turn_of_the_user() {
+        assert_eq!(check(&[said(vec![call(1)]), result(1)]), Ok(()));
+    }
+
+    #[test]
+    fn results_stand_in_the_order_of_the_calls() {
+        let hi = Entry::User { text: "hi".into() };
+        let prompt = Prompt::from_transcript(&[hi, said(vec![call(1), call(2), call(3)]), result(3), result(1), result(2)]);
+        let Some(Message::User { results, .. }) = prompt.messages.last() else { unreachable!() };
+        let order: Vec<u64> = results.iter().map(|result| result.call.as_u64()).collect();
+        assert_eq!(order, [1, 2, 3]);
     }
 
     #[test]

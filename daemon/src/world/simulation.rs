@@ -170,7 +170,7 @@ impl Simulation {
             deadline_at: None,
         };
         let spec = RunSpec {
-            prompt: Some("do".into()),
+            prompt: random.chance(50).then(|| "do".into()),
             name: random.chance(30).then(|| format!("name-{}", random.below(5)).into()),
             share: random.chance(30).then(|| "batch".into()),
             provider: random.chance(30).then(|| "other".into()),
