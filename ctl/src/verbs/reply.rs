@@ -1,0 +1,23 @@
+//! `reply`: answers a question.
+
+use harness_protocol::rpc::{AnswerParams, method};
+
+use crate::cli::runs::ReplyArgs;
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::output::note;
+use crate::specify;
+
+pub(super) fn run(ctx: &mut Ctx, args: &ReplyArgs) -> Result<u8, Failure> {
+    let text = specify::text(&args.text, "the answer")?;
+    // What comes from a pipe ends with a line break that nobody meant.
+    let answer = if args.text == "-" { text.trim_end_matches('\n').into() } else { text };
+    let params = AnswerParams { interaction: args.id.clone(), answer };
+    let answered = ctx.session.call::<method::InteractionAnswer>(&params)?;
+    if ctx.json {
+        ctx.json(&answered)?;
+    } else {
+        note(ctx.notes.dim(format_args!("answered; run {} goes on", answered.run)));
+    }
+    ctx.done()
+}
