@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::framing::{self, Decoder, Frame};
-use harness_protocol::rpc::{ErrorKind, Method, Request, RpcError};
+use harness_protocol::rpc::{Method, Request, RpcError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::de::DeserializeOwned;
 
+pub(crate) use crate::client_error::{ClientError, Taken, is_for_now};
 pub(crate) use crate::incoming::Note;
 use crate::incoming::{Incoming, parse};
 use crate::interrupt::Interrupt;
@@ -27,81 +28,6 @@ pub(crate) const WINDOW: usize = 256;
 const GATHER: usize = 64 * 1024;
 /// The daemon keeps to the protocol's bound; this one only keeps a stranger on the socket from filling our memory.
 const MAX_REPLY_BYTES: usize = 4 * MAX_FRAME_BYTES;
-
-/// Whether the daemon may have taken what was asked before it was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// It was not read: asking again does nothing twice.
-    No,
-    /// Nobody knows.
-    Maybe,
-}
-
-/// What may go wrong on a connection.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
-    /// The request is larger than a frame may be. Nothing was sent.
-    #[error(
-        "the request is too large: {:.1} MiB as JSON, and {} MiB are the most",
-        *bytes as f64 / 1_048_576.0, MAX_FRAME_BYTES >> 20
-    )]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
-    /// The connection ended.
-    #[error("the connection to the daemon was lost before it answered")]
-    Lost {
-        /// Whether the request may have been taken.
-        taken: Taken,
-    },
-    /// No answer.
-    #[error("the daemon{} did not answer within {seconds} s", pid.map_or(String::new(), |pid| format!(" (pid {pid})")))]
-    Silent {
-        /// For how long.
-        seconds: u64,
-        /// Its process, where that is known.
-        pid: Option<u32>,
-    },
-    /// It refused.
-    #[error("{0}")]
-    Refused(RpcError),
-    /// What came is not what was asked for.
-    #[error("the daemon's answer cannot be read: {0}")]
-    Garbled(String),
-    /// Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
-    /// The socket itself failed.
-    #[error("the connection to the daemon failed: {0}")]
-    Io(#[from] io::Error),
-}
-
-impl ClientError {
-    /// The exit code.
-    pub(crate) fn code(&self) -> u8 {
-        use harness_protocol::run::exit;
-        match self {
-            Self::TooLarge { .. } => exit::USAGE,
-            Self::Refused(error) => error.data.exit_code,
-            Self::Garbled(_) => exit::INTERNAL,
-            Self::Interrupted => exit::INTERRUPTED,
-            Self::Lost { .. } | Self::Silent { .. } | Self::Io(_) => exit::UNREACHABLE,
-        }
-    }
-
-    /// What to do next.
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::TooLarge { .. } => Some("put the bulk into a file and name it in the prompt".to_owned()),
-            Self::Lost { taken: Taken::Maybe } => Some(
-                "it may have been done: look before asking again (a submit with --idempotency-key is safe)".to_owned(),
-            ),
-            Self::Garbled(_) => Some("harnessctl and harnessd may be of different versions".to_owned()),
-            _ => None,
-        }
-    }
-}
 
 /// Names a request whose reply is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -393,11 +319,6 @@ fn is_loss(error: &io::Error) -> bool {
 #[expect(clippy::needless_pass_by_value, reason = "the text is of no use afterwards")]
 fn read<R: DeserializeOwned>(text: String) -> Result<R, ClientError> {
     serde_json::from_str(&text).map_err(|e| ClientError::Garbled(e.to_string()))
-}
-
-/// Whether asking again is worth it.
-pub(crate) fn is_for_now(error: &RpcError) -> bool {
-    matches!(error.kind(), ErrorKind::Busy | ErrorKind::Held)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod cli;
 mod client;
+mod client_error;
 mod connect;
 mod ctx;
 mod exit;
