@@ -9,6 +9,7 @@ use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
 
 use crate::client::ClientError;
+use crate::render::text::clean;
 use crate::start::StartError;
 
 /// Why a command did not do what was asked.
@@ -89,6 +90,17 @@ impl Failure {
         Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
     }
 
+    /// The same, and where to look for what was not found.
+    #[must_use]
+    pub(crate) fn look_in(self, hint: &str) -> Self {
+        match self {
+            Self::Refused(error) if error.kind() == ErrorKind::NotFound => {
+                Self::Other { code: error.data.exit_code, message: error.message, hint: Some(hint.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
@@ -122,7 +134,7 @@ impl Failure {
         let _told = match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Self::Detached { .. } => writeln!(err, "{self}"),
-            other => writeln!(err, "harnessctl: {other}")
+            other => writeln!(err, "harnessctl: {}", clean(&other.to_string()))
                 .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {hint}"))),
         };
         code

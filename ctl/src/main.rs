@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 /// Help is a good end. A monitoring check that is asked for wrongly must not look critical.
 fn usage_code(error: &clap::Error) -> u8 {
     let wrong = error.use_stderr();
-    let check = std::env::args_os().any(|arg| arg == "--check");
+    let check = std::env::args_os().any(|arg| arg.as_encoded_bytes().starts_with(b"--check"));
     match (wrong, check) {
         (false, _) => 0,
         (true, false) => harness_protocol::run::exit::USAGE,

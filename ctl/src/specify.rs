@@ -80,7 +80,7 @@ pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
 }
 
 /// Standard input, whole. Reads no further than a request could carry.
-fn read_stdin(what: &str) -> Result<String, Failure> {
+pub(crate) fn read_stdin(what: &str) -> Result<String, Failure> {
     let failed = |source| Failure::Read { path: "standard input".into(), source };
     let mut bytes = Vec::new();
     io::stdin().lock().take(MAX_FRAME_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;

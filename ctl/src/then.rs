@@ -68,7 +68,7 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
 /// Tells the end of a run: its answer, or why there is none; gives its exit code.
 pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result<u8, Failure> {
     for denial in &run.denials {
-        note(format_args!("harnessctl: run {}: denied: {denial}", run.id));
+        note(format_args!("harnessctl: run {}: denied: {}", run.id, clean(denial)));
     }
     if ctx.json {
         ctx.json(run)?;
@@ -87,7 +87,7 @@ pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result
     ctx.done()?;
     if run.state != RunState::Succeeded {
         let name = run.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
-        let why = run.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        let why = run.error.as_deref().map(|error| format!(": {}", clean(error))).unwrap_or_default();
         note(format_args!("harnessctl: run {}{name} {}{why}", run.id, ctx.notes.state(run.state)));
     }
     Ok(run.exit_code.unwrap_or(exit::STILL_RUNNING))

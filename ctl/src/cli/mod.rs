@@ -13,11 +13,17 @@ use harness_protocol::time::Span;
 use crate::render::colour::ColourChoice;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 succeeded · 1 the run failed · 2 usage · 3 needs an answer that nobody may give · 4 credentials refused ·
-5 cancelled · 6 no such run, or it no longer applies · 7 no daemon · 8 still running · 9 a budget ended it · 70 a fault of
-ours · 75 refused for now, try later · 124 time limit · 130 detached with Ctrl-C, the run goes on
+Exit codes:
+  0  succeeded (of several: all)           8    still running: the wait's time is up
+  1  the run failed (of several: any)      9    a budget ended it
+  2  usage or configuration error          70   a fault of ours
+  3  needs an answer that nobody may give  75   refused for now: try later
+  4  the provider refused the credentials  124  its own time limit ended it
+  5  cancelled                             130  detached with Ctrl-C, the run goes on
+  6  no such run, or no longer applies
+  7  the daemon cannot be reached
 
-A RUN is the id, the start of one, a name, or @last (your latest).";
+A RUN is an id, the start of one, a name, or @last (your latest).";
 
 /// Submit agent runs, follow them, answer them, and watch the lanes fill up.
 #[derive(Debug, Parser)]

@@ -34,7 +34,7 @@ fn every_verb_says_what_it_does_and_submit_shows_how() {
     check(&command);
     let help = parse(&["submit", "--help"]).unwrap_err().to_string();
     assert!(help.contains("Examples:") && help.contains("--script demo.toml"), "{help}");
-    assert!(parse(&["--help"]).unwrap_err().to_string().contains("130 detached"));
+    assert!(parse(&["--help"]).unwrap_err().to_string().contains("130  detached"));
 }
 
 #[test]

@@ -285,11 +285,11 @@ impl Follower {
                 (exit::SUCCEEDED, Some(answer.clone()))
             }
             Ending::Failed { error, exit_code } => {
-                self.note(out, notes, &self.notes.red(format!("failed: {error} (exit code {exit_code})")))?;
+                self.note(out, notes, &self.notes.red(format!("failed: {} (exit code {exit_code})", clean(error))))?;
                 (*exit_code, None)
             }
             Ending::Cancelled { error } => {
-                self.note(out, notes, &self.notes.red(format!("cancelled: {error}")))?;
+                self.note(out, notes, &self.notes.red(format!("cancelled: {}", clean(error))))?;
                 (exit::CANCELLED, None)
             }
         };

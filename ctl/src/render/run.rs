@@ -47,7 +47,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     if let Some(name) = &run.name {
         line("name", name)?;
     }
-    line("title", &run.title)?;
+    line("title", &first_line(&run.title))?;
     let mut state = paint.state(run.state);
     if let Some(code) = run.exit_code {
         state += &format!(" (exit code {code})");
@@ -82,7 +82,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
             None => run.provider.to_string(),
         },
     )?;
-    line("workdir", &run.workdir)?;
+    line("workdir", &first_line(&run.workdir))?;
     line(
         "submitted",
         &format!("{} ({} ago) by uid {}", run.submitted_at, span(now.since(run.submitted_at)), run.owner),

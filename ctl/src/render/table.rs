@@ -21,7 +21,9 @@ impl Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self { plain: text.into(), painted: None }
+        // Names and commands come from outside: none of them may break the line or drive the terminal.
+        let plain: String = text.into();
+        Self { plain: plain.replace(char::is_control, " "), painted: None }
     }
 }
 

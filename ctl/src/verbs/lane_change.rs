@@ -18,7 +18,7 @@ pub(super) fn relieve(ctx: &mut Ctx, args: &RelieveArgs) -> Result<u8, Failure> 
         for_seconds: args.during,
         undo: args.undo,
     };
-    let changed = ctx.session.call::<method::LaneRelieve>(&params)?;
+    let changed = ctx.session.call::<method::LaneRelieve>(&params).map_err(elsewhere)?;
     tell(ctx, &changed)?;
     if let (None, false, Some(relief)) = (args.undo, ctx.json, changed.relief) {
         note(ctx.notes.dim(format_args!("undo it: harnessctl relieve --undo {relief}")));
@@ -29,21 +29,25 @@ pub(super) fn relieve(ctx: &mut Ctx, args: &RelieveArgs) -> Result<u8, Failure> 
 pub(super) fn resize(ctx: &mut Ctx, args: &ResizeArgs) -> Result<u8, Failure> {
     let (lane, width) = lane_and_width(&args.words, args.width)?;
     let params = ResizeParams { lane: lane.map(Arc::from), width };
-    let changed = ctx.session.call::<method::LaneResize>(&params)?;
+    let changed = ctx.session.call::<method::LaneResize>(&params).map_err(elsewhere)?;
     tell(ctx, &changed)?;
     ctx.done()
 }
 
 pub(super) fn pause(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
-    let changed = ctx.session.call::<method::LanePause>(&lane(args))?;
+    let changed = ctx.session.call::<method::LanePause>(&lane(args)).map_err(elsewhere)?;
     tell(ctx, &changed)?;
     ctx.done()
 }
 
 pub(super) fn resume(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
-    let changed = ctx.session.call::<method::LaneResume>(&lane(args))?;
+    let changed = ctx.session.call::<method::LaneResume>(&lane(args)).map_err(elsewhere)?;
     tell(ctx, &changed)?;
     ctx.done()
+}
+
+fn elsewhere(failure: Failure) -> Failure {
+    failure.look_in("`harnessctl lane` shows the lanes and their reliefs")
 }
 
 fn lane(args: &OneLane) -> LaneParams {
