@@ -1,1 +1,57 @@
-fn main() {}
+//! `harnessctl`: submit agent runs, follow them, answer them, and watch the lanes fill up.
+//!
+//! Blocking, and quick to start: nothing is read or looked up before it is needed. Data goes to standard output, everything
+//! else to standard error. Knows of the daemon only what `harness-protocol` says.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod client_error;
+mod connect;
+mod ctx;
+mod exit;
+mod incoming;
+mod interrupt;
+mod output;
+mod render;
+mod session;
+mod spawn;
+mod specify;
+mod start;
+#[cfg(test)]
+mod testing;
+mod then;
+mod verbs;
+mod waiting;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where nobody reads the help any more there is nothing to do about it.
+            let _shown = error.print();
+            return ExitCode::from(usage_code(&error));
+        }
+    };
+    ExitCode::from(match verbs::run(cli) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    })
+}
+
+/// Help is a good end. A monitoring check that is asked for wrongly must not look critical.
+fn usage_code(error: &clap::Error) -> u8 {
+    let wrong = error.use_stderr();
+    let check = std::env::args_os().any(|arg| arg.as_encoded_bytes().starts_with(b"--check"));
+    match (wrong, check) {
+        (false, _) => 0,
+        (true, false) => harness_protocol::run::exit::USAGE,
+        (true, true) => verbs::lane_check::UNKNOWN,
+    }
+}

@@ -1,0 +1,80 @@
+//! The verbs about lanes, as they are typed.
+
+use clap::{Args, Subcommand};
+use harness_protocol::id::ReliefId;
+use harness_protocol::time::Span;
+
+use super::values::{duration, relief};
+
+/// `lane`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct LaneArgs {
+    #[command(subcommand)]
+    pub(crate) change: Option<LaneVerb>,
+    /// Only this lane: `tool`, or the name of a provider
+    #[arg(value_name = "LANE")]
+    pub(crate) lane: Option<String>,
+    /// Draw again every SECS
+    #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "2", value_parser = duration)]
+    pub(crate) watch: Option<Span>,
+    /// Check one number, for monitoring: queued busy parked resuming oldest saturation1 saturation5 saturation15 p95.
+    /// Exits 0, 1, 2 or 3 and never starts a daemon
+    #[arg(long, value_name = "METRIC", conflicts_with = "watch")]
+    pub(crate) check: Option<String>,
+    /// With --check: warn above N
+    #[arg(short, long, value_name = "N", requires = "check", allow_hyphen_values = true)]
+    pub(crate) warning: Option<String>,
+    /// With --check: critical above N
+    #[arg(short, long, value_name = "N", requires = "check", allow_hyphen_values = true)]
+    pub(crate) critical: Option<String>,
+}
+
+/// Changes of a lane.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LaneVerb {
+    /// Widen a lane so that what is queued can run
+    Relieve(RelieveArgs),
+    /// Set the width: `resize 8`, `resize local 8`
+    Resize(ResizeArgs),
+    /// Stop granting
+    Pause(OneLane),
+    /// Grant again
+    Resume(OneLane),
+}
+
+/// `relieve`.
+#[derive(Debug, Args)]
+pub(crate) struct RelieveArgs {
+    /// The lane
+    #[arg(value_name = "LANE")]
+    pub(crate) lane: Option<String>,
+    /// Permits to add; 1 where left out
+    #[arg(long, value_name = "N", conflicts_with = "undo")]
+    pub(crate) by: Option<u32>,
+    /// For how long; for good where left out
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "undo")]
+    pub(crate) during: Option<Span>,
+    /// Take this relief back
+    #[arg(long, value_name = "ID", value_parser = relief)]
+    pub(crate) undo: Option<ReliefId>,
+}
+
+/// `lane resize`.
+#[derive(Debug, Args)]
+pub(crate) struct ResizeArgs {
+    /// The lane (`tool` where left out) and the width, in any order
+    #[arg(value_name = "LANE | N", required_unless_present = "width", num_args = 1..=2)]
+    pub(crate) words: Vec<String>,
+    /// The width
+    #[arg(long, visible_alias = "to", value_name = "N")]
+    pub(crate) width: Option<u32>,
+}
+
+/// A lane.
+#[derive(Debug, Args)]
+pub(crate) struct OneLane {
+    /// The lane
+    #[arg(value_name = "LANE")]
+    pub(crate) lane: Option<String>,
+}

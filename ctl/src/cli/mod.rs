@@ -1,0 +1,159 @@
+//! The command line as it is typed. What it means is the verbs' business.
+
+pub(crate) mod lane;
+pub(crate) mod runs;
+pub(crate) mod submit;
+pub(crate) mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use harness_protocol::time::Span;
+
+use crate::render::colour::ColourChoice;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  succeeded (of several: all)           8    still running: the wait's time is up
+  1  the run failed (of several: any)      9    a budget ended it
+  2  usage or configuration error          70   a fault of ours
+  3  needs an answer that nobody may give  75   refused for now: try later
+  4  the provider refused the credentials  124  its own time limit ended it
+  5  cancelled                             130  detached with Ctrl-C, the run goes on
+  6  no such run, or no longer applies
+  7  the daemon cannot be reached
+
+A RUN is an id, the start of one, a name, or @last (your latest).";
+
+/// Submit agent runs, follow them, answer them, and watch the lanes fill up.
+#[derive(Debug, Parser)]
+#[command(name = "harnessctl", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What every verb takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Write JSON: one object, or one a line for lists and streams
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(crate) json: bool,
+    /// The daemon's socket, in place of HARNESS_SOCKET, the user's and the system's
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Everywhere")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Never start a daemon
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub(crate) no_start: bool,
+    /// Colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Everywhere")]
+    pub(crate) color: ColourChoice,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Queue a run, and print its id
+    Submit(Box<submit::SubmitArgs>),
+    /// List runs: all live ones, and the latest that finished
+    #[command(visible_alias = "ls")]
+    List(runs::ListArgs),
+    /// Show one run
+    Show(runs::ShowArgs),
+    /// Watch a run until it ends, and exit as it does
+    Follow(runs::FollowArgs),
+    /// Print a run's transcript, or the output of one of its calls
+    Logs(runs::LogsArgs),
+    /// Wait for runs, and print their answers
+    Wait(runs::WaitArgs),
+    /// End runs and what is below them
+    Cancel(runs::CancelArgs),
+    /// Pause runs: nothing new starts in them
+    Pause(runs::SelectArgs),
+    /// Let paused runs go on
+    Resume(runs::SelectArgs),
+    /// Run a finished run's specification again, as a new run
+    Retry(runs::RetryArgs),
+    /// Tell a run something; a finished one goes on as a new run
+    Message(runs::MessageArgs),
+    /// Forget finished runs
+    Prune(runs::PruneArgs),
+    /// List the questions that wait for an answer
+    Pending,
+    /// Answer a question; the first answer wins
+    Reply(runs::ReplyArgs),
+    /// Show the lanes, or change one
+    Lane(lane::LaneArgs),
+    /// Widen a lane so that what is queued can run
+    Relieve(lane::RelieveArgs),
+    /// Print what happens, one JSON object a line
+    Events(EventsArgs),
+    /// Start, stop, or look at the daemon
+    Daemon(DaemonArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `events`.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Only events after this number; 0 is all of them
+    #[arg(long, value_name = "SEQ", conflicts_with = "from")]
+    pub(crate) after: Option<u64>,
+    /// Only events from this number on
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) from: Option<u64>,
+    /// Go on as they happen. Without a number: only from now on
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only of this run
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// With --run: also of the runs below it
+    #[arg(long, requires = "run")]
+    pub(crate) tree: bool,
+    /// Only of this kind; may be repeated
+    #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
+    pub(crate) kinds: Vec<String>,
+    /// Pieces of live output too, as they come
+    #[arg(long, requires = "follow")]
+    pub(crate) deltas: bool,
+}
+
+/// `daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    #[command(subcommand)]
+    pub(crate) what: DaemonVerb,
+}
+
+/// What to do with the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub(crate) enum DaemonVerb {
+    /// Start it, unless it runs
+    Start,
+    /// Stop it, and wait until it has gone. Runs are kept and go on with the next start
+    Stop,
+    /// Show its health and counts
+    Status,
+    /// Start nothing new, and wait until nothing executes
+    Drain {
+        /// Wait at most this long (exit code 8 if something still executes)
+        #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+        timeout: Option<Span>,
+    },
+    /// Undo a drain
+    Undrain,
+    /// Read the configuration again
+    Reload,
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! `submit`, as it is typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use harness_protocol::spec::{OnInteraction, Priority};
+use harness_protocol::time::Span;
+
+use super::values::{Deadline, deadline, duration, label};
+
+const EXAMPLES: &str = "\
+Examples:
+  harnessctl submit \"summarise the failures in ./log\"             queue it, print the id
+  harnessctl submit --wait \"name the capital of France\"           print the answer alone
+  git diff | harnessctl submit - --follow                          the prompt from standard input
+  harnessctl submit --script demo.toml --follow                    turns from a file: no key, no network
+  harnessctl submit -C ~/src/app --name nightly -l team=a --max-time 30m \"run the tests\"
+  harnessctl submit --batch runs.jsonl --wait                      one run a line: {\"prompt\":\"…\"}";
+
+/// `submit`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SubmitArgs {
+    /// The task; `-` reads it from standard input
+    #[arg(value_name = "PROMPT | -")]
+    pub(crate) prompt: Option<String>,
+    /// Print the id and nothing else
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) then: ThenArgs,
+    /// Where its calls start; this directory where left out
+    #[arg(short = 'C', long = "workdir", value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// A name, unique among live runs
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// A label; may be repeated
+    #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// The share of the lanes' capacity that it belongs to
+    #[arg(long)]
+    pub(crate) share: Option<String>,
+    /// The provider, by its configured name
+    #[arg(short, long)]
+    pub(crate) provider: Option<String>,
+    /// The model, by the provider's name for it
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// Turns for the scripted provider, in TOML; no prompt is needed with it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
+    /// and, if need be, `script_file`; the other flags are defaults for every line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow", "output"])]
+    pub(crate) batch: Option<PathBuf>,
+    /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated
+    #[arg(long, value_name = "KEY[=VALUE]")]
+    pub(crate) env: Vec<String>,
+    /// A file of such variables, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// End it after so many inferences
+    #[arg(long, value_name = "N")]
+    pub(crate) max_steps: Option<u32>,
+    /// End it after so many tokens
+    #[arg(long, value_name = "N")]
+    pub(crate) max_tokens: Option<u64>,
+    /// End it after so long in inference and execution: 90, 1.5s, 10m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) max_time: Option<Span>,
+    /// End it so long after the submit, or at an instant (RFC 3339)
+    #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
+    pub(crate) deadline: Option<Deadline>,
+    /// Who goes first within a lane
+    #[arg(long)]
+    pub(crate) priority: Option<PriorityWord>,
+    /// Makes the submit repeatable: the same key gives the same run
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// What happens when it asks a person something; `fail` where nobody is at a terminal, else `wait`
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_interaction: Option<OnInteractionWord>,
+    /// Try so long again while the daemon refuses for now
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) retry_for: Option<Span>,
+}
+
+/// What is done once a run is there.
+#[derive(Debug, Args, Default)]
+pub(crate) struct ThenArgs {
+    /// Watch it until it ends, and exit as it does
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Wait until it ends, print the answer alone, and exit as it does
+    #[arg(short, long)]
+    pub(crate) wait: bool,
+    /// Wait, and write the answer to FILE instead
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `--priority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PriorityWord {
+    /// Before normal
+    High,
+    /// Between the two
+    Normal,
+    /// After normal
+    Low,
+}
+
+impl From<PriorityWord> for Priority {
+    fn from(word: PriorityWord) -> Self {
+        match word {
+            PriorityWord::High => Self::High,
+            PriorityWord::Normal => Self::Normal,
+            PriorityWord::Low => Self::Low,
+        }
+    }
+}
+
+/// `--on-interaction`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnInteractionWord {
+    /// It waits, as long as it takes
+    Wait,
+    /// The question is refused, the run goes on
+    Deny,
+    /// The run fails with exit code 3
+    Fail,
+}
+
+impl From<OnInteractionWord> for OnInteraction {
+    fn from(word: OnInteractionWord) -> Self {
+        match word {
+            OnInteractionWord::Wait => Self::Wait,
+            OnInteractionWord::Deny => Self::Deny,
+            OnInteractionWord::Fail => Self::Fail,
+        }
+    }
+}

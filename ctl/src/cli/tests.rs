@@ -1,0 +1,106 @@
+//! Tests of what can be typed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(["harnessctl"].iter().chain(words))
+}
+
+fn code(words: &[&str]) -> i32 {
+    parse(words).unwrap_err().exit_code()
+}
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_verb_says_what_it_does_and_submit_shows_how() {
+    fn check(command: &clap::Command) {
+        for verb in command.get_subcommands() {
+            assert!(verb.get_about().is_some(), "{}", verb.get_name());
+            for arg in verb.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", verb.get_name(), arg.get_id());
+            }
+            check(verb);
+        }
+    }
+    let mut command = Cli::command();
+    command.build();
+    check(&command);
+    let help = parse(&["submit", "--help"]).unwrap_err().to_string();
+    assert!(help.contains("Examples:") && help.contains("--script demo.toml"), "{help}");
+    assert!(parse(&["--help"]).unwrap_err().to_string().contains("130  detached"));
+}
+
+#[test]
+fn the_verbs_of_the_manual_are_there() {
+    for words in [
+        &["submit", "hi"][..],
+        &["submit", "-", "-q", "--follow", "-C", "/", "--name", "n", "--label", "a=b", "--share", "s", "-p", "x"],
+        &["submit", "--script", "f", "--env", "A", "--env-file", "f", "--max-steps", "1", "--max-tokens", "2"],
+        &["submit", "hi", "--max-time", "1.5s", "--deadline", "2h", "--priority", "high", "--model", "m"],
+        &["submit", "hi", "--idempotency-key", "k", "--on-interaction=fail", "--retry-for", "10m", "--wait", "-o", "f"],
+        &["submit", "--batch", "-", "--wait"],
+        &["list", "--tree", "-l", "a=b", "--state", "queued,acting", "--all", "--json"],
+        &["show", "@last", "--answer"],
+        &["follow", "abc"],
+        &["logs", "abc", "--call", "1", "--stream", "stderr", "--raw", "--tail", "5", "-f"],
+        &["wait", "a", "b", "--for", "waiting", "--timeout", "5"],
+        &["cancel", "-l", "a=b", "--force"],
+        &["pause", "--all"],
+        &["resume", "a"],
+        &["retry", "a", "--follow"],
+        &["message", "a", "text"],
+        &["prune", "--all", "--dry-run"],
+        &["pending"],
+        &["reply", "id", "-"],
+        &["lane"],
+        &["lane", "tool", "--watch"],
+        &["lane", "--watch", "0.5"],
+        &["lane", "--check", "queued", "-w", "5", "-c", "10"],
+        &["--json", "lane", "relieve", "--by", "2", "--for", "10m"],
+        &["lane", "relieve", "local", "--undo", "0000000000001", "--json"],
+        &["lane", "resize", "8"],
+        &["lane", "pause"],
+        &["lane", "resume", "local"],
+        &["relieve", "--by", "2"],
+        &["events", "--from", "1", "-f", "--run", "a", "--tree", "--kind", "run-finished", "--deltas"],
+        &["events", "--after", "0"],
+        &["daemon", "start"],
+        &["daemon", "stop"],
+        &["daemon", "status", "--json", "--socket", "/s", "--no-start", "--color", "never"],
+        &["daemon", "drain", "--timeout", "5"],
+        &["daemon", "undrain"],
+        &["daemon", "reload"],
+        &["completions", "bash"],
+    ] {
+        if let Err(error) = parse(words) {
+            panic!("{words:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_a_usage_error() {
+    for words in [
+        &["submit", "--batch", "f", "hi"][..],
+        &["submit", "--batch", "f", "--follow"],
+        &["submit", "hi", "--max-time", "soon"],
+        &["submit", "one", "two"],
+        &["submit", "hi", "--label", "x"],
+        &["list", "--state", "tired"],
+        &["wait"],
+        &["events", "--after", "1", "--from", "1"],
+        &["lane", "resize"],
+        &["logs", "a", "--stream", "stdout"],
+        &["party"],
+        &[],
+    ] {
+        assert_eq!(code(words), 2, "{words:?}");
+    }
+}

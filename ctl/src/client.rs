@@ -1,0 +1,326 @@
+//! One connection to the daemon: requests, replies that may come in any order, and what comes unasked.
+//!
+//! Blocking. Owns the socket, its bounds and its time limits; never starts a daemon and never retries.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use harness_protocol::MAX_FRAME_BYTES;
+use harness_protocol::framing::{self, Decoder, Frame};
+use harness_protocol::rpc::{Method, Request, RpcError};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+use serde::de::DeserializeOwned;
+
+pub(crate) use crate::client_error::{ClientError, Taken, is_for_now};
+pub(crate) use crate::incoming::Note;
+use crate::incoming::{Incoming, parse};
+use crate::interrupt::Interrupt;
+
+/// How long a simple request may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Requests that are out at once on one connection.
+pub(crate) const WINDOW: usize = 256;
+/// Bytes of requests that are gathered before they are written.
+const GATHER: usize = 64 * 1024;
+/// The daemon keeps to the protocol's bound; this one only keeps a stranger on the socket from filling our memory.
+const MAX_REPLY_BYTES: usize = 4 * MAX_FRAME_BYTES;
+
+/// Names a request whose reply is still to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// What to do after a reply of a pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Send the next ones.
+    Go,
+    /// Send no more; only wait for what is out.
+    Stop,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Gathered, not written yet.
+    unwritten: Vec<u8>,
+    last_id: u64,
+    replies: BTreeMap<u64, Result<String, RpcError>>,
+    notes: VecDeque<Note>,
+    interrupt: Option<Interrupt>,
+    pid: Option<u32>,
+}
+
+impl Client {
+    /// A client on a connected stream.
+    pub(crate) fn new(stream: UnixStream, interrupt: Option<Interrupt>) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        // A socket that systemd listens on names systemd as the peer, which would mislead.
+        let pid = getsockopt(&stream, sockopt::PeerCredentials)
+            .ok()
+            .and_then(|peer| u32::try_from(peer.pid()).ok())
+            .filter(|&pid| pid > 1);
+        Ok(Self {
+            stream,
+            decoder: Decoder::new(MAX_REPLY_BYTES),
+            unwritten: Vec::new(),
+            last_id: 0,
+            replies: BTreeMap::new(),
+            notes: VecDeque::new(),
+            interrupt,
+            pid,
+        })
+    }
+
+    /// The process at the other end, where that is known.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// From now on Ctrl-C ends a wait with [`ClientError::Interrupted`].
+    pub(crate) fn heed(&mut self, interrupt: Interrupt) {
+        self.interrupt = Some(interrupt);
+    }
+
+    /// Sends a request and waits for its reply, 10 s at most.
+    pub(crate) fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, ClientError> {
+        self.call_within::<M>(params, Some(PATIENCE))
+    }
+
+    /// The same with another limit, or none.
+    pub(crate) fn call_within<M: Method>(
+        &mut self,
+        params: &M::Params,
+        limit: Option<Duration>,
+    ) -> Result<M::Reply, ClientError> {
+        let ticket = self.send::<M>(params)?;
+        self.reply(ticket, limit)
+    }
+
+    /// Sends a request.
+    pub(crate) fn send<M: Method>(&mut self, params: &M::Params) -> Result<Ticket, ClientError> {
+        let ticket = self.gather::<M>(params)?;
+        self.flush()?;
+        Ok(ticket)
+    }
+
+    /// Adds a request to what the next [`Self::flush`] writes.
+    fn gather<M: Method>(&mut self, params: &M::Params) -> Result<Ticket, ClientError> {
+        let id = self.last_id + 1;
+        let start = self.unwritten.len();
+        framing::encode(&Request { jsonrpc: "2.0", id, method: M::NAME, params }, &mut self.unwritten)
+            .map_err(|e| ClientError::Garbled(e.to_string()))?;
+        let bytes = self.unwritten.len() - start - 1;
+        if bytes > MAX_FRAME_BYTES {
+            self.unwritten.truncate(start);
+            return Err(ClientError::TooLarge { bytes });
+        }
+        self.last_id = id;
+        Ok(Ticket(id))
+    }
+
+    /// Writes what was gathered.
+    fn flush(&mut self) -> Result<(), ClientError> {
+        let bytes = std::mem::take(&mut self.unwritten);
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
+                Ok(written) => rest = &rest[written..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent(PATIENCE)),
+                // A frame that was not written whole was not read whole.
+                Err(e) if is_loss(&e) && self.last_id == 1 => return Err(ClientError::Lost { taken: Taken::No }),
+                Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: Taken::Maybe }),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the reply to a request that was sent.
+    pub(crate) fn reply<R: DeserializeOwned>(
+        &mut self,
+        ticket: Ticket,
+        limit: Option<Duration>,
+    ) -> Result<R, ClientError> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        loop {
+            if let Some(result) = self.replies.remove(&ticket.0) {
+                return read(result.map_err(ClientError::Refused)?);
+            }
+            if !self.read_more(until)? {
+                return Err(self.silent(limit.unwrap_or_default()));
+            }
+        }
+    }
+
+    /// Sends requests, [`WINDOW`] of them out at once, and hands over each reply with the position of its request.
+    ///
+    /// `limit` bounds the time without any reply. Notifications that come meanwhile are kept.
+    pub(crate) fn pipeline<'a, M: Method>(
+        &mut self,
+        requests: impl IntoIterator<Item = &'a M::Params>,
+        limit: Option<Duration>,
+        mut each: impl FnMut(usize, Result<M::Reply, RpcError>) -> Flow,
+    ) -> Result<(), ClientError>
+    where
+        M::Params: 'a,
+    {
+        let mut out: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut queue = requests.into_iter().enumerate();
+        let mut flow = Flow::Go;
+        loop {
+            while flow == Flow::Go && out.len() < WINDOW {
+                let Some((index, params)) = queue.next() else { break };
+                let ticket = self.gather::<M>(params)?;
+                out.insert(ticket.0, index);
+                if self.unwritten.len() >= GATHER {
+                    self.flush()?;
+                }
+            }
+            self.flush()?;
+            if out.is_empty() {
+                return Ok(());
+            }
+            let until = limit.map(|limit| Instant::now() + limit);
+            while self.replies.is_empty() {
+                if !self.read_more(until)? {
+                    return Err(self.silent(limit.unwrap_or_default()));
+                }
+            }
+            for (id, result) in std::mem::take(&mut self.replies) {
+                let Some(index) = out.remove(&id) else { continue };
+                let result = match result {
+                    Ok(text) => Ok(read(text)?),
+                    Err(error) => Err(error),
+                };
+                if each(index, result) == Flow::Stop {
+                    flow = Flow::Stop;
+                }
+            }
+        }
+    }
+
+    /// What has come unasked and was not handed over yet; does not wait.
+    pub(crate) fn note_at_hand(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// What comes unasked next; `None` when nothing came within the limit.
+    pub(crate) fn note(&mut self, limit: Option<Duration>) -> Result<Option<Note>, ClientError> {
+        let until = limit.map(|limit| Instant::now() + limit);
+        loop {
+            if let Some(note) = self.notes.pop_front() {
+                return Ok(Some(note));
+            }
+            if !self.read_more(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits until the daemon has closed the connection; `false` when it did not within the limit.
+    pub(crate) fn closed(&mut self, limit: Duration) -> Result<bool, ClientError> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.read_more(Some(until)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(ClientError::Lost { .. }) => return Ok(true),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Waits for bytes and sorts the frames in them; `false` when the time is up.
+    fn read_more(&mut self, until: Option<Instant>) -> Result<bool, ClientError> {
+        if !self.wait_readable(until)? {
+            return Ok(false);
+        }
+        let mut chunk = [0; 64 * 1024];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
+            Ok(read) => self.decoder.push(&chunk[..read]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: self.taken(&e) }),
+            Err(e) => return Err(e.into()),
+        }
+        while let Some(frame) = self.decoder.next_frame() {
+            let Frame::Line(line) = frame else {
+                return Err(ClientError::Garbled("a line without an end".to_owned()));
+            };
+            match parse(line).map_err(ClientError::Garbled)? {
+                Incoming::Reply { id: Some(id), result } => {
+                    self.replies.insert(id, result);
+                }
+                // A reply to something that the daemon could not read: the request that is out is the one.
+                Incoming::Reply { id: None, result } => {
+                    return Err(match result {
+                        Err(error) => ClientError::Refused(error),
+                        Ok(_) => ClientError::Garbled("a reply without an id".to_owned()),
+                    });
+                }
+                Incoming::Note(note) => self.notes.push_back(note),
+            }
+        }
+        Ok(true)
+    }
+
+    /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its own.
+    fn taken(&self, error: &io::Error) -> Taken {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset if self.last_id == 1 => Taken::No,
+            _ => Taken::Maybe,
+        }
+    }
+
+    fn wait_readable(&self, until: Option<Instant>) -> Result<bool, ClientError> {
+        loop {
+            let timeout = match until {
+                None => PollTimeout::NONE,
+                Some(until) => poll_timeout(until.saturating_duration_since(Instant::now())),
+            };
+            let mut fds = vec![PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            fds.extend(self.interrupt.as_ref().map(|i| PollFd::new(i.as_fd(), PollFlags::POLLIN)));
+            match poll(&mut fds, timeout) {
+                Ok(0) if until.is_some_and(|until| until > Instant::now()) => {}
+                Ok(0) => return Ok(false),
+                Ok(_) if fds.get(1).and_then(PollFd::any) == Some(true) => return Err(ClientError::Interrupted),
+                Ok(_) => return Ok(true),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(e) => return Err(ClientError::Io(e.into())),
+            }
+        }
+    }
+
+    fn silent(&self, limit: Duration) -> ClientError {
+        ClientError::Silent { seconds: limit.as_secs(), pid: self.pid }
+    }
+}
+
+/// A poll limit that never wakes before its time.
+pub(crate) fn poll_timeout(limit: Duration) -> PollTimeout {
+    let millis = limit.as_micros().div_ceil(1000).min(3_600_000);
+    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+}
+
+fn is_loss(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | ConnectionAborted | NotConnected)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the text is of no use afterwards")]
+fn read<R: DeserializeOwned>(text: String) -> Result<R, ClientError> {
+    serde_json::from_str(&text).map_err(|e| ClientError::Garbled(e.to_string()))
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

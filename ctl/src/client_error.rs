@@ -1,0 +1,86 @@
+//! What may go wrong on a connection, and what it means for whoever asked.
+
+use std::io;
+
+use harness_protocol::MAX_FRAME_BYTES;
+use harness_protocol::rpc::{ErrorKind, RpcError};
+
+/// Whether the daemon may have taken what was asked before it was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It was not read: asking again does nothing twice.
+    No,
+    /// Nobody knows.
+    Maybe,
+}
+
+/// What may go wrong on a connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// The request is larger than a frame may be. Nothing was sent.
+    #[error(
+        "the request is too large: {:.1} MiB as JSON, and {} MiB are the most",
+        *bytes as f64 / 1_048_576.0, MAX_FRAME_BYTES >> 20
+    )]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The connection ended.
+    #[error("the connection to the daemon was lost before it answered")]
+    Lost {
+        /// Whether the request may have been taken.
+        taken: Taken,
+    },
+    /// No answer.
+    #[error("the daemon{} did not answer within {seconds} s", pid.map_or(String::new(), |pid| format!(" (pid {pid})")))]
+    Silent {
+        /// For how long.
+        seconds: u64,
+        /// Its process, where that is known.
+        pid: Option<u32>,
+    },
+    /// It refused.
+    #[error("{0}")]
+    Refused(RpcError),
+    /// What came is not what was asked for.
+    #[error("the daemon's answer cannot be read: {0}")]
+    Garbled(String),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// The socket itself failed.
+    #[error("the connection to the daemon failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl ClientError {
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        use harness_protocol::run::exit;
+        match self {
+            Self::TooLarge { .. } => exit::USAGE,
+            Self::Refused(error) => error.data.exit_code,
+            Self::Garbled(_) => exit::INTERNAL,
+            Self::Interrupted => exit::INTERRUPTED,
+            Self::Lost { .. } | Self::Silent { .. } | Self::Io(_) => exit::UNREACHABLE,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::TooLarge { .. } => Some("put the bulk into a file and name it in the prompt".to_owned()),
+            Self::Lost { taken: Taken::Maybe } => Some(
+                "it may have been done: look before asking again (a submit with --idempotency-key is safe)".to_owned(),
+            ),
+            Self::Garbled(_) => Some("harnessctl and harnessd may be of different versions".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether asking again is worth it.
+pub(crate) fn is_for_now(error: &RpcError) -> bool {
+    matches!(error.kind(), ErrorKind::Busy | ErrorKind::Held)
+}

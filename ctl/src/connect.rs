@@ -1,0 +1,56 @@
+//! Opens a connection to a Unix socket within a time limit, and sorts what may go wrong.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_to, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum ConnectError {
+    /// Nobody listens there.
+    Absent,
+    /// We may not.
+    Denied,
+    /// Something else.
+    Other(io::Error),
+}
+
+impl From<Errno> for ConnectError {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::ENOENT | Errno::ECONNREFUSED => Self::Absent,
+            Errno::EACCES | Errno::EPERM => Self::Denied,
+            // A listener whose queue is full for so long does not run.
+            Errno::EAGAIN => Self::Other(io::Error::new(io::ErrorKind::TimedOut, "it takes no connections")),
+            Errno::ENAMETOOLONG => Self::Other(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path is too long for a socket (107 bytes are the most)",
+            )),
+            other => Self::Other(other.into()),
+        }
+    }
+}
+
+/// Connects, and gives up when the listener's queue stays full that long.
+pub(crate) fn connect(path: &Path, limit: Duration) -> Result<UnixStream, ConnectError> {
+    let address = UnixAddr::new(path)?;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // On Linux the time limit for sending also bounds a connect to a Unix socket.
+    let seconds = i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX);
+    setsockopt(&fd, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
+    loop {
+        match connect_to(fd.as_raw_fd(), &address) {
+            Ok(()) => return Ok(UnixStream::from(fd)),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What every verb has at hand: the way to the daemon, standard output, and how things are to look.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::exit::Failure;
+use crate::output::{Look, Out};
+use crate::render::colour::Paint;
+use crate::session::Session;
+
+/// What a verb works with.
+#[derive(Debug)]
+pub(crate) struct Ctx {
+    /// The way to the daemon.
+    pub(crate) session: Session,
+    /// Standard output.
+    pub(crate) out: Out,
+    /// Colours of standard error.
+    pub(crate) notes: Paint,
+    /// JSON is wanted.
+    pub(crate) json: bool,
+}
+
+impl Ctx {
+    /// What was asked for everywhere, applied.
+    pub(crate) fn new(global: &Global) -> Self {
+        Self {
+            session: Session::new(global.socket.clone(), !global.no_start),
+            out: Out::new(global.color),
+            notes: Paint::new(global.color, io::stderr().is_terminal()),
+            json: global.json,
+        }
+    }
+
+    /// How text is shown.
+    pub(crate) fn look(&self) -> Look {
+        self.out.look
+    }
+
+    /// Writes one object as a line.
+    pub(crate) fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
+        write_json(&mut self.out, value)
+    }
+
+    /// Everything was written: makes sure that it arrives, and ends well.
+    pub(crate) fn done(&mut self) -> Result<u8, Failure> {
+        self.out.flush()?;
+        Ok(harness_protocol::run::exit::SUCCEEDED)
+    }
+}
+
+/// Writes one object as a line.
+pub(crate) fn write_json<T: Serialize + ?Sized>(out: &mut dyn Write, value: &T) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}

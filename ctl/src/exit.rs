@@ -1,0 +1,219 @@
+//! How a command ends when it does not end well: the message, what to do next, and the exit code of section 12.
+//!
+//! Every exit code comes from here or from a run. Nothing else in this crate knows a number.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
+use harness_protocol::run::exit;
+
+use crate::client::ClientError;
+use crate::render::text::clean;
+use crate::start::StartError;
+
+/// Why a command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It was asked for wrongly.
+    #[error("{message}")]
+    Usage {
+        /// What is wrong.
+        message: String,
+        /// What would be right.
+        hint: Option<String>,
+    },
+    /// The daemon refused.
+    #[error("{0}")]
+    Refused(RpcError),
+    /// The connection failed.
+    #[error("{0}")]
+    Client(ClientError),
+    /// There is no daemon, and none could be started.
+    #[error("{0}")]
+    Start(#[from] StartError),
+    /// Standard output cannot be written to.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+    /// A file that was named cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that was named cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+        /// How the content can still be had.
+        hint: Option<String>,
+    },
+    /// Something else, with the code that says so.
+    #[error("{message}")]
+    Other {
+        /// The exit code.
+        code: u8,
+        /// What.
+        message: String,
+        /// What to do next.
+        hint: Option<String>,
+    },
+    /// Interrupted at the keyboard: nothing failed, whoever watched has left.
+    #[error("detached; {}", match runs.as_slice() {
+        [run] => format!("the run goes on: harnessctl follow {run}"),
+        runs => format!("the {} runs go on: harnessctl list", runs.len()),
+    })]
+    Detached {
+        /// The runs, as they can be named again.
+        runs: Vec<String>,
+    },
+}
+
+impl Failure {
+    /// A usage error.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: None }
+    }
+
+    /// A usage error, and what would be right.
+    pub(crate) fn usage_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Nothing that was named is there, or it has ended already.
+    pub(crate) fn nothing_applied(message: impl Into<String>) -> Self {
+        Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
+    }
+
+    /// The same, and where to look for what was not found.
+    #[must_use]
+    pub(crate) fn look_in(self, hint: &str) -> Self {
+        match self {
+            Self::Refused(error) if error.kind() == ErrorKind::NotFound => {
+                Self::Other { code: error.data.exit_code, message: error.message, hint: Some(hint.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
+            Self::Refused(error) => error.data.exit_code,
+            Self::Client(error) => error.code(),
+            Self::Start(_) => exit::UNREACHABLE,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
+            Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
+            Self::Other { code, .. } => *code,
+            Self::Detached { .. } => exit::INTERRUPTED,
+        }
+    }
+
+    /// What to do next, where there is something.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage { hint, .. } | Self::Write { hint, .. } | Self::Other { hint, .. } => hint.clone(),
+            Self::Refused(error) => refusal_hint(error),
+            Self::Client(error) => error.hint(),
+            Self::Start(error) => error.hint(),
+            Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
+        }
+    }
+
+    /// Says it on standard error and gives the exit code. A reader that has left is no news.
+    pub(crate) fn report(&self) -> u8 {
+        let code = self.code();
+        let mut err = io::stderr().lock();
+        // Where standard error is gone there is nobody left to tell.
+        let _told = match self {
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Self::Detached { .. } => writeln!(err, "{self}"),
+            other => writeln!(err, "harnessctl: {}", clean(&other.to_string()))
+                .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {hint}"))),
+        };
+        code
+    }
+}
+
+fn refusal_hint(error: &RpcError) -> Option<String> {
+    if error.code == METHOD_NOT_FOUND {
+        return Some("the daemon is older than this command; restart it: harnessctl daemon stop".to_owned());
+    }
+    match error.kind() {
+        ErrorKind::NotFound => Some("`harnessctl list --all` shows every run".to_owned()),
+        ErrorKind::Ambiguous => Some("give more characters of the id".to_owned()),
+        ErrorKind::Busy | ErrorKind::Held => Some(match error.data.retry_after_seconds {
+            Some(span) => format!("try again in {} s", harness_protocol::event::retry_seconds(span)),
+            None => "try again later".to_owned(),
+        }),
+        ErrorKind::Version => Some("install harnessctl and harnessd of the same version".to_owned()),
+        _ => None,
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(error) => Self::Refused(error),
+            other => Self::Client(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::client::Taken;
+    use harness_protocol::time::Span;
+
+    #[test]
+    fn a_refusal_ends_with_the_code_that_the_daemon_gave() {
+        let mut error = RpcError::new(ErrorKind::Provider, "no");
+        assert_eq!(Failure::Refused(error.clone()).code(), 1);
+        error.data.exit_code = exit::CREDENTIALS;
+        assert_eq!(Failure::Refused(error).code(), 4);
+        for (kind, code) in [
+            (ErrorKind::NotFound, 6),
+            (ErrorKind::NoLongerApplies, 6),
+            (ErrorKind::Ambiguous, 2),
+            (ErrorKind::Busy, 75),
+            (ErrorKind::Held, 75),
+            (ErrorKind::Internal, 70),
+        ] {
+            assert_eq!(Failure::from(ClientError::Refused(RpcError::new(kind, "no"))).code(), code);
+        }
+    }
+
+    #[test]
+    fn a_lost_or_silent_daemon_is_unreachable_and_too_large_a_request_is_a_usage_error() {
+        assert_eq!(Failure::from(ClientError::Lost { taken: Taken::Maybe }).code(), 7);
+        assert_eq!(Failure::from(ClientError::Silent { seconds: 10, pid: Some(4) }).code(), 7);
+        assert_eq!(Failure::from(ClientError::TooLarge { bytes: 10 << 20 }).code(), 2);
+    }
+
+    #[test]
+    fn a_reader_that_has_left_is_a_good_end_and_a_full_disk_is_not() {
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).report(), 0);
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::StorageFull)).code(), 70);
+    }
+
+    #[test]
+    fn busy_says_when_to_come_back() {
+        let error = RpcError::new(ErrorKind::Busy, "full").retry_after(Span::from_micros(1_200_000));
+        assert_eq!(Failure::Refused(error).hint().unwrap(), "try again in 2 s");
+    }
+
+    #[test]
+    fn who_detaches_is_told_how_to_come_back() {
+        let failure = Failure::Detached { runs: vec!["abc".to_owned()] };
+        assert_eq!(failure.to_string(), "detached; the run goes on: harnessctl follow abc");
+        assert_eq!(failure.code(), 130);
+    }
+}

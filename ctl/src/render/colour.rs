@@ -1,0 +1,108 @@
+//! Colours, where they are wanted.
+
+use std::fmt::Display;
+
+use harness_protocol::run::RunState;
+
+/// What was asked for with `--color`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum ColourChoice {
+    /// On a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Everywhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// Puts colour around texts, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    /// No colours.
+    #[cfg(test)]
+    pub(crate) const OFF: Self = Self { on: false };
+
+    /// Colours for a stream that is a terminal or not.
+    pub(crate) fn new(choice: ColourChoice, terminal: bool) -> Self {
+        Self { on: decide(choice, terminal, &|name| std::env::var(name).ok()) }
+    }
+
+    fn wrap(self, code: &str, text: impl Display) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    /// For what matters.
+    pub(crate) fn bold(self, text: impl Display) -> String {
+        self.wrap("1", text)
+    }
+
+    /// For what matters less.
+    pub(crate) fn dim(self, text: impl Display) -> String {
+        self.wrap("2", text)
+    }
+
+    /// For what went wrong.
+    pub(crate) fn red(self, text: impl Display) -> String {
+        self.wrap("31", text)
+    }
+
+    /// For what went well.
+    pub(crate) fn green(self, text: impl Display) -> String {
+        self.wrap("32", text)
+    }
+
+    /// For what waits.
+    pub(crate) fn yellow(self, text: impl Display) -> String {
+        self.wrap("33", text)
+    }
+
+    /// For what is at work.
+    pub(crate) fn cyan(self, text: impl Display) -> String {
+        self.wrap("36", text)
+    }
+
+    /// A state of a run.
+    pub(crate) fn state(self, state: RunState) -> String {
+        match state {
+            RunState::Queued | RunState::Waiting | RunState::Paused => self.yellow(state),
+            RunState::Thinking | RunState::Acting => self.cyan(state),
+            RunState::Succeeded => self.green(state),
+            RunState::Failed | RunState::Cancelled => self.red(state),
+        }
+    }
+}
+
+fn decide(choice: ColourChoice, terminal: bool, var: &dyn Fn(&str) -> Option<String>) -> bool {
+    match choice {
+        ColourChoice::Always => true,
+        ColourChoice::Never => false,
+        ColourChoice::Auto => {
+            terminal
+                && var("NO_COLOR").is_none_or(|value| value.is_empty())
+                && var("TERM").is_none_or(|term| term != "dumb")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_unless_somebody_says_otherwise() {
+        let none = |_: &str| None;
+        let no_color = |name: &str| (name == "NO_COLOR").then(|| "1".to_owned());
+        let dumb = |name: &str| (name == "TERM").then(|| "dumb".to_owned());
+        assert!(decide(ColourChoice::Auto, true, &none));
+        assert!(!decide(ColourChoice::Auto, false, &none));
+        assert!(!decide(ColourChoice::Auto, true, &no_color));
+        assert!(!decide(ColourChoice::Auto, true, &dumb));
+        assert!(decide(ColourChoice::Always, false, &no_color));
+        assert!(!decide(ColourChoice::Never, true, &none));
+    }
+}

@@ -1,0 +1,144 @@
+//! A lane's report for people.
+
+use std::io::{self, Write};
+
+use harness_protocol::lane::{LaneReport, Limiter};
+use harness_protocol::time::Timestamp;
+
+use crate::output::Look;
+use crate::render::bar::bar;
+use crate::render::run::short;
+use crate::render::table::Table;
+use crate::render::text::first_line;
+use crate::render::units::{count, span};
+
+/// Writes the block of one lane.
+pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Timestamp) -> io::Result<()> {
+    let paint = look.paint;
+    writeln!(out, "{}  {}", paint.bold(&lane.name), bar(lane, paint))?;
+    let mut width = format!("width {}", lane.width);
+    if lane.width != lane.configured_width {
+        width += &format!(" (configured {})", lane.configured_width);
+    }
+    writeln!(
+        out,
+        "  {width}  permits {}  queued {}  busy {}  parked {}  resuming {}",
+        lane.permits, lane.queued, lane.busy, lane.parked, lane.resuming
+    )?;
+    let limiter = match lane.limiter {
+        Limiter::None => "limiter none".to_owned(),
+        other => paint.yellow(format!("limiter {}", other.as_str())),
+    };
+    let saturated = match (lane.saturated, lane.saturated_since) {
+        (true, Some(since)) => paint.red(format!("saturated for {} (since {since})", span(now.since(since)))),
+        (true, None) => paint.red("saturated"),
+        (false, _) => "not saturated".to_owned(),
+    };
+    let paused = if lane.paused { paint.yellow("  paused") } else { String::new() };
+    let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
+    writeln!(out, "  {saturated}  {limiter}{paused}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%")?;
+    let wait = &lane.queue_wait;
+    let oldest =
+        lane.oldest_queued_seconds.map(|oldest| format!("  oldest queued {}", span(oldest))).unwrap_or_default();
+    writeln!(
+        out,
+        "  queue wait p50 {}  p95 {}  p99 {}  max {}  (of {}){oldest}  granted {} in all",
+        span(wait.p50_seconds),
+        span(wait.p95_seconds),
+        span(wait.p99_seconds),
+        span(wait.max_seconds),
+        wait.count,
+        lane.granted_total
+    )?;
+    for relief in &lane.reliefs {
+        let until = match relief.until {
+            Some(until) => format!("for {} more", span(until.since(now))),
+            None => "for good".to_owned(),
+        };
+        writeln!(
+            out,
+            "  relief {}  +{}  {until}  undo: harnessctl relieve --undo {}",
+            relief.id, relief.by, relief.id
+        )?;
+    }
+    write_shares(out, look, lane)?;
+    write_holders(out, look, lane, now)
+}
+
+fn write_shares(out: &mut dyn Write, look: Look, lane: &LaneReport) -> io::Result<()> {
+    if lane.shares.len() < 2 {
+        return Ok(());
+    }
+    let mut table = Table::new(&["SHARE", ">WEIGHT", ">MAX", ">PERMITS", ">QUEUED", ">BUSY", ">PARKED", ">RESUMING"]);
+    for share in &lane.shares {
+        let max = share.max.map_or_else(|| "-".to_owned(), |max| max.to_string());
+        let mut row = vec![share.share.to_string().into(), share.weight.to_string().into(), max.into()];
+        let numbers = [share.permits, share.queued, share.busy, share.parked, share.resuming];
+        row.extend(numbers.map(|number| number.to_string().into()));
+        table.row(row);
+    }
+    table.write(out, look, "  ")
+}
+
+fn write_holders(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Timestamp) -> io::Result<()> {
+    if lane.holders.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["RUN", "NAME", "TOOL", ">AGE", "COMMAND"]);
+    for holder in &lane.holders {
+        table.row(vec![
+            short(holder.run).into(),
+            holder.run_name.as_deref().unwrap_or("-").into(),
+            holder.tool.to_string().into(),
+            span(now.since(holder.since)).into(),
+            first_line(&holder.command).into(),
+        ]);
+    }
+    table.write(out, look, "  ")?;
+    let more = (lane.permits as usize).saturating_sub(lane.holders.len());
+    if lane.holders.len() >= 100 && more > 0 {
+        writeln!(out, "  … and {} more", count(more, "permit"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    pub(crate) fn sample() -> LaneReport {
+        serde_json::from_str(
+            r#"{"schema":"harness.lane/1","name":"tool","width":12,"configured_width":8,"queued":3,"busy":12,"parked":1,
+            "resuming":0,"permits":12,"saturated":true,"saturated_since":"2026-11-30T11:00:00Z","limiter":"width",
+            "paused":false,"reliefs":[{"id":"000000000000a","by":4,"since":"2026-11-30T11:01:00Z",
+            "until":"2026-11-30T11:12:00Z"}],"saturation":[1.0,0.4,0.125],"queue_wait":{"count":40,"p50_seconds":0.5,
+            "p95_seconds":12,"p99_seconds":90,"max_seconds":91},"oldest_queued_seconds":75,"granted_total":1234,
+            "shares":[{"share":"default","weight":1,"max":null,"queued":3,"busy":11,"parked":1,"resuming":0,"permits":11},
+            {"share":"ci","weight":4,"max":6,"queued":0,"busy":1,"parked":0,"resuming":0,"permits":1}],
+            "holders":[{"run":"0123456789abc","run_name":"nightly","call":"000000000000b","tool":"shell",
+            "command":"sleep 100","since":"2026-11-30T11:01:30Z"}]}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_block_tells_what_holds_the_lane_up_and_what_relieves_it() {
+        let mut out = Vec::new();
+        let now = sample().saturated_since.unwrap() + harness_protocol::time::Span::from_secs(120);
+        write(&mut out, Look::PLAIN, &sample(), now).unwrap();
+        let expected = "\
+tool  [############] >>> ~
+  width 12 (configured 8)  permits 12  queued 3  busy 12  parked 1  resuming 0
+  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  limiter width  saturation 1m 100%  5m 40%  15m 12%
+  queue wait p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest queued 1m15s  granted 1234 in all
+  relief 000000000000a  +4  for 10m00s more  undo: harnessctl relieve --undo 000000000000a
+  SHARE    WEIGHT  MAX  PERMITS  QUEUED  BUSY  PARKED  RESUMING
+  default       1    -       11       3    11       1         0
+  ci            4    6        1       0     1       0         0
+  RUN       NAME     TOOL   AGE  COMMAND
+  01234567  nightly  shell  30s  sleep 100
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

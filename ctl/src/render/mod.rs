@@ -1,0 +1,13 @@
+//! How things look to people: colours, tables, bars, texts. Writes to whatever it is given; asks nobody anything.
+
+pub(crate) mod bar;
+pub(crate) mod colour;
+pub(crate) mod follow;
+pub(crate) mod lane;
+pub(crate) mod live;
+pub(crate) mod run;
+pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod text;
+pub(crate) mod transcript;
+pub(crate) mod units;

@@ -1,0 +1,192 @@
+//! A run for people: its row in a list, its page.
+
+use std::io::{self, Write};
+
+use harness_protocol::id::RunId;
+use harness_protocol::run::{RunView, WaitKind, WaitingFor};
+use harness_protocol::time::{Span, Timestamp};
+
+use crate::output::Look;
+use crate::render::text::first_line;
+use crate::render::transcript::block;
+use crate::render::units::span;
+
+/// Characters of an id that a list shows. They name the run as well as the whole id does.
+const SHORT: usize = 8;
+
+/// The start of an id.
+pub(crate) fn short(id: RunId) -> String {
+    let mut text = id.to_string();
+    text.truncate(SHORT);
+    text
+}
+
+/// What a run waits for, in a few words.
+pub(crate) fn waiting_for(run: &RunView) -> String {
+    let Some(WaitingFor { kind, id, position, .. }) = &run.waiting_for else {
+        return "-".to_owned();
+    };
+    let id = first_line(id);
+    match kind {
+        WaitKind::Lane => match position {
+            Some(position) => format!("lane {id} (place {position})"),
+            None => format!("lane {id}"),
+        },
+        WaitKind::Provider => format!("provider {id}"),
+        WaitKind::Person => format!("a person ({id})"),
+        WaitKind::Run => format!("run {}", id.get(..SHORT).unwrap_or(&id)),
+        WaitKind::Storage => "storage".to_owned(),
+    }
+}
+
+/// Writes the page of one run.
+pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timestamp) -> io::Result<()> {
+    let paint = look.paint;
+    let mut line = |name: &str, value: &str| writeln!(out, "{} {value}", paint.dim(format!("{name:<12}")));
+    line("run", &paint.bold(run.id))?;
+    if let Some(name) = &run.name {
+        line("name", name)?;
+    }
+    line("title", &first_line(&run.title))?;
+    let mut state = paint.state(run.state);
+    if let Some(code) = run.exit_code {
+        state += &format!(" (exit code {code})");
+    }
+    if run.stop_requested_at.is_some() && !run.state.is_terminal() {
+        state += ", being ended";
+    }
+    line("state", &state)?;
+    if let Some(waits) = &run.waiting_for {
+        line("waiting for", &format!("{} for {}", waiting_for(run), span(now.since(waits.since))))?;
+        if waits.kind == WaitKind::Person {
+            line("", &format!("answer it: harnessctl reply {} TEXT", waits.id))?;
+        }
+    }
+    if run.root != run.id {
+        line("root", &run.root.to_string())?;
+    }
+    for (name, other) in [("parent", run.parent), ("retry of", run.retry_of), ("continues", run.continues)] {
+        if let Some(other) = other {
+            line(name, &other.to_string())?;
+        }
+    }
+    let labels: Vec<String> = run.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if !labels.is_empty() {
+        line("labels", &labels.join(" "))?;
+    }
+    line("lane", &format!("share {}, priority {}", run.share, word(&run.priority)))?;
+    line(
+        "provider",
+        &match &run.model {
+            Some(model) => format!("{} ({model})", run.provider),
+            None => run.provider.to_string(),
+        },
+    )?;
+    line("workdir", &first_line(&run.workdir))?;
+    line(
+        "submitted",
+        &format!("{} ({} ago) by uid {}", run.submitted_at, span(now.since(run.submitted_at)), run.owner),
+    )?;
+    if let Some(at) = run.started_at {
+        line("started", &at.to_string())?;
+    }
+    if let Some(at) = run.ended_at {
+        line("ended", &format!("{at} (after {})", span(at.since(run.submitted_at))))?;
+    }
+    line("steps", &run.steps.to_string())?;
+    line("time", &timing(run))?;
+    let usage = &run.usage;
+    let cost = usage.cost_usd.map(|cost| format!(", {cost:.4} USD")).unwrap_or_default();
+    line("tokens", &format!("{} in, {} out{cost}", usage.input_tokens, usage.output_tokens))?;
+    if run.usage_tree.tokens() != usage.tokens() {
+        let tree = &run.usage_tree;
+        line("with tree", &format!("{} in, {} out", tree.input_tokens, tree.output_tokens))?;
+    }
+    for denial in &run.denials {
+        line("denied", &first_line(denial))?;
+    }
+    for call in &run.calls {
+        let age = span(now.since(call.since));
+        line(
+            "call",
+            &format!("{} {}: {} ({} for {age})", call.call, call.tool, first_line(&call.summary), word(&call.state)),
+        )?;
+    }
+    for text in [run.answer.as_deref(), run.error.as_deref()].into_iter().flatten() {
+        writeln!(out)?;
+        block(out, look, text)?;
+    }
+    Ok(())
+}
+
+fn timing(run: &RunView) -> String {
+    let t = &run.timing;
+    let parts = [
+        ("queued", t.queued),
+        ("lane", t.lane),
+        ("model", t.model),
+        ("retry", t.retry),
+        ("tools", t.tools),
+        ("waiting", t.waiting),
+        ("paused", t.paused),
+    ];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|(_, part)| *part != Span::ZERO)
+        .map(|(name, part)| format!("{name} {}", span(part)))
+        .collect();
+    let total = span(t.total());
+    if parts.is_empty() { total } else { format!("{total} ({})", parts.join(", ")) }
+}
+
+/// The word of a plain enum, as in JSON.
+pub(crate) fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    pub(crate) fn sample() -> RunView {
+        serde_json::from_str(
+            r#"{"schema":"harness.run/1","id":"0123456789abc","name":"nightly","root":"0123456789abc","parent":null,
+            "labels":{"team":"a"},"share":"default","priority":"normal","owner":1000,"state":"waiting",
+            "waiting_for":{"kind":"person","id":"00000000000qq","since":"2026-11-30T11:01:30Z","position":null},
+            "workdir":"/srv","provider":"scripted","model":null,"title":"say hello","steps":2,"limits":{},
+            "on_interaction":"wait","submitted_at":"2026-11-30T11:00:00Z","started_at":"2026-11-30T11:00:01Z",
+            "ended_at":null,"answer":null,"error":null,"exit_code":null,
+            "usage":{"input_tokens":10,"output_tokens":5,"cache_read_input_tokens":0,"cache_creation_input_tokens":0,
+            "reasoning_output_tokens":0,"cost_usd":null},
+            "usage_tree":{"input_tokens":10,"output_tokens":5,"cache_read_input_tokens":0,
+            "cache_creation_input_tokens":0,"reasoning_output_tokens":0,"cost_usd":null},
+            "timing":{"queued":1,"lane":0,"model":0,"retry":0,"tools":0,"waiting":89,"paused":0},"denials":[]}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_page_says_what_the_run_waits_for_and_how_to_go_on() {
+        let run = sample();
+        let mut out = Vec::new();
+        write(&mut out, Look::PLAIN, &run, run.submitted_at + Span::from_secs(100)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("state        waiting\n"), "{text}");
+        assert!(text.contains("waiting for  a person (00000000000qq) for 10s\n"), "{text}");
+        assert!(text.contains("answer it: harnessctl reply 00000000000qq TEXT\n"), "{text}");
+        assert!(text.contains("time         1m30s (queued 1.0s, waiting 1m29s)\n"), "{text}");
+    }
+
+    #[test]
+    fn a_finished_run_ends_with_its_answer() {
+        let mut run = sample();
+        run.answer = Some("it is done".into());
+        let mut out = Vec::new();
+        write(&mut out, Look::PLAIN, &run, run.submitted_at).unwrap();
+        assert!(String::from_utf8(out).unwrap().ends_with("\n\nit is done\n"));
+    }
+}

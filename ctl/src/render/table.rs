@@ -1,0 +1,118 @@
+//! Tables: columns as wide as what stands in them, the last one cut to the terminal.
+
+use std::io::{self, Write};
+
+use crate::output::Look;
+use crate::render::text::{cut, width};
+
+/// A cell: its text, and the same with colours.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    plain: String,
+    painted: Option<String>,
+}
+
+impl Cell {
+    /// A cell with its painted form.
+    pub(crate) fn painted(plain: impl Into<String>, painted: String) -> Self {
+        Self { plain: plain.into(), painted: Some(painted) }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        // Names and commands come from outside: none of them may break the line or drive the terminal.
+        let plain: String = text.into();
+        Self { plain: plain.replace(char::is_control, " "), painted: None }
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    /// Columns that are aligned to the right.
+    right: Vec<bool>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// A table with these columns; a name that begins with `>` is aligned to the right.
+    pub(crate) fn new(columns: &[&'static str]) -> Self {
+        let header = columns.iter().map(|name| name.trim_start_matches('>')).collect();
+        Self { header, right: columns.iter().map(|name| name.starts_with('>')).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    /// Whether it has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Writes it, each line after `indent`.
+    pub(crate) fn write(&self, out: &mut dyn Write, look: Look, indent: &str) -> io::Result<()> {
+        let last = self.header.len().saturating_sub(1);
+        let widths: Vec<usize> = (0..self.header.len())
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| width(&cell.plain));
+                cells.chain([width(self.header[column])]).max().unwrap_or_default()
+            })
+            .collect();
+        let before_last = indent.len() + widths[..last].iter().map(|w| w + 2).sum::<usize>();
+        let header: Vec<Cell> = self.header.iter().map(|name| Cell::painted(*name, look.paint.dim(name))).collect();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            let mut line = indent.to_owned();
+            for (column, cell) in row.iter().enumerate() {
+                let mut text = cell.painted.as_deref().unwrap_or(&cell.plain).to_owned();
+                let mut columns = width(&cell.plain);
+                let room = look.width.map(|w| w.saturating_sub(before_last).max(8));
+                if let Some(room) = room.filter(|&room| column == last && columns > room) {
+                    text = cut(&cell.plain, room).into_owned();
+                    columns = room;
+                }
+                let padding = " ".repeat(widths[column].saturating_sub(columns));
+                if self.right[column] {
+                    line += &padding;
+                }
+                line += &text;
+                if column < last {
+                    if !self.right[column] {
+                        line += &padding;
+                    }
+                    line += "  ";
+                }
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn written(width: Option<usize>) -> String {
+        let mut table = Table::new(&["ID", ">STEPS", "TITLE"]);
+        table.row(vec!["abc".into(), "12".into(), "a title that goes on".into()]);
+        table.row(vec!["d".into(), "3".into(), "".into()]);
+        let mut out = Vec::new();
+        table.write(&mut out, Look { width, ..Look::PLAIN }, "").unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_stands_in_them() {
+        assert_eq!(written(None), "ID   STEPS  TITLE\nabc     12  a title that goes on\nd        3\n");
+    }
+
+    #[test]
+    fn the_last_column_is_cut_to_the_terminal() {
+        assert_eq!(written(Some(22)), "ID   STEPS  TITLE\nabc     12  a title t…\nd        3\n");
+    }
+}

@@ -1,0 +1,77 @@
+//! Texts that come from models and tools, made fit for a terminal: no control characters, one line, so many columns.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Columns that a text takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// Takes out control characters other than line breaks and tabs: what a tool prints must not drive our terminal.
+pub(crate) fn clean(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    // A carriage return before a line break is only a line break; alone it would hide what stands before it.
+    Cow::Owned(text.replace("\r\n", "\n").replace(harmful, "\u{FFFD}"))
+}
+
+/// The first line that is not blank, without control characters.
+pub(crate) fn first_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+}
+
+/// Cuts a text to so many columns, with an ellipsis where something is missing.
+pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
+    }
+    let mut kept = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used + 1 > columns {
+            break;
+        }
+        kept.push(c);
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    Cow::Owned(kept)
+}
+
+/// Ends a text with a line break, unless it has one.
+pub(crate) fn with_newline(text: &str) -> Cow<'_, str> {
+    if text.ends_with('\n') { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_of_a_tool_do_not_reach_the_terminal() {
+        assert_eq!(clean("a\tb\nc"), "a\tb\nc");
+        assert_eq!(clean("a\x1b[2Jb\r\nc\rd"), "a\u{FFFD}[2Jb\nc\u{FFFD}d");
+        assert_eq!(clean("\u{9b}2J"), "\u{FFFD}2J", "the one-character form too");
+    }
+
+    #[test]
+    fn a_cut_text_fits_and_says_that_it_was_cut() {
+        assert_eq!(cut("hello", 5), "hello");
+        assert_eq!(cut("hello!", 5), "hell…");
+        assert_eq!(cut("日本語", 5), "日本…");
+        assert_eq!(cut("hello", 0), "");
+    }
+
+    #[test]
+    fn the_first_line_is_the_first_that_says_something() {
+        assert_eq!(first_line("\n  \n one\x07two \nthree"), " one two");
+        assert_eq!(first_line(""), "");
+    }
+}

@@ -1,0 +1,141 @@
+//! Starts `harnessd --on-demand` and waits until it says that it serves, or why it does not.
+//!
+//! The daemon shares nothing with whoever happened to start it: no terminal, no directory, no ignored signals.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::start::StartError;
+
+/// How long a start may take: a long journal has to be read.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long what it said may come after its end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The exit code of a daemon that found another one's lock.
+const LOCKED: i32 = 75;
+/// Bytes of what a failing daemon says that are passed on.
+const MAX_SAID: u64 = 16 * 1024;
+
+/// How a start ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spawned {
+    /// It serves.
+    Ready,
+    /// Another one holds the lock, and serves, or is about to, or is leaving.
+    AnotherHasTheLock,
+}
+
+/// Starts the daemon.
+pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError> {
+    unignore_signals();
+    let mut child = Command::new(program)
+        .arg("--on-demand")
+        .arg("--socket")
+        .arg(socket)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // Ctrl-C at our terminal is not meant for it.
+        .process_group(0)
+        .spawn()
+        .map_err(|source| StartError::Spawn { program: program.to_owned(), source })?;
+    let (say, heard) = mpsc::channel();
+    if let Some(stderr) = child.stderr.take() {
+        let say = say.clone();
+        std::thread::spawn(move || {
+            let mut said = Vec::new();
+            // A read error ends what was said, like its end does.
+            let _ended = stderr.take(MAX_SAID).read_to_end(&mut said);
+            drop(say.send(Heard::Stderr(String::from_utf8_lossy(&said).trim().to_owned())));
+        });
+    }
+    std::thread::spawn(move || {
+        let ready = child.stdout.take().is_some_and(says_ready);
+        // Its stdout ended without the word: it is ending, or about to.
+        drop(say.send(if ready { Heard::Ready } else { Heard::Ended(child.wait().ok()) }));
+    });
+    await_word(&heard)
+}
+
+fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
+    let mut said = None;
+    let mut limit = START_LIMIT;
+    let mut status = None;
+    while status.is_none() || said.is_none() {
+        match heard.recv_timeout(limit) {
+            Ok(Heard::Ready) => return Ok(Spawned::Ready),
+            Ok(Heard::Ended(Some(ended))) if ended.code() == Some(LOCKED) => return Ok(Spawned::AnotherHasTheLock),
+            // What it said is here already, or in a moment; unless a child of its own keeps the pipe open.
+            Ok(Heard::Ended(ended)) => (status, limit) = (Some(ended), LAST_WORDS),
+            Ok(Heard::Stderr(text)) => said = Some(text),
+            Err(_) if status.is_some() => break,
+            Err(_) => return Err(StartError::NotReady { seconds: START_LIMIT.as_secs() }),
+        }
+    }
+    let said = said.filter(|said| !said.is_empty()).unwrap_or_else(|| match status.flatten() {
+        Some(status) => format!("it ended ({status}) and said nothing"),
+        None => "it ended and said nothing".to_owned(),
+    });
+    Err(StartError::Failed { said })
+}
+
+enum Heard {
+    /// It said that it is ready.
+    Ready,
+    /// It ended.
+    Ended(Option<ExitStatus>),
+    /// All that it said.
+    Stderr(String),
+}
+
+fn says_ready(stdout: ChildStdout) -> bool {
+    let mut line = String::new();
+    let mut stdout = BufReader::new(stdout.take(MAX_SAID));
+    loop {
+        line.clear();
+        match stdout.read_line(&mut line) {
+            Ok(0) | Err(_) => return false,
+            Ok(_) if line.trim_end() == "ready" => return true,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// What we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in its place does
+/// as little, and is back to the default in whoever is executed.
+fn unignore_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    for signal in ignored(&status) {
+        // A signal that cannot be caught cannot be ignored either, so this fails for none that matters.
+        let _registered = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+}
+
+/// The ignored signals, by `/proc/PID/status`. SIGPIPE is left out: the standard library sees to that one.
+fn ignored(status: &str) -> Vec<i32> {
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or_default();
+    (1..32).filter(|&signal| mask >> (signal - 1) & 1 == 1 && signal != signal_hook::consts::SIGPIPE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        let status = "Name:\tx\nSigIgn:\t0000000000001003\nSigCgt:\t0\n";
+        assert_eq!(ignored(status), [1, 2], "SIGHUP and SIGINT; SIGPIPE is 13");
+        assert!(ignored("").is_empty());
+    }
+}

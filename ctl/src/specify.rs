@@ -1,0 +1,127 @@
+//! From what was typed to a run specification: prompt, script, environment, limits.
+//!
+//! Reads files and standard input where they were named, and never otherwise.
+
+pub(crate) mod batch;
+mod env;
+pub(crate) mod script;
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use harness_protocol::MAX_FRAME_BYTES;
+use harness_protocol::spec::{Limits, OnInteraction, RunSpec};
+
+use crate::cli::submit::SubmitArgs;
+use crate::cli::values::Deadline;
+use crate::exit::Failure;
+
+/// The specification that the flags describe, with its prompt.
+pub(crate) fn run(args: &SubmitArgs) -> Result<RunSpec, Failure> {
+    let mut spec = defaults(args)?;
+    spec.prompt = prompt(args.prompt.as_deref(), spec.script.is_some())?;
+    Ok(spec)
+}
+
+/// The specification that the flags describe, without a prompt.
+pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
+    let script = args.script.as_deref().map(script::read).transpose()?;
+    let (deadline_seconds, deadline_at) = match args.deadline {
+        None => (None, None),
+        Some(Deadline::In(span)) => (Some(span), None),
+        Some(Deadline::At(at)) => (None, Some(at)),
+    };
+    Ok(RunSpec {
+        prompt: None,
+        name: args.name.as_deref().map(Arc::from),
+        labels: args.labels.iter().cloned().collect(),
+        share: args.share.as_deref().map(Arc::from),
+        priority: args.priority.map(Into::into).unwrap_or_default(),
+        provider: args.provider.as_deref().map(Arc::from),
+        model: args.model.as_deref().map(Arc::from),
+        script: script.map(Arc::new),
+        workdir: Some(absolute(args.workdir.as_deref().unwrap_or(Path::new(".")))?.into()),
+        env: env::collect(&args.env, &args.env_file, &|name| std::env::var(name).ok())?,
+        limits: Limits {
+            max_steps: args.max_steps,
+            max_tokens: args.max_tokens,
+            max_time_seconds: args.max_time,
+            deadline_seconds,
+            deadline_at,
+        },
+        on_interaction: args.on_interaction.map_or_else(on_interaction, Into::into),
+    })
+}
+
+/// Where nobody can answer, a run that asks must not wait for ever.
+fn on_interaction() -> OnInteraction {
+    if io::stdin().is_terminal() || io::stderr().is_terminal() { OnInteraction::Wait } else { OnInteraction::Fail }
+}
+
+fn prompt(typed: Option<&str>, has_script: bool) -> Result<Option<Arc<str>>, Failure> {
+    let hint = "harnessctl submit \"PROMPT\", or `-` to read it from standard input, or --script FILE";
+    let text = match typed {
+        None if has_script => return Ok(None),
+        None => return Err(Failure::usage_hint("there is no prompt", hint)),
+        Some("-") => read_stdin("the prompt")?,
+        Some(text) => text.to_owned(),
+    };
+    if text.trim().is_empty() {
+        return Err(Failure::usage_hint("the prompt is empty", hint));
+    }
+    Ok(Some(text.into()))
+}
+
+/// A text as typed, or from standard input where `-` was typed.
+pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
+    let text = if typed == "-" { read_stdin(what)? } else { typed.to_owned() };
+    if text.trim().is_empty() { Err(Failure::usage(format!("{what} is empty"))) } else { Ok(text.into()) }
+}
+
+/// Standard input, whole. Reads no further than a request could carry.
+pub(crate) fn read_stdin(what: &str) -> Result<String, Failure> {
+    let failed = |source| Failure::Read { path: "standard input".into(), source };
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(MAX_FRAME_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > MAX_FRAME_BYTES {
+        return Err(Failure::usage_hint(
+            format!("{what} is larger than {} MiB", MAX_FRAME_BYTES >> 20),
+            "put the bulk into a file and name it in the prompt",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{what} is not UTF-8")))
+}
+
+/// A directory as an absolute path: the daemon has another one than we have.
+fn absolute(dir: &Path) -> Result<String, Failure> {
+    let failed = |source| Failure::Read { path: dir.to_owned(), source };
+    let path = std::path::absolute(dir).map_err(failed)?;
+    // `.` and `..` are of no use to whoever reads it later; where it does not exist, the daemon says so.
+    let path = path.canonicalize().unwrap_or(path);
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Failure::usage(format!("the directory {} is not UTF-8", path.to_string_lossy())))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn without_prompt_and_script_there_is_nothing_to_do() {
+        let error = prompt(None, false).unwrap_err();
+        assert_eq!((error.code(), error.to_string()), (2, "there is no prompt".to_owned()));
+        assert!(error.hint().unwrap().contains("--script"));
+        assert_eq!(prompt(None, true).unwrap(), None);
+        assert_eq!(prompt(Some(" \n"), true).unwrap_err().code(), 2);
+        assert_eq!(prompt(Some("hi"), false).unwrap().as_deref(), Some("hi"));
+    }
+
+    #[test]
+    fn a_directory_is_made_absolute_even_where_it_does_not_exist() {
+        assert!(Path::new(&absolute(Path::new(".")).unwrap()).is_absolute());
+        assert!(absolute(Path::new("no/such")).unwrap().ends_with("/no/such"));
+    }
+}

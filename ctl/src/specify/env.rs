@@ -1,0 +1,87 @@
+//! The environment that a run's calls get from whoever submits it: what is named, and PATH.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::exit::Failure;
+
+/// `--env` goes before `--env-file`, later ones before earlier ones.
+pub(crate) fn collect(
+    words: &[String],
+    files: &[PathBuf],
+    var: &dyn Fn(&str) -> Option<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut env = BTreeMap::new();
+    if let Some(path) = var("PATH") {
+        env.insert("PATH".to_owned(), path);
+    }
+    for file in files {
+        let text = std::fs::read_to_string(file).map_err(|source| Failure::Read { path: file.clone(), source })?;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start();
+            if !line.is_empty() && !line.starts_with('#') {
+                let (key, value) = variable(line, var)
+                    .map_err(|why| Failure::usage(format!("{}:{}: {why}", file.display(), number + 1)))?;
+                env.insert(key, value);
+            }
+        }
+    }
+    for word in words {
+        let (key, value) = variable(word, var).map_err(Failure::usage)?;
+        env.insert(key, value);
+    }
+    Ok(env)
+}
+
+/// `KEY=VALUE`, or `KEY` for the value that it has here. Values are taken as they are, quotes included.
+fn variable(word: &str, var: &dyn Fn(&str) -> Option<String>) -> Result<(String, String), String> {
+    let (key, value) = match word.split_once('=') {
+        Some((key, value)) => (key, Some(value.to_owned())),
+        None => (word.trim_end(), None),
+    };
+    if key.is_empty() || key.contains(char::is_whitespace) {
+        return Err(format!("{key:?} is no name of an environment variable"));
+    }
+    let value =
+        value.or_else(|| var(key)).ok_or_else(|| format!("{key} is not set here: give it a value, {key}=VALUE"))?;
+    Ok((key.to_owned(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn here(name: &str) -> Option<String> {
+        [("PATH", "/bin"), ("TOKEN", "t")].iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
+    }
+
+    #[test]
+    fn the_path_comes_along_and_what_is_named_goes_before_it() {
+        let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let env = collect(&words(&["TOKEN", "A=1=2"]), &[], &here).unwrap();
+        let expected = [("A", "1=2"), ("PATH", "/bin"), ("TOKEN", "t")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(env.into_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(collect(&words(&["PATH=/x"]), &[], &here).unwrap()["PATH"], "/x");
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_an_error_that_names_it() {
+        let error = collect(&["NOPE".to_owned()], &[], &here).unwrap_err();
+        assert_eq!(error.to_string(), "NOPE is not set here: give it a value, NOPE=VALUE");
+        assert_eq!(error.code(), 2);
+    }
+
+    #[test]
+    fn a_file_has_comments_and_its_errors_have_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("env");
+        std::fs::write(&file, "# one\n\nA=x y\n  B='q'\nTOKEN\n").unwrap();
+        let env = collect(&[], std::slice::from_ref(&file), &here).unwrap();
+        assert_eq!((env["A"].as_str(), env["B"].as_str(), env["TOKEN"].as_str()), ("x y", "'q'", "t"));
+        std::fs::write(&file, "A=1\nexport B=2\n").unwrap();
+        let error = collect(&[], std::slice::from_ref(&file), &here).unwrap_err();
+        assert!(error.to_string().contains("env:2: \"export B\""), "{error}");
+        assert_eq!(collect(&[], &[dir.path().join("no")], &here).unwrap_err().code(), 2);
+    }
+}

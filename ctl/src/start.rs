@@ -1,0 +1,260 @@
+//! Finding the daemon: connects, and starts one on demand where there is none.
+//!
+//! Never starts a second one: the daemon's own lock decides, and who loses that race connects to the winner. A socket
+//! that we may not open is an error, never a reason to start another.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use harness_protocol::paths::SYSTEM_SOCKET;
+
+use crate::client::PATIENCE;
+use crate::connect::{ConnectError, connect};
+use crate::spawn::{Spawned, spawn};
+
+/// Between two looks at a socket that another process is about to open.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// Looks between two attempts at starting: the daemon that held the lock may have been a leaving one.
+const LOOKS_PER_START: u32 = 12;
+
+/// Why there is no daemon to talk to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// Nobody serves the socket, and we were told to leave it so.
+    #[error("no daemon serves {}", socket.display())]
+    NotRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The socket is the system's, and only root starts that daemon.
+    #[error("the system's daemon does not run: nobody serves {}", socket.display())]
+    SystemNotRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The socket cannot be opened by this user.
+    #[error("no permission to open {}", socket.display())]
+    Denied {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It does not take connections, or cannot be named.
+    #[error("cannot connect to {}: {source}", socket.display())]
+    Connect {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no program to start.
+    #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
+    NoProgram {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The program cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It started and ended.
+    #[error("the daemon did not start: {said}")]
+    Failed {
+        /// What it said.
+        said: String,
+    },
+    /// It started and said nothing.
+    #[error("the daemon was started and is not ready after {seconds} s")]
+    NotReady {
+        /// For how long.
+        seconds: u64,
+    },
+}
+
+impl StartError {
+    /// What to do next.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotRunning { .. } => Some("start it: harnessctl daemon start".to_owned()),
+            Self::SystemNotRunning { .. } => Some(
+                "start it as root (systemctl start harnessd), or use one of your own: --socket PATH, XDG_RUNTIME_DIR"
+                    .to_owned(),
+            ),
+            Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
+            Self::NotReady { .. } => Some("it may still be reading its journal; try again".to_owned()),
+            Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// How a connection came about.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The connection.
+    pub(crate) stream: UnixStream,
+    /// Whether the daemon was started for it.
+    pub(crate) started: bool,
+}
+
+/// Connects to the daemon that is there.
+pub(crate) fn find(socket: &Path) -> Result<UnixStream, StartError> {
+    connect(socket, PATIENCE).map_err(|error| explain(error, socket))
+}
+
+/// Connects to the daemon, and starts it where there is none.
+pub(crate) fn find_or_start(socket: &Path) -> Result<Found, StartError> {
+    match connect(socket, PATIENCE) {
+        Ok(stream) => Ok(Found { stream, started: false }),
+        Err(ConnectError::Absent) => {
+            if socket == Path::new(SYSTEM_SOCKET) && !nix::unistd::geteuid().is_root() {
+                return Err(StartError::SystemNotRunning { socket: socket.to_owned() });
+            }
+            let program = program(std::env::current_exe().ok().as_deref(), std::env::var_os("PATH").as_deref())
+                .ok_or_else(|| StartError::NoProgram { socket: socket.to_owned() })?;
+            start(socket, &program)
+        }
+        Err(error) => Err(explain(error, socket)),
+    }
+}
+
+fn start(socket: &Path, program: &Path) -> Result<Found, StartError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let started = match spawn(program, socket)? {
+            Spawned::Ready => true,
+            Spawned::AnotherHasTheLock => false,
+        };
+        for _look in 0..LOOKS_PER_START {
+            match connect(socket, PATIENCE) {
+                Ok(stream) => return Ok(Found { stream, started }),
+                Err(ConnectError::Absent) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                Err(error) => return Err(explain(error, socket)),
+            }
+        }
+    }
+}
+
+fn explain(error: ConnectError, socket: &Path) -> StartError {
+    let socket = socket.to_owned();
+    match error {
+        ConnectError::Absent => StartError::NotRunning { socket },
+        ConnectError::Denied => StartError::Denied { socket },
+        ConnectError::Other(source) => StartError::Connect { socket, source },
+    }
+}
+
+/// The daemon's program: beside our own, else on the path.
+fn program(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
+    let beside = own.and_then(Path::parent).map(|dir| dir.join("harnessd"));
+    let on_path =
+        path.into_iter().flat_map(std::env::split_paths).filter(|d| d.is_absolute()).map(|d| d.join("harnessd"));
+    beside.into_iter().chain(on_path).find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    fn executable(path: &Path, text: &str) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn the_program_beside_our_own_goes_before_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+        fs::create_dir(&own).unwrap();
+        fs::create_dir(&other).unwrap();
+        let search = || program(Some(&own.join("harnessctl")), Some(other.as_os_str()));
+        assert_eq!(search(), None);
+        executable(&other.join("harnessd"), "");
+        assert_eq!(search(), Some(other.join("harnessd")));
+        fs::write(own.join("harnessd"), "").unwrap();
+        assert_eq!(search(), Some(other.join("harnessd")), "what is not executable is passed over");
+        executable(&own.join("harnessd"), "");
+        assert_eq!(search(), Some(own.join("harnessd")));
+    }
+
+    #[test]
+    fn a_daemon_that_fails_to_start_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("harnessd");
+        executable(&program, "#!/bin/sh\necho 'config.toml: line 3: no' >&2\nexit 2\n");
+        let error = start(&dir.path().join("s"), &program).unwrap_err();
+        assert_eq!(error.to_string(), "the daemon did not start: config.toml: line 3: no");
+    }
+
+    #[test]
+    fn who_loses_the_race_connects_to_the_winner() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
+        executable(&program, "#!/bin/sh\nexit 75\n");
+        let winner = UnixListener::bind(&socket).unwrap();
+        assert!(!start(&socket, &program).unwrap().started);
+        drop(winner);
+    }
+
+    #[test]
+    fn a_leaving_daemon_that_held_the_lock_is_followed_by_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
+        // The first start finds the lock held by a daemon that never serves again.
+        let script = "#!/bin/sh\nif [ ! -e first ]; then : > first; exit 75; fi\n: > second\necho ready\n";
+        executable(
+            &program,
+            &script
+                .replace("first", &dir.path().join("first").display().to_string())
+                .replace("second", &dir.path().join("second").display().to_string()),
+        );
+        let second = dir.path().join("second");
+        let server = {
+            let (socket, second) = (socket.clone(), second);
+            std::thread::spawn(move || {
+                while !second.exists() {
+                    std::thread::yield_now();
+                }
+                let listener = UnixListener::bind(socket).unwrap();
+                listener.accept().unwrap();
+            })
+        };
+        assert!(start(&socket, &program).unwrap().started);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn the_program_is_told_the_socket_and_runs_in_the_root_directory_without_input() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
+        executable(&program, "#!/bin/sh\necho \"$* $PWD $(cat)\" >&2\nexit 1\n");
+        let error = start(&socket, &program).unwrap_err();
+        let expected = format!("the daemon did not start: --on-demand --socket {} /", socket.display());
+        assert_eq!(error.to_string().trim_end(), expected);
+    }
+
+    #[test]
+    fn a_stale_socket_counts_as_none_and_a_missing_directory_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(matches!(find(&socket), Err(StartError::NotRunning { .. })));
+        assert!(matches!(find(&dir.path().join("no/s")), Err(StartError::NotRunning { .. })));
+        let long = dir.path().join("x".repeat(200));
+        assert!(matches!(find(&long), Err(StartError::Connect { .. })));
+    }
+}

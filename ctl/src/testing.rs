@@ -1,0 +1,70 @@
+//! A stand-in for the daemon on a real socket, for the tests of this crate.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What is done with one connection.
+pub(crate) type Step = Box<dyn FnOnce(UnixStream) + Send>;
+
+/// A listening socket.
+pub(crate) struct Fake {
+    dir: TempDir,
+    listener: UnixListener,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        Self { dir, listener }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// Takes one connection for each step, one after the other.
+    pub(crate) fn serve(&self, steps: Vec<Step>) -> JoinHandle<()> {
+        let listener = self.listener.try_clone().unwrap();
+        std::thread::spawn(move || {
+            for step in steps {
+                step(listener.accept().unwrap().0);
+            }
+        })
+    }
+}
+
+/// Reads one request.
+pub(crate) fn request(stream: &UnixStream) -> Value {
+    let mut line = String::new();
+    BufReader::with_capacity(1, stream).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+/// Reads one request and answers it.
+#[expect(clippy::needless_pass_by_value, reason = "it ends with its connection")]
+pub(crate) fn reply(stream: UnixStream, result: &str) {
+    let request = request(&stream);
+    answer(&stream, &request, result);
+}
+
+/// Answers a request.
+pub(crate) fn answer(mut stream: &UnixStream, request: &Value, result: &str) {
+    writeln!(stream, r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request["id"]).unwrap();
+}
+
+/// Refuses a request.
+pub(crate) fn refuse(mut stream: &UnixStream, request: &Value, kind: &str, exit_code: u8) {
+    writeln!(
+        stream,
+        r#"{{"jsonrpc":"2.0","id":{},"error":{{"code":-32000,"message":"refused","data":{{"kind":"{kind}","retry_after_seconds":null,"exit_code":{exit_code}}}}}}}"#,
+        request["id"]
+    )
+    .unwrap();
+}

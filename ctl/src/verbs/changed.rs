@@ -1,0 +1,63 @@
+//! What a change of runs did: the ids of those that changed, and why others did not.
+
+use std::io::Write;
+
+use harness_protocol::rpc::{Changed, Selector};
+
+use crate::cli::runs::SelectArgs;
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::output::note;
+
+/// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
+pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
+    let select = args.filter.selector(&args.runs);
+    if select == Selector::default() {
+        return Err(Failure::usage_hint(
+            "no run is named",
+            "name runs, or select them: -l KEY=VALUE, --state STATE, --all",
+        ));
+    }
+    Ok(select)
+}
+
+/// Tells what changed.
+pub(super) fn tell(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
+    if ctx.json {
+        ctx.json(changed)?;
+    } else {
+        for run in &changed.runs {
+            writeln!(ctx.out, "{run}")?;
+        }
+    }
+    ctx.out.flush()?;
+    for unchanged in &changed.unchanged {
+        note(format_args!("harnessctl: run {}: {}", unchanged.run, unchanged.why));
+    }
+    Ok(())
+}
+
+/// The same; that nothing changed is a failure, because it was to.
+pub(super) fn tell_or_fail(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<u8, Failure> {
+    tell(ctx, changed)?;
+    if changed.runs.is_empty() {
+        let why = if changed.unchanged.is_empty() { "no run matches" } else { "it applies to none of them" };
+        return Err(Failure::nothing_applied(format!("nothing was {what}: {why}")));
+    }
+    ctx.done()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cli::runs::FilterArgs;
+
+    #[test]
+    fn nothing_typed_is_a_usage_error_and_not_everything() {
+        let mut args = SelectArgs { runs: Vec::new(), filter: FilterArgs::default() };
+        assert_eq!(selector(&args).unwrap_err().code(), 2);
+        args.filter.all = true;
+        assert!(selector(&args).unwrap().all);
+    }
+}

@@ -1,0 +1,140 @@
+//! `daemon`: starts, stops, drains and shows it.
+
+use std::time::{Duration, Instant};
+
+use harness_protocol::rpc::{DrainParams, Empty, method};
+use harness_protocol::run::exit;
+use harness_protocol::time::Span;
+
+use crate::cli::DaemonVerb;
+use crate::client::PATIENCE;
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::output::note;
+use crate::render;
+use crate::render::units::now;
+use crate::start::{self, StartError};
+
+/// Between two looks at a socket that is about to go.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+
+pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
+    if *verb != DaemonVerb::Start {
+        // To start a daemon in order to look at it, or to stop it, would be absurd.
+        ctx.session.never_start();
+    }
+    match verb {
+        DaemonVerb::Start => start(ctx),
+        DaemonVerb::Stop => stop(ctx),
+        DaemonVerb::Status => status(ctx),
+        DaemonVerb::Drain { timeout } => drain(ctx, *timeout),
+        DaemonVerb::Undrain => {
+            ctx.session.call::<method::DaemonUndrain>(&Empty {})?;
+            note(ctx.notes.dim("new work starts again"));
+            ctx.done()
+        }
+        DaemonVerb::Reload => reload(ctx),
+    }
+}
+
+fn start(ctx: &mut Ctx) -> Result<u8, Failure> {
+    let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&status)?;
+    } else {
+        let how = if ctx.session.started() { "started" } else { "already running" };
+        note(ctx.notes.dim(format_args!("{how}: pid {}, socket {}", status.pid, status.socket)));
+    }
+    ctx.done()
+}
+
+fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
+    let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&status)?;
+    } else {
+        let look = ctx.look();
+        render::status::write(&mut ctx.out, look, &status, now())?;
+    }
+    ctx.done()
+}
+
+fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
+    let status = match ctx.session.call::<method::DaemonStatus>(&Empty {}) {
+        Err(Failure::Start(StartError::NotRunning { .. })) => {
+            note(ctx.notes.dim("the daemon does not run"));
+            return ctx.done();
+        }
+        other => other?,
+    };
+    let until = Instant::now() + PATIENCE;
+    let client = ctx.session.client()?;
+    client.call::<method::DaemonStop>(&Empty {})?;
+    let closed = client.closed(until.saturating_duration_since(Instant::now()))?;
+    ctx.session.hang_up();
+    // The socket of systemd stays; of any other daemon it goes, or another daemon has it.
+    while !(closed && (status.socket_activated || is_gone(ctx, status.pid)?)) {
+        if Instant::now() >= until || !closed {
+            return Err(Failure::Other {
+                code: exit::INTERNAL,
+                message: format!(
+                    "the daemon (pid {}) was told to stop and has not gone after {} s",
+                    status.pid,
+                    PATIENCE.as_secs()
+                ),
+                hint: Some("it may be ending what executes; look again: harnessctl daemon status".to_owned()),
+            });
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    note(ctx.notes.dim(format_args!("stopped: pid {}", status.pid)));
+    ctx.done()
+}
+
+fn is_gone(ctx: &mut Ctx, pid: u32) -> Result<bool, Failure> {
+    match start::find(ctx.session.socket()) {
+        Err(StartError::NotRunning { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+        Ok(_) => {
+            let other = ctx.session.client()?.pid();
+            ctx.session.hang_up();
+            Ok(other.is_some_and(|other| other != pid))
+        }
+    }
+}
+
+fn drain(ctx: &mut Ctx, timeout: Option<Span>) -> Result<u8, Failure> {
+    let params = DrainParams { timeout_seconds: timeout };
+    let limit = timeout.map(|span| span.to_std() + PATIENCE);
+    let reply = ctx.session.call_within::<method::DaemonDrain>(&params, limit)?;
+    if ctx.json {
+        ctx.json(&reply)?;
+    }
+    ctx.done()?;
+    if reply.executing == 0 {
+        note(ctx.notes.dim("nothing executes, and nothing new starts; undo it: harnessctl daemon undrain"));
+        return ctx.done();
+    }
+    Err(Failure::Other {
+        code: exit::STILL_RUNNING,
+        message: format!("{} still executing; nothing new starts", reply.executing),
+        hint: Some("drain again to wait on, or undo it: harnessctl daemon undrain".to_owned()),
+    })
+}
+
+fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {
+    use std::io::Write;
+    let reply = ctx.session.call::<method::DaemonReload>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&reply)?;
+        return ctx.done();
+    }
+    for change in &reply.changes {
+        writeln!(ctx.out, "{change}")?;
+    }
+    ctx.done()?;
+    let file = reply.config.as_deref().unwrap_or("no file");
+    let nothing = if reply.changes.is_empty() { "; nothing changed" } else { "" };
+    note(ctx.notes.dim(format_args!("read {file}{nothing}")));
+    ctx.done()
+}

@@ -1,0 +1,74 @@
+//! `lane`: what the lanes report.
+
+use std::io::Write;
+
+use harness_protocol::lane::LaneReport;
+use harness_protocol::rpc::{Empty, ErrorKind, Lanes, RpcError, method};
+
+use crate::cli::lane::{LaneArgs, LaneVerb};
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::render;
+use crate::render::units::now;
+use crate::verbs::{lane_change, lane_check};
+
+pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
+    match &args.change {
+        Some(LaneVerb::Relieve(args)) => return lane_change::relieve(ctx, args),
+        Some(LaneVerb::Resize(args)) => return lane_change::resize(ctx, args),
+        Some(LaneVerb::Pause(args)) => return lane_change::pause(ctx, args),
+        Some(LaneVerb::Resume(args)) => return lane_change::resume(ctx, args),
+        None => {}
+    }
+    if let Some(metric) = &args.check {
+        return lane_check::run(ctx, args, metric);
+    }
+    loop {
+        let lanes = ctx.session.call::<method::LaneList>(&Empty {})?;
+        let lanes = only(lanes, args.lane.as_deref())?;
+        show(ctx, &lanes, args.lane.is_some(), args.watch.is_some())?;
+        let Some(every) = args.watch else { return ctx.done() };
+        // A report is of an instant, and nothing tells when the next one differs.
+        std::thread::sleep(every.to_std().max(std::time::Duration::from_millis(100)));
+    }
+}
+
+/// All lanes, or the one that was named.
+pub(super) fn only(lanes: Lanes, name: Option<&str>) -> Result<Vec<LaneReport>, Failure> {
+    let Some(name) = name else { return Ok(lanes.lanes) };
+    let names: Vec<String> = lanes.lanes.iter().map(|lane| lane.name.to_string()).collect();
+    match lanes.lanes.into_iter().find(|lane| &*lane.name == name) {
+        Some(lane) => Ok(vec![lane]),
+        None => Err(Failure::Other {
+            code: ErrorKind::NotFound.exit_code(),
+            message: RpcError::new(ErrorKind::NotFound, format!("there is no lane {name:?}")).message,
+            hint: Some(format!("the lanes: {}", names.join(", "))),
+        }),
+    }
+}
+
+fn show(ctx: &mut Ctx, lanes: &[LaneReport], one: bool, again: bool) -> Result<(), Failure> {
+    if ctx.json {
+        match lanes {
+            [lane] if one => ctx.json(lane)?,
+            lanes => ctx.json(&serde_json::json!({ "lanes": lanes }))?,
+        }
+    } else {
+        let (look, now) = (ctx.look(), now());
+        if again && look.terminal {
+            // Home first, then what is left below: clearing before drawing would flicker.
+            write!(ctx.out, "\x1b[H\x1b[J")?;
+        }
+        for (index, lane) in lanes.iter().enumerate() {
+            if index > 0 {
+                writeln!(ctx.out)?;
+            }
+            render::lane::write(&mut ctx.out, look, lane, now)?;
+        }
+        if again && !look.terminal {
+            writeln!(ctx.out)?;
+        }
+    }
+    ctx.out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! `pending`: the questions that wait for an answer.
+
+use harness_protocol::rpc::{Empty, method};
+
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::output::note;
+use crate::render::run::short;
+use crate::render::table::Table;
+use crate::render::text::first_line;
+use crate::render::units::{now, span};
+
+pub(super) fn run(ctx: &mut Ctx) -> Result<u8, Failure> {
+    let open = ctx.session.call::<method::InteractionList>(&Empty {})?;
+    if ctx.json {
+        for interaction in &open.interactions {
+            ctx.json(interaction)?;
+        }
+        return ctx.done();
+    }
+    let now = now();
+    let mut table = Table::new(&["ID", "RUN", "NAME", ">AGE", "QUESTION"]);
+    for interaction in &open.interactions {
+        table.row(vec![
+            interaction.id.to_string().into(),
+            short(interaction.run).into(),
+            interaction.run_name.as_deref().unwrap_or("-").into(),
+            span(now.since(interaction.since)).into(),
+            first_line(&interaction.question).into(),
+        ]);
+    }
+    let look = ctx.look();
+    if !table.is_empty() {
+        table.write(&mut ctx.out, look, "")?;
+    }
+    ctx.done()?;
+    let more = (open.total as usize).saturating_sub(open.interactions.len());
+    if more > 0 {
+        note(format_args!("harnessctl: {more} more are open"));
+    }
+    if look.terminal {
+        let hint = if table.is_empty() { "no questions" } else { "answer: harnessctl reply ID TEXT" };
+        note(ctx.notes.dim(hint));
+    }
+    ctx.done()
+}

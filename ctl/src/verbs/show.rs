@@ -1,0 +1,68 @@
+//! `show`: one run.
+
+use std::io::Write;
+
+use harness_protocol::rpc::{ShowParams, method};
+use harness_protocol::run::{Entry, RunView};
+use serde::Serialize;
+
+use crate::cli::runs::ShowArgs;
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::render;
+use crate::render::text::{clean, with_newline};
+use crate::render::units::now;
+use crate::waiting::show_params;
+
+/// A run with its whole transcript, as one object.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    run: &'a RunView,
+    transcript: &'a [Entry],
+}
+
+pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
+    if ctx.json && !args.answer {
+        let (run, transcript) = whole(ctx, &args.run)?;
+        ctx.json(&Whole { run: &run, transcript: &transcript })?;
+        return ctx.done();
+    }
+    let shown = ctx.session.call::<method::RunShow>(&show_params(&args.run))?;
+    let run = shown.run;
+    if !args.answer {
+        let look = ctx.look();
+        render::run::write(&mut ctx.out, look, &run, now())?;
+        return ctx.done();
+    }
+    let Some(answer) = &run.answer else {
+        let why = match run.error.as_deref() {
+            Some(error) => format!("run {} {}: {error}", run.id, run.state),
+            None => format!("run {} has no answer yet: it is {}", run.id, run.state),
+        };
+        return Err(Failure::nothing_applied(why));
+    };
+    if ctx.json {
+        ctx.json(answer)?;
+    } else {
+        let text = with_newline(answer);
+        let shown = if ctx.look().terminal { clean(&text) } else { text.as_ref().into() };
+        ctx.out.write_all(shown.as_bytes())?;
+    }
+    ctx.done()
+}
+
+/// All pages.
+fn whole(ctx: &mut Ctx, run: &str) -> Result<(RunView, Vec<Entry>), Failure> {
+    let mut params = ShowParams { run: run.to_owned(), transcript: true, limit: None, cursor: None };
+    let mut shown = ctx.session.call::<method::RunShow>(&params)?;
+    let mut transcript = std::mem::take(&mut shown.transcript);
+    // A name may mean another run by the time of the next page; the id does not.
+    params.run = shown.run.id.to_string();
+    while let Some(cursor) = shown.cursor {
+        params.cursor = Some(cursor);
+        shown = ctx.session.call::<method::RunShow>(&params)?;
+        transcript.append(&mut shown.transcript);
+    }
+    Ok((shown.run, transcript))
+}

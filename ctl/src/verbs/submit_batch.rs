@@ -1,0 +1,148 @@
+//! `submit --batch`: many runs over one connection, their ids in the order of their lines.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use harness_protocol::id::Seq;
+use harness_protocol::rpc::{RpcError, Submitted, method};
+use harness_protocol::run::exit;
+
+use crate::cli::submit::SubmitArgs;
+use crate::client::{ClientError, Flow, PATIENCE, is_for_now};
+use crate::ctx::{Ctx, write_json};
+use crate::exit::Failure;
+use crate::output::{Out, Progress, note};
+use crate::specify;
+use crate::specify::batch::{Item, read};
+use crate::verbs::submit::pause_before_retry;
+use crate::waiting::Many;
+
+/// Connections that may be lost before it is given up, with a key that makes the submit repeatable.
+const LOSSES: u32 = 5;
+
+pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, Failure> {
+    let items = read(file, &specify::defaults(args)?, args.idempotency_key.as_deref())?;
+    let until = args.retry_for.map(|span| Instant::now() + span.to_std());
+    let mut batch =
+        Batch { replies: vec![None; items.len()], printed: 0, print: !args.then.wait, progress: Progress::new() };
+    let stopped = submit(ctx, &items, &mut batch, until);
+    batch.progress.clear();
+    let code = batch.complain(&items);
+    if let Err(failure) = stopped {
+        note(format_args!("harnessctl: {} of {} were submitted", batch.submitted().count(), items.len()));
+        return Err(failure);
+    }
+    if !args.then.wait {
+        ctx.done()?;
+        return Ok(code);
+    }
+    // A run that was there already may have ended long ago, so those are asked for.
+    let old = batch.submitted().any(|submitted| submitted.existing);
+    let first = batch.submitted().map(|submitted| submitted.seq.0).min().unwrap_or(1);
+    let runs: Vec<_> = batch.submitted().map(|submitted| submitted.id).collect();
+    if runs.is_empty() {
+        return Ok(exit::FAILED);
+    }
+    let waited = Many::new(runs).wait(ctx, (!old).then(|| Seq(first.saturating_sub(1))), None)?;
+    Ok(if code == exit::SUCCEEDED { waited } else { exit::FAILED })
+}
+
+/// Submits all items that have no reply yet, again and again where that is wanted.
+fn submit(ctx: &mut Ctx, items: &[Item], batch: &mut Batch, until: Option<Instant>) -> Result<(), Failure> {
+    let repeatable = items.iter().all(|item| item.params.idempotency_key.is_some());
+    let mut losses = 0;
+    loop {
+        match attempt(ctx, items, batch) {
+            Ok(None) => return Ok(()),
+            Ok(Some(refusal)) => match pause_before_retry(&refusal, until) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(Failure::Refused(refusal)),
+            },
+            Err(Failure::Client(ClientError::Lost { .. })) if repeatable && losses < LOSSES => {
+                losses += 1;
+                ctx.session.hang_up();
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// One pass over the items that have no reply; gives the refusal that stopped it, if one did.
+fn attempt(ctx: &mut Ctx, items: &[Item], batch: &mut Batch) -> Result<Option<RpcError>, Failure> {
+    let open: Vec<usize> = (0..items.len()).filter(|&index| batch.replies[index].is_none()).collect();
+    let requests = open.iter().map(|&index| &items[index].params);
+    let (mut refusal, mut failed) = (None, None);
+    let json = ctx.json;
+    let out = &mut ctx.out;
+    ctx.session.client()?.pipeline::<method::RunSubmit>(requests, Some(PATIENCE), |index, reply| {
+        match reply {
+            Err(error) if is_for_now(&error) => {
+                refusal = Some(error);
+                return Flow::Stop;
+            }
+            reply => batch.replies[open[index]] = Some(reply),
+        }
+        match batch.show(out, json) {
+            Ok(()) => Flow::Go,
+            Err(failure) => {
+                failed = Some(failure);
+                Flow::Stop
+            }
+        }
+    })?;
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(refusal),
+    }
+}
+
+#[derive(Debug)]
+struct Batch {
+    replies: Vec<Option<Result<Submitted, RpcError>>>,
+    /// Replies from the first on that were printed.
+    printed: usize,
+    print: bool,
+    progress: Progress,
+}
+
+impl Batch {
+    fn submitted(&self) -> impl Iterator<Item = &Submitted> {
+        self.replies.iter().flatten().flatten()
+    }
+
+    /// Prints the ids that can be printed in order.
+    fn show(&mut self, out: &mut Out, json: bool) -> Result<(), Failure> {
+        let before = self.printed;
+        while let Some(Some(reply)) = self.replies.get(self.printed) {
+            self.printed += 1;
+            match reply {
+                Ok(submitted) if self.print && json => write_json(out, submitted)?,
+                Ok(submitted) if self.print => writeln!(out, "{}", submitted.id)?,
+                _ => {}
+            }
+        }
+        // What was acknowledged should be seen even if we are interrupted; a flush for each line would be too many.
+        if self.printed / 256 > before / 256 || self.printed == self.replies.len() {
+            out.flush()?;
+        }
+        self.progress.show(format_args!("{} of {} submitted", self.printed, self.replies.len()));
+        Ok(())
+    }
+
+    /// Says which lines were refused; gives the exit code of the first.
+    fn complain(&self, items: &[Item]) -> u8 {
+        let refused = items.iter().zip(&self.replies).filter_map(|(item, reply)| match reply {
+            Some(Err(error)) => Some((item.line, error)),
+            _ => None,
+        });
+        let mut code = exit::SUCCEEDED;
+        for (line, error) in refused {
+            note(format_args!("harnessctl: line {line}: {error}"));
+            if code == exit::SUCCEEDED {
+                code = error.data.exit_code;
+            }
+        }
+        code
+    }
+}

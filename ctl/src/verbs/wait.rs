@@ -1,0 +1,144 @@
+//! `wait`: until runs end, or reach a state.
+
+use std::io::Write;
+use std::time::Instant;
+
+use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, method};
+use harness_protocol::run::exit;
+
+use crate::cli::runs::WaitArgs;
+use crate::client::{Flow, PATIENCE};
+use crate::ctx::Ctx;
+use crate::exit::Failure;
+use crate::then::{check_output, end};
+use crate::waiting::{self, Many, Outcome, show_params};
+
+pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
+    args.output.as_deref().map_or(Ok(()), check_output)?;
+    let until = args.timeout.map(|span| Instant::now() + span.to_std());
+    match args.runs.as_slice() {
+        [run] => one(ctx, args, run, until),
+        _ if args.output.is_some() => Err(Failure::usage("-o takes the answer of one run")),
+        runs if args.states.is_empty() => several(ctx, runs, until),
+        runs => several_for(ctx, args, runs, until),
+    }
+}
+
+fn one(ctx: &mut Ctx, args: &WaitArgs, run: &str, until: Option<Instant>) -> Result<u8, Failure> {
+    let reply = waiting::one(&mut ctx.session, run, &args.states, until)?;
+    let run = &reply.run;
+    if run.state.is_terminal() {
+        let code = end(ctx, run, args.output.as_deref())?;
+        return Ok(code_for(&reply, !args.states.is_empty(), code));
+    }
+    if ctx.json {
+        ctx.json(run)?;
+    }
+    ctx.done()?;
+    if reply.reached {
+        return Ok(exit::SUCCEEDED);
+    }
+    Err(still_running(&run.id.to_string(), run.state.as_str()))
+}
+
+/// Whoever waits for a state that was named succeeds when it is reached, and otherwise ends as the run did.
+fn code_for(reply: &WaitReply, named: bool, code: u8) -> u8 {
+    match (named, reply.reached) {
+        (true, true) => exit::SUCCEEDED,
+        // It succeeded, and so never gets to the state that was asked for.
+        (true, false) if code == exit::SUCCEEDED => exit::NOT_FOUND,
+        _ => code,
+    }
+}
+
+fn still_running(run: &str, state: &str) -> Failure {
+    Failure::Other {
+        code: exit::STILL_RUNNING,
+        message: format!("run {run} is still {state}"),
+        hint: Some(format!("wait on, or watch it: harnessctl follow {run}")),
+    }
+}
+
+fn several(ctx: &mut Ctx, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+    // Subscribed first, then looked at: an end in between is seen by one or the other.
+    let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
+    let from = ctx.session.call::<method::EventSubscribe>(&now)?.last_seq;
+    let params: Vec<ShowParams> = names.iter().map(show_params).collect();
+    let mut views = vec![None; names.len()];
+    ctx.session.client()?.pipeline::<method::RunShow>(&params, Some(PATIENCE), |index, reply| {
+        views[index] = Some(reply);
+        Flow::Go
+    })?;
+    // A subscription serves one wait; the wait makes its own.
+    ctx.session.hang_up();
+    let mut runs = Vec::new();
+    let mut known = Vec::new();
+    for reply in views.into_iter().flatten() {
+        let run = reply.map_err(Failure::Refused)?.run;
+        runs.push(run.id);
+        known.push(run);
+    }
+    let mut many = Many::new(runs);
+    known.iter().for_each(|run| many.know(run));
+    many.wait(ctx, Some(from), until)
+}
+
+fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+    let replies = waiting::each_for(&mut ctx.session, names, &args.states, until)?;
+    for (name, reply) in names.iter().zip(&replies) {
+        match reply {
+            Ok(reply) if ctx.json => ctx.json(&reply.run)?,
+            Ok(reply) => writeln!(ctx.out, "{}", Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
+            Err(error) if ctx.json => ctx.json(&serde_json::json!({ "id": name, "error": error }))?,
+            Err(error) => writeln!(ctx.out, "{}", Outcome::refused(error).line(name))?,
+        }
+    }
+    ctx.done()?;
+    Ok(code_of_several(&replies))
+}
+
+fn code_of_several(replies: &[Result<WaitReply, RpcError>]) -> u8 {
+    let live = |reply: &WaitReply| !reply.reached && !reply.run.state.is_terminal();
+    if replies.iter().flatten().any(live) {
+        exit::STILL_RUNNING
+    } else if replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.reached)) {
+        exit::SUCCEEDED
+    } else {
+        exit::FAILED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::run::tests::sample;
+    use harness_protocol::rpc::ErrorKind;
+    use harness_protocol::run::RunState;
+
+    fn reply(state: RunState, reached: bool) -> WaitReply {
+        let mut run = sample();
+        run.state = state;
+        WaitReply { run, reached }
+    }
+
+    #[test]
+    fn the_code_is_the_runs_unless_a_state_was_named_and_reached() {
+        assert_eq!(code_for(&reply(RunState::Failed, true), false, 9), 9);
+        assert_eq!(code_for(&reply(RunState::Failed, true), true, 9), 0);
+        assert_eq!(code_for(&reply(RunState::Failed, false), true, 9), 9);
+        assert_eq!(code_for(&reply(RunState::Succeeded, false), true, 0), 6);
+        assert_eq!(still_running("abc", "acting").code(), 8);
+    }
+
+    #[test]
+    fn of_several_all_must_have_reached_it() {
+        let well = || Ok(reply(RunState::Waiting, true));
+        let live = || Ok(reply(RunState::Acting, false));
+        let over = || Ok(reply(RunState::Failed, false));
+        let gone = || Err(RpcError::new(ErrorKind::NotFound, "no such run"));
+        assert_eq!(code_of_several(&[well(), well()]), 0);
+        assert_eq!(code_of_several(&[well(), live(), over()]), 8);
+        assert_eq!(code_of_several(&[well(), over()]), 1);
+        assert_eq!(code_of_several(&[well(), gone()]), 1);
+    }
+}
