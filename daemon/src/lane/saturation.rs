@@ -11,6 +11,10 @@ const BUCKETS: usize = 180;
 #[derive(Debug, Clone)]
 pub(super) struct Saturation {
     since: Option<Timestamp>,
+    /// Up to when its time is in the buckets.
+    counted: Timestamp,
+    /// When it last stopped being saturated, and since when it had been.
+    lapsed: Option<(Timestamp, Timestamp)>,
     /// Saturated microseconds of each bucket.
     buckets: Box<[u32; BUCKETS]>,
     /// Number of the newest bucket, counted from the epoch.
@@ -21,7 +25,7 @@ pub(super) struct Saturation {
 
 impl Default for Saturation {
     fn default() -> Self {
-        Self { since: None, buckets: Box::new([0; BUCKETS]), newest: 0, began: None }
+        Self { since: None, counted: Timestamp::default(), lapsed: None, buckets: Box::new([0; BUCKETS]), newest: 0, began: None }
     }
 }
 
@@ -30,9 +34,15 @@ impl Saturation {
     pub(super) fn note(&mut self, saturated: bool, now: Timestamp) {
         self.began.get_or_insert(now);
         match (self.since, saturated) {
-            (None, true) => self.since = Some(now),
+            (None, true) => {
+                // A permit that comes back and is granted on at the same instant was never free.
+                let before = self.lapsed.filter(|(at, _)| *at == now).map(|(_, since)| since);
+                self.since = Some(before.unwrap_or(now));
+                self.counted = now;
+            }
             (Some(since), false) => {
-                self.add(since, now);
+                self.add(self.counted, now);
+                self.lapsed = Some((now, since));
                 self.since = None;
             }
             (None, false) | (Some(_), true) => {}
@@ -69,8 +79,8 @@ impl Saturation {
     /// Share of the last 1, 5 and 15 minutes, to the precision of a bucket.
     pub(super) fn shares(&self, now: Timestamp) -> [f64; 3] {
         let mut seen = self.clone();
-        if let Some(since) = self.since {
-            seen.add(since, now);
+        if self.since.is_some() {
+            seen.add(self.counted, now);
         }
         let newest = now.as_micros() / BUCKET;
         seen.advance(newest);
@@ -112,6 +122,19 @@ mod tests {
         let [one, five, fifteen] = saturation.shares(at(1100));
         assert!(one.abs() < f64::EPSILON && five > 0.09 && fifteen > 0.03);
         assert_eq!(saturation.shares(at(9000)), [0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_permit_that_is_granted_on_at_once_does_not_end_the_saturation() {
+        let mut saturation = Saturation::default();
+        saturation.note(true, at(0));
+        saturation.note(false, at(10));
+        saturation.note(true, at(10));
+        assert_eq!(saturation.since(), Some(at(0)));
+        assert_eq!(saturation.shares(at(20)), [1.0, 1.0, 1.0]);
+        saturation.note(false, at(20));
+        saturation.note(true, at(21));
+        assert_eq!(saturation.since(), Some(at(21)));
     }
 
     #[test]
