@@ -1,5 +1,5 @@
 //! What a lane's operations cost with a hundred thousand tickets in the queue.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::hint::black_box;
 

@@ -1,23 +1,46 @@
-//! What a run that waits for a person takes, by the growth of the process.
+//! What a run that waits for a person takes, by the growth of the process, beside what its transcript alone takes.
 //!
 //! `cargo bench -p harnessd --bench memory`
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 mod common;
 
+use std::sync::Arc;
+
 use common::World;
+use harness_protocol::id::CallId;
+use harness_protocol::run::{CallRequest, Entry};
 
 fn resident() -> u64 {
     harnessd::observe::usage::resident_bytes().unwrap()
 }
 
+/// The same transcript as the runs of [`World::waiting`] have, in memory of its own.
+fn transcript(call: u64) -> Vec<Entry> {
+    let request = CallRequest {
+        call: CallId::from_u64(call),
+        tool: "ask_user".into(),
+        args: r#"{"question":"Which of the two?"}"#.into(),
+    };
+    let mut entries = vec![Entry::User { text: Arc::from("a task of a few words, as people type them") }];
+    entries.push(Entry::Assistant { text: "Let me see.".into(), calls: vec![request] });
+    entries
+}
+
 fn main() {
     // `cargo test --benches` asks for no measurement.
-    let count = if std::env::args().any(|arg| arg == "--bench") { 500_000 } else { 1_000 };
-    let mut world = World::new(8);
-    world.waiting(10_000.min(count));
+    let count: u64 = if std::env::args().any(|arg| arg == "--bench") { 500_000 } else { 1_000 };
     let before = resident();
-    world.waiting(count);
-    let each = (resident() - before) / count as u64;
-    println!("{count} more runs that wait for a person: {each} bytes each, their transcripts of two entries included");
+    let transcripts: Vec<Vec<Entry>> = (0..count).map(transcript).collect();
+    let transcript = (resident() - before) / count;
+    let mut world = World::new(8);
+    world.waiting(10_000);
+    let before = resident();
+    world.waiting(usize::try_from(count).unwrap());
+    let each = (resident() - before) / count;
+    println!(
+        "{count} runs that wait for a person: {each} bytes each, {transcript} of them the transcript, {} the rest",
+        each.saturating_sub(transcript)
+    );
+    drop(transcripts);
 }

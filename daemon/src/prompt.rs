@@ -217,7 +217,8 @@ mod tests {
     #[test]
     fn results_stand_in_the_order_of_the_calls() {
         let hi = Entry::User { text: "hi".into() };
-        let prompt = Prompt::from_transcript(&[hi, said(vec![call(1), call(2), call(3)]), result(3), result(1), result(2)]);
+        let prompt =
+            Prompt::from_transcript(&[hi, said(vec![call(1), call(2), call(3)]), result(3), result(1), result(2)]);
         let Some(Message::User { results, .. }) = prompt.messages.last() else { unreachable!() };
         let order: Vec<u64> = results.iter().map(|result| result.call.as_u64()).collect();
         assert_eq!(order, [1, 2, 3]);

@@ -1,5 +1,5 @@
 //! A world without a daemon around it, driven as the driver drives it.
-#![allow(dead_code, missing_docs, clippy::unwrap_used)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
@@ -63,7 +63,8 @@ impl World {
     pub fn waiting(&mut self, count: usize) {
         for chunk in 0..count.div_ceil(1_000) {
             let jobs = self.submit((count - chunk * 1_000).min(1_000));
-            let inputs = jobs.into_iter().map(|job| asks(job, "ask_user", r#"{"question":"Which of the two?"}"#)).collect();
+            let inputs =
+                jobs.into_iter().map(|job| asks(job, "ask_user", r#"{"question":"Which of the two?"}"#)).collect();
             assert!(started(&self.step(inputs)).is_empty());
         }
     }

@@ -25,7 +25,14 @@ pub(super) struct Saturation {
 
 impl Default for Saturation {
     fn default() -> Self {
-        Self { since: None, counted: Timestamp::default(), lapsed: None, buckets: Box::new([0; BUCKETS]), newest: 0, began: None }
+        Self {
+            since: None,
+            counted: Timestamp::default(),
+            lapsed: None,
+            buckets: Box::new([0; BUCKETS]),
+            newest: 0,
+            began: None,
+        }
     }
 }
 

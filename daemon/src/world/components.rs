@@ -89,7 +89,7 @@ pub(crate) struct Children(pub(crate) Vec<RunId>);
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct Watchers(pub(crate) Vec<RunId>);
 
-/// What it asked people, open or not.
+/// What it asked people, as far as that is no longer open.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct Asked(pub(crate) Vec<InteractionId>);
 

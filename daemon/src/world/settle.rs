@@ -17,7 +17,7 @@ use super::phase::Phase;
 use super::resources::{Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
-use crate::prompt::{Completion, ErrorClass, InferenceError};
+use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Attempts at one inference before its run fails.
 const MAX_ATTEMPTS: u32 = 10;
@@ -87,10 +87,16 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
 
 fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {
     let ids = scene.res::<Ids>();
-    let calls: Vec<CallRequest> = (0u64..)
-        .zip(completion.calls)
-        .map(|(ahead, call)| CallRequest { call: ids.next_call(ahead), tool: call.tool.into(), args: call.args.into() })
-        .collect();
+    let tools = &scene.setup().tools;
+    // A tool that is known has one name for all calls of it.
+    let name =
+        |tool: String| tools.get_key_value(&*tool).map_or_else(|| tool.as_str().into(), |(name, _)| Arc::clone(name));
+    let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
+        call: ids.next_call(ahead),
+        tool: name(call.tool),
+        args: call.args.into(),
+    };
+    let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
     let usage = completion.usage;
     scene.emit(Some(run), EventBody::InferenceFinished { step, text: completion.text.into(), calls, usage });
 }

@@ -113,20 +113,26 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     }
     check_labels(&spec.labels)?;
     let known = |names: &mut dyn Iterator<Item = &Arc<str>>| names.map(|n| &**n).collect::<Vec<_>>().join(", ");
-    let share = spec.share.get_or_insert_with(|| "default".into());
-    if !config.shares.contains_key(share) {
+    // The configuration's own texts are used, so that a hundred thousand runs do not hold as many copies.
+    let share = spec.share.as_deref().unwrap_or("default");
+    let Some((share, _)) = config.shares.get_key_value(share) else {
         return Err(invalid(format!(
             "no share {share:?} is configured; there are: {}",
             known(&mut config.shares.keys())
         )));
-    }
-    let by_script = spec.script.is_some() && !config.providers.get(&config.run.provider).is_some_and(is_scripted);
-    let provider =
-        spec.provider.get_or_insert_with(|| if by_script { "scripted".into() } else { config.run.provider.clone() });
-    let Some(settings) = config.providers.get(provider) else {
-        let known = known(&mut config.providers.keys());
-        return Err(invalid(format!("no provider {provider:?} is configured; there are: {known}")));
     };
+    spec.share = Some(Arc::clone(share));
+    let by_script = spec.script.is_some() && !config.providers.get(&config.run.provider).is_some_and(is_scripted);
+    let wanted = match &spec.provider {
+        Some(provider) => provider,
+        None if by_script => "scripted",
+        None => &config.run.provider,
+    };
+    let Some((provider, settings)) = config.providers.get_key_value(wanted) else {
+        let known = known(&mut config.providers.keys());
+        return Err(invalid(format!("no provider {wanted:?} is configured; there are: {known}")));
+    };
+    let provider = Arc::clone(provider);
     if is_scripted(settings) && spec.script.is_none() {
         return Err(invalid(format!("the provider {provider:?} is scripted: give it a script (--script FILE)")));
     }
@@ -139,6 +145,7 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if spec.prompt.as_deref().is_some_and(str::is_empty) {
         return Err(invalid("the prompt is empty"));
     }
+    spec.provider = Some(provider);
     if spec.model.is_none() {
         spec.model.clone_from(&config.run.model);
     }

@@ -124,7 +124,6 @@ pub(super) fn interaction_opened(
     world.resource_mut::<Ids>().interactions += 1;
     let open = OpenInteraction { run, call, question: Arc::clone(question), since: at };
     world.resource_mut::<Interactions>().open.insert(interaction, open);
-    world.entity_mut(entity).entry::<Asked>().or_default().get_mut().0.push(interaction);
     stage(world, entity, call, Stage::Asking(interaction), at);
 }
 
@@ -135,7 +134,9 @@ pub(super) fn interaction_closed(
     at: Timestamp,
 ) {
     let mut interactions = world.resource_mut::<Interactions>();
-    if let Some(open) = interactions.open.remove(&interaction) {
-        interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
+    let Some(open) = interactions.open.remove(&interaction) else { return };
+    interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
+    if let Some(entity) = entity_of(world, open.run) {
+        world.entity_mut(entity).entry::<Asked>().or_default().get_mut().0.push(interaction);
     }
 }
