@@ -1,0 +1,309 @@
+//! The wire as it is: one of everything, in a golden file. A change here is a change that clients see.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use harness_protocol::event::*;
+use harness_protocol::id::*;
+use harness_protocol::lane::*;
+use harness_protocol::rpc::*;
+use harness_protocol::run::*;
+use harness_protocol::script::*;
+use harness_protocol::spec::*;
+use harness_protocol::time::*;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+const RUN: RunId = RunId::from_u64(0x1234_5678_9ABC_DEF0);
+const CALL: CallId = CallId::from_u64(77);
+const INTERACTION: InteractionId = InteractionId::from_u64(88);
+const RELIEF: ReliefId = ReliefId::from_u64(99);
+const AT: Timestamp = Timestamp::from_micros(1_796_036_520_000_250);
+const SPAN: Span = Span::from_micros(1_500_000);
+
+fn spec() -> Arc<RunSpec> {
+    let call = ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({ "command": "true" }) };
+    let turn = Turn {
+        text: "Let me look.".to_owned(),
+        calls: vec![call],
+        expect: vec!["Exit code: 0".to_owned()],
+        expect_regex: vec!["^x".to_owned()],
+        capture: BTreeMap::from([("size".to_owned(), "(.*)".to_owned())]),
+        delay: Some(SPAN),
+        fault: Some(Fault::RateLimit),
+    };
+    let script = Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Script::default())]) };
+    Arc::new(RunSpec {
+        prompt: Some("do it".into()),
+        name: Some("nightly".into()),
+        labels: BTreeMap::from([("team".to_owned(), "red".to_owned())]),
+        share: Some("batch".into()),
+        priority: Priority::High,
+        provider: Some("scripted".into()),
+        model: Some("small".into()),
+        script: Some(Arc::new(script)),
+        workdir: Some("/srv".into()),
+        env: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
+        limits: Limits {
+            max_steps: Some(3),
+            max_tokens: Some(1000),
+            max_time_seconds: Some(SPAN),
+            deadline_seconds: Some(SPAN),
+            deadline_at: Some(AT),
+        },
+        on_interaction: OnInteraction::Fail,
+    })
+}
+
+fn result() -> Arc<CallResult> {
+    let stream = StreamInfo { bytes: 3, omitted: 1, path: Some("/state/outputs/a.stdout".into()) };
+    Arc::new(CallResult {
+        exit_code: Some(124),
+        signal: Some(15),
+        timed_out: true,
+        stdout: Some(stream),
+        cpu_seconds: Some(0.25),
+        max_rss_bytes: Some(4096),
+        ..CallResult::plain(CALL, "shell".into(), "Exit code: 124\n", true)
+    })
+}
+
+fn request() -> CallRequest {
+    CallRequest { call: CALL, tool: "shell".into(), args: r#"{"command":"true"}"#.into() }
+}
+
+fn events() -> Vec<EventBody> {
+    let lane: Arc<str> = "tool".into();
+    vec![
+        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }] },
+        EventBody::DrainStarted,
+        EventBody::DrainEnded,
+        EventBody::LaneRelieved { lane: lane.clone(), relief: RELIEF, by: 4, until: Some(AT) },
+        EventBody::LaneReliefEnded { lane: lane.clone(), relief: RELIEF, undone: true },
+        EventBody::LaneResized { lane: lane.clone(), width: 3 },
+        EventBody::LaneConfigured { lane: lane.clone(), width: 3 },
+        EventBody::LanePaused { lane: lane.clone() },
+        EventBody::LaneResumed { lane },
+        EventBody::RunSubmitted {
+            number: 1,
+            owner: 1000,
+            parent: Some(RUN),
+            retry_of: Some(RUN),
+            continues: Some(RUN),
+            idempotency_key: Some("key".into()),
+            spec: spec(),
+        },
+        EventBody::StepBegun { step: 1 },
+        EventBody::InferenceStarted { step: 1, attempt: 2 },
+        EventBody::InferenceFinished { step: 1, text: "hm".into(), calls: vec![request()], usage: usage() },
+        EventBody::InferenceFailed { step: 1, attempt: 2, error: "overloaded".into(), retry_at: Some(AT) },
+        EventBody::BatchQueued,
+        EventBody::BatchParked,
+        EventBody::BatchYielded { keeps: 1 },
+        EventBody::CallStarted { call: CALL },
+        EventBody::CallOffLane { call: CALL },
+        EventBody::CallReturning { call: CALL },
+        EventBody::CallResumed { call: CALL },
+        EventBody::CallWaiting { call: CALL, runs: vec![RUN], any: true },
+        EventBody::CallFinished { result: result() },
+        EventBody::InteractionOpened { interaction: INTERACTION, call: CALL, question: "which?".into() },
+        EventBody::InteractionSettled { interaction: INTERACTION, answer: "this".into() },
+        EventBody::InteractionClosed { interaction: INTERACTION },
+        EventBody::Denied { what: "question: which?".into() },
+        EventBody::MessageReceived { text: "also".into() },
+        EventBody::RunPaused,
+        EventBody::RunResumed,
+        EventBody::RunStopping { reason: StopReason::Deadline, force: true },
+        EventBody::RunFinished { ending: Ending::Failed { error: "no".into(), exit_code: 9 } },
+        EventBody::RunForgotten,
+    ]
+}
+
+fn usage() -> Usage {
+    Usage { input_tokens: 10, output_tokens: 5, cost_usd: Some(0.5), ..Usage::default() }
+}
+
+fn run() -> RunView {
+    let spec = spec();
+    RunView {
+        schema: RUN_SCHEMA.to_owned(),
+        id: RUN,
+        name: spec.name.clone(),
+        root: RUN,
+        parent: None,
+        retry_of: Some(RUN),
+        continues: None,
+        labels: spec.labels.clone(),
+        share: "batch".into(),
+        priority: Priority::High,
+        owner: 1000,
+        state: RunState::Waiting,
+        waiting_for: Some(WaitingFor {
+            kind: WaitKind::Person,
+            id: INTERACTION.to_string(),
+            since: AT,
+            position: Some(1),
+        }),
+        workdir: "/srv".into(),
+        provider: "scripted".into(),
+        model: None,
+        title: "do it".to_owned(),
+        steps: 1,
+        limits: spec.limits.clone(),
+        on_interaction: OnInteraction::Wait,
+        submitted_at: AT,
+        started_at: Some(AT),
+        ended_at: None,
+        stop_requested_at: None,
+        answer: None,
+        error: None,
+        exit_code: None,
+        usage: usage(),
+        usage_tree: usage(),
+        timing: Timing { waiting: SPAN, ..Timing::default() },
+        denials: vec!["question: which?".to_owned()],
+        calls: vec![LiveCall {
+            call: CALL,
+            tool: "ask_user".into(),
+            summary: "which?".to_owned(),
+            state: CallState::Asking,
+            since: AT,
+        }],
+    }
+}
+
+fn lane() -> LaneReport {
+    LaneReport {
+        schema: LANE_SCHEMA.to_owned(),
+        name: "tool".into(),
+        width: 12,
+        configured_width: 8,
+        queued: 1,
+        busy: 2,
+        parked: 3,
+        resuming: 4,
+        permits: 2,
+        saturated: true,
+        saturated_since: Some(AT),
+        limiter: Limiter::Width,
+        paused: false,
+        reliefs: vec![ReliefView { id: RELIEF, by: 4, since: AT, until: None }],
+        saturation: [1.0, 0.5, 0.25],
+        queue_wait: QueueWait { count: 1, p50_seconds: SPAN, ..QueueWait::default() },
+        oldest_queued_seconds: Some(SPAN),
+        granted_total: 7,
+        shares: vec![ShareReport {
+            share: "default".into(),
+            weight: 1,
+            max: None,
+            queued: 1,
+            busy: 2,
+            parked: 3,
+            resuming: 4,
+            permits: 2,
+        }],
+        holders: vec![Holder {
+            run: RUN,
+            run_name: None,
+            call: Some(CALL),
+            tool: "shell".into(),
+            command: "true".to_owned(),
+            since: AT,
+        }],
+    }
+}
+
+fn line(text: &mut String, name: &str, value: &impl Serialize) {
+    writeln!(text, "{name}\n    {}", serde_json::to_string(value).unwrap()).unwrap();
+}
+
+#[test]
+fn the_wire_is_what_the_golden_file_says() {
+    let mut text = String::new();
+    let mut kinds = BTreeSet::new();
+    for body in events() {
+        let cause = Cause { via: Via::Socket, uid: Some(1000), by_run: Some(RUN) };
+        kinds.insert(body.kind());
+        let event = Event { seq: Seq(5), version: EVENT_VERSION, at: AT, run: Some(RUN), cause, body };
+        line(&mut text, event.body.kind(), &event);
+        let read: Event = serde_json::from_str(&serde_json::to_string(&event).unwrap()).unwrap();
+        assert_eq!(read, event);
+    }
+    assert_eq!(kinds, EVENT_KINDS.iter().copied().collect(), "one of every kind is here");
+    line(&mut text, "run", &run());
+    line(
+        &mut text,
+        "entries",
+        &[
+            Entry::User { text: "hi".into() },
+            Entry::Assistant { text: "hm".into(), calls: vec![request()] },
+            Entry::Result { result: result() },
+        ],
+    );
+    line(&mut text, "lane", &lane());
+    line(
+        &mut text,
+        "lane changed",
+        &LaneChanged { lane: "tool".into(), width_before: 8, width: 12, relief: Some(RELIEF), note: None },
+    );
+    line(&mut text, "submitted", &Submitted { id: RUN, seq: Seq(5), existing: false });
+    line(
+        &mut text,
+        "changed",
+        &Changed { runs: vec![RUN], unchanged: vec![Unchanged { run: RUN, why: "it has failed already".to_owned() }] },
+    );
+    line(&mut text, "answered", &Answered { interaction: INTERACTION, run: RUN });
+    line(&mut text, "output", &OutputReply { offset: 1, bytes: vec![0, 255], total: 3, live: true });
+    let delta = Delta { run: RUN, call: Some(CALL), stream: DeltaStream::Stdout, offset: 3, text: "hi".to_owned() };
+    line(&mut text, "delta", &Notification::Delta { subscription: SubscriptionId(1), delta: Arc::new(delta) });
+    line(
+        &mut text,
+        "gap",
+        &Notification::Gap { subscription: SubscriptionId(1), gap: Gap { from: Seq(1), to: Seq(2) } },
+    );
+    let error = RpcError::new(ErrorKind::Busy, "try later").retry_after(SPAN);
+    line(&mut text, "error", &Response::<Empty>::new(Some(RequestId::Number(1)), Err(error)));
+    line(&mut text, "methods", &METHODS);
+    insta::assert_snapshot!("wire", text);
+}
+
+/// Parameters as clients write them, by method: these stay readable.
+#[test]
+fn every_method_reads_the_parameters_that_its_clients_write() {
+    let written = [
+        ("daemon.hello", r#"{"protocol_major":1,"client":"test"}"#),
+        ("daemon.status", "{}"),
+        ("daemon.drain", r#"{"timeout_seconds":5}"#),
+        ("daemon.undrain", "{}"),
+        ("daemon.stop", "{}"),
+        ("daemon.reload", "{}"),
+        ("run.submit", r#"{"spec":{"prompt":"hi","limits":{"max_steps":3}},"idempotency_key":"k"}"#),
+        ("run.list", r#"{"select":{"labels":{"a":"b"},"states":["failed"]},"limit":10,"cursor":5}"#),
+        ("run.show", r#"{"run":"@last","transcript":true}"#),
+        ("run.wait", r#"{"run":"x","for":["waiting"],"timeout_seconds":1.5}"#),
+        ("run.output", r#"{"run":"x","call":"000000000002d","stream":"stdout","offset":-10}"#),
+        ("run.cancel", r#"{"select":{"runs":["x"]},"force":true}"#),
+        ("run.pause", r#"{"select":{"all":true}}"#),
+        ("run.resume", r#"{"select":{"all":true}}"#),
+        ("run.retry", r#"{"run":"x"}"#),
+        ("run.message", r#"{"run":"x","text":"and?"}"#),
+        ("run.prune", r#"{"select":{"states":["failed"]},"dry_run":true}"#),
+        ("interaction.list", "{}"),
+        ("interaction.answer", r#"{"interaction":"x","answer":"this"}"#),
+        ("lane.list", "{}"),
+        ("lane.relieve", r#"{"by":4,"for_seconds":60}"#),
+        ("lane.resize", r#"{"lane":"tool","width":4}"#),
+        ("lane.pause", "{}"),
+        ("lane.resume", "{}"),
+        ("event.subscribe", r#"{"after":0,"kinds":["run-finished"],"deltas":true}"#),
+        ("event.unsubscribe", r#"{"subscription":1}"#),
+    ];
+    let names: BTreeSet<&str> = written.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, METHODS.iter().copied().collect(), "one of every method is here");
+    for (method, params) in written {
+        let params = RawValue::from_string(params.to_owned()).unwrap();
+        assert!(Call::parse(method, Some(&params)).is_ok(), "{method} {params}");
+    }
+}
