@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::outgoing::Outgoing;
+pub use super::outgoing::Outgoing;
 use crate::world::boundary::{Caller, Command};
 
 /// Number of a connection.

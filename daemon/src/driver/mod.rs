@@ -13,6 +13,8 @@
 
 mod clock;
 mod reads;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

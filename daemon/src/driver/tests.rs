@@ -1,0 +1,236 @@
+//! The driver with a journal that delays and fails: nothing is done or shown before it is committed, and while it cannot
+//! be, reads are answered and new work is refused.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use harness_protocol::rpc::{ErrorKind, ListParams, RequestId, Selector};
+use harness_protocol::run::CallResult;
+use harness_protocol::script::{Script, ScriptedCall, Turn};
+use harness_protocol::spec::RunSpec;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::config::Config;
+use crate::control::request::{Outgoing, Place, Read};
+use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
+use crate::journal::memory::{Memory, Mood, Script as Journalist};
+use crate::process::Lineage;
+use crate::world::boundary::CallTask;
+
+/// A tool that only counts how often it was called.
+struct Counter(Arc<AtomicUsize>);
+
+impl Tool for Counter {
+    fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let result = CallResult::plain(context.call, task.tool.clone(), "counted", false);
+        Box::pin(async move { result })
+    }
+}
+
+struct Bench {
+    inbox: Inbox<Request>,
+    feed: Feed,
+    journal: Journalist,
+    calls: Arc<AtomicUsize>,
+    orders: mpsc::Sender<Order>,
+    driver: JoinHandle<()>,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let config = Config::default();
+        let (journal, journalist) = Memory::scripted();
+        let (inbox, feed) = (Inbox::new(100), Feed::new(1_000));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
+        let executor_config = ExecutorConfig {
+            tools: [("shell".into(), counter)].into(),
+            providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
+            lineage: Arc::new(Lineage::new()),
+        };
+        let reports = inbox.clone();
+        let report = Arc::new(move |report| reports.report(report));
+        let clock = Clock::start();
+        let driver = Driver::new(Parts {
+            engine: Engine::new(config, crate::tools::catalogue(), 7),
+            journal,
+            executor: Executor::new(executor_config, report, feed.deltas()),
+            feed: feed.clone(),
+            inbox: inbox.clone(),
+            clock,
+            service: Service {
+                started_at: clock.now().wall,
+                socket: "/test".to_owned(),
+                state_dir: "/test".to_owned(),
+                socket_activated: false,
+                connections: Box::new(|| 1),
+                uid: 1000,
+                held: None,
+            },
+            reload: Box::new(|| Err("there is no configuration here".to_owned())),
+            forget: Box::new(|_| {}),
+        });
+        let (orders, taken) = mpsc::channel(1);
+        let driver = tokio::spawn(driver.run(taken));
+        Self { inbox, feed, journal: journalist, calls, orders, driver }
+    }
+
+    /// Asks through connection `connection`.
+    fn ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Answer {
+        let outgoing = Arc::new(Outgoing::default());
+        let places = Arc::new(Semaphore::new(1));
+        let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), large: None };
+        let responder = Responder::new(RequestId::Number(1), Arc::clone(&outgoing), place);
+        let caller = Caller { uid: 1000, run: None };
+        let request = Request { connection: ConnectionId(connection), caller, wanted: wanted(responder) };
+        self.inbox.request(request).unwrap();
+        Answer(outgoing)
+    }
+
+    fn submit(&self, connection: u64) -> Answer {
+        let call = ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({}) };
+        let turns =
+            vec![Turn { calls: vec![call], ..Turn::default() }, Turn { text: "done".to_owned(), ..Turn::default() }];
+        let script = Some(Arc::new(Script { turns, ..Script::default() }));
+        let spec = Arc::new(RunSpec { script, ..RunSpec::default() });
+        self.ask(connection, |responder| Wanted::Command(Command::Submit { spec, idempotency_key: None }, responder))
+    }
+
+    async fn status(&self) -> Value {
+        self.ask(99, |responder| Wanted::Read(Read::Status, responder)).get().await.unwrap()
+    }
+
+    /// Waits until one more commit has been tried.
+    async fn tried(&self, before: u64) {
+        self.journal.tried().wait_for(|count| *count > before).await.unwrap();
+    }
+
+    fn tries(&self) -> u64 {
+        *self.journal.tried().borrow()
+    }
+
+    async fn stop(self) {
+        self.orders.send(Order::Stop).await.unwrap();
+        self.driver.await.unwrap();
+    }
+}
+
+/// An answer that is to come.
+struct Answer(Arc<Outgoing>);
+
+impl Answer {
+    async fn get(&self) -> Result<Value, RpcError> {
+        let bytes = tokio::time::timeout(Duration::from_secs(20), self.0.next()).await.unwrap().unwrap().0;
+        let mut response: Value = serde_json::from_slice(&bytes).unwrap();
+        match response.get_mut("result") {
+            Some(result) => Ok(result.take()),
+            None => Err(serde_json::from_value(response["error"].take()).unwrap()),
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        !self.0.is_drained()
+    }
+}
+
+fn id(submitted: &Value) -> String {
+    submitted["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn nothing_is_shown_answered_or_started_before_it_is_committed() {
+    let bench = Bench::start();
+    bench.status().await;
+    bench.journal.set(Mood::Slow);
+    let (before, shown) = (bench.tries(), bench.feed.last());
+    let answer = bench.submit(1);
+    bench.tried(before).await;
+    assert!(!answer.is_there() && bench.feed.last() == shown && bench.calls.load(Ordering::SeqCst) == 0);
+    bench.journal.set(Mood::Willing);
+    let run = id(&answer.get().await.unwrap());
+    bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
+    assert_eq!(bench.calls.load(Ordering::SeqCst), 1);
+    bench.stop().await;
+}
+
+fn waits(run: &str) -> harness_protocol::rpc::WaitParams {
+    harness_protocol::rpc::WaitParams { run: run.to_owned(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_submit_is_synced_and_what_follows_from_it_is_written() {
+    let bench = Bench::start();
+    let run = id(&bench.submit(1).get().await.unwrap());
+    bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
+    for (class, events) in bench.journal.commits() {
+        let submits = events.iter().any(|event| event.body.kind() == "run-submitted");
+        assert_eq!(class == CommitClass::Synced, submits, "{events:?}");
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn while_held_reads_are_answered_new_work_is_refused_and_everything_goes_on_by_itself() {
+    let bench = Bench::start();
+    bench.status().await;
+    bench.journal.set(Mood::Failing);
+    let before = bench.tries();
+    let caught = bench.submit(1);
+    bench.tried(before).await;
+    // The failure is told of between two tries; the first is over once a second one has begun.
+    bench.tried(before + 1).await;
+    assert_eq!(bench.status().await["health"], "held");
+    let refused = bench.submit(2).get().await.unwrap_err();
+    assert_eq!((refused.kind(), refused.data.exit_code), (ErrorKind::Held, 75));
+    assert!(refused.data.retry_after_seconds.is_some());
+    let select = Selector { all: true, ..Selector::default() };
+    let cancel = bench.ask(3, |responder| Wanted::Command(Command::Cancel { select, force: false }, responder));
+    let behind = bench.ask(3, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
+    bench.status().await;
+    assert!(!cancel.is_there() && !behind.is_there() && !caught.is_there());
+    assert_eq!(bench.calls.load(Ordering::SeqCst), 0);
+    bench.journal.set(Mood::Willing);
+    let run = id(&caught.get().await.unwrap());
+    cancel.get().await.unwrap();
+    behind.get().await.unwrap();
+    bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
+    assert_eq!(bench.status().await["health"], "serving");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_while_held_is_a_stop_and_nobody_is_told_what_was_not_committed() {
+    let bench = Bench::start();
+    bench.status().await;
+    bench.journal.set(Mood::Failing);
+    let before = bench.tries();
+    let caught = bench.submit(1);
+    bench.tried(before).await;
+    let stopped = bench.ask(2, Wanted::Stop);
+    stopped.get().await.unwrap();
+    bench.driver.await.unwrap();
+    assert_eq!(caught.get().await.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(bench.journal.commits().iter().all(|(_, events)| events.iter().all(|e| e.body.kind() != "run-submitted")));
+}
+
+#[tokio::test]
+async fn what_one_connection_asks_takes_effect_in_order() {
+    let bench = Bench::start();
+    let count = |page: &Value| page["runs"].as_array().unwrap().len();
+    let list = |bench: &Bench| bench.ask(1, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        bench.submit(1);
+        answers.push(list(&bench));
+    }
+    for (index, answer) in answers.iter().enumerate() {
+        assert_eq!(count(&answer.get().await.unwrap()), index + 1);
+    }
+    bench.stop().await;
+}
