@@ -99,7 +99,7 @@ impl Span {
     /// A span from seconds; `None` for what is negative, not a number or beyond 285 thousand years.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked before the cast")]
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
-        (secs >= 0.0 && secs < 9e12).then(|| Self((secs * 1e6).round() as u64))
+        (0.0..9e12).contains(&secs).then(|| Self((secs * 1e6).round() as u64))
     }
 
     /// `self - other`, zero when `other` is longer.

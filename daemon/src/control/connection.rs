@@ -55,6 +55,11 @@ pub type OutputRange = (u64, Vec<u8>, u64);
 /// Reads a range of the output of a call.
 pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
 
+/// Tells the run that a process descends from.
+pub type RunOf = dyn Fn(u32) -> Option<RunId> + Send + Sync;
+/// Tells what is wrong with a specification.
+pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
+
 /// What every connection works with.
 pub struct Door {
     /// Where requests go.
@@ -64,9 +69,9 @@ pub struct Door {
     /// Bounds.
     pub bounds: Bounds,
     /// The run that a process descends from.
-    pub run_of: Box<dyn Fn(u32) -> Option<RunId> + Send + Sync>,
+    pub run_of: Box<RunOf>,
     /// What is wrong with a specification that only its provider can tell.
-    pub check_spec: Box<dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync>,
+    pub check_spec: Box<CheckSpec>,
     /// Reads the output of a call.
     pub read_output: Box<ReadOutput>,
 }
@@ -159,7 +164,7 @@ impl Connection {
 
     /// The peer has said what it wanted to say, and may still wait for answers: stays until it has them or is gone.
     async fn flush(&mut self, read: &OwnedReadHalf) {
-        let all = u32::try_from(self.door.bounds.requests_per_connection).unwrap_or(u32::MAX);
+        let all = self.door.bounds.requests_per_connection;
         let answered = async {
             // Every place is free again once every answer is written.
             let _ = self.places.acquire_many(all).await;
@@ -229,7 +234,7 @@ impl Connection {
                 }
                 Wanted::Command(command, responder)
             }
-            Err(call) => match call {
+            Err(call) => match *call {
                 Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
                 Call::RunList(params) => Wanted::Read(Read::List(params), responder),
                 Call::RunShow(params) => Wanted::Read(Read::Show(params), responder),
@@ -247,7 +252,7 @@ impl Connection {
             },
         };
         if let Err(refused) = self.put(wanted) {
-            match refused {
+            match *refused {
                 Wanted::Command(_, responder)
                 | Wanted::Read(_, responder)
                 | Wanted::Wait(_, responder)
@@ -259,9 +264,10 @@ impl Connection {
         }
     }
 
-    fn put(&self, wanted: Wanted) -> Result<(), Wanted> {
+    /// Puts a request into the inbox; gives it back when that is full.
+    fn put(&self, wanted: Wanted) -> Result<(), Box<Wanted>> {
         let request = Request { connection: self.id, caller: self.caller, wanted };
-        self.door.inbox.request(request).map_err(|request| request.wanted)
+        self.door.inbox.request(request).map_err(|request| Box::new(request.wanted))
     }
 
     fn subscribe(&mut self, params: SubscribeParams, responder: Responder) {
@@ -328,7 +334,7 @@ impl Connection {
     async fn close(mut self) {
         self.outgoing.close();
         self.tasks.abort_all();
-        while let Err(Wanted::Left) = self.put(Wanted::Left) {
+        while self.put(Wanted::Left).is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

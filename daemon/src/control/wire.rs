@@ -65,7 +65,7 @@ pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
 }
 
 /// The command that a call is, or the call itself where it is none.
-pub(super) fn command(call: Call) -> Result<Command, Call> {
+pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
     Ok(match call {
         Call::RunSubmit(params) => {
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key }
@@ -88,7 +88,7 @@ pub(super) fn command(call: Call) -> Result<Command, Call> {
         Call::LanePause(params) => Command::Lane { lane: params.lane, change: LaneChange::Pause },
         Call::LaneResume(params) => Command::Lane { lane: params.lane, change: LaneChange::Resume },
         Call::DaemonUndrain(Empty {}) => Command::Drain(false),
-        other => return Err(other),
+        other => return Err(Box::new(other)),
     })
 }
 

@@ -18,9 +18,12 @@ pub struct Memory {
 #[derive(Debug, Clone)]
 pub struct Script {
     mood: watch::Sender<Mood>,
-    commits: Arc<Mutex<Vec<(CommitClass, Vec<Arc<Event>>)>>>,
+    commits: Arc<Mutex<Vec<Commit>>>,
     tried: watch::Sender<u64>,
 }
+
+/// One commit: what it promised, and its events.
+pub type Commit = (CommitClass, Vec<Arc<Event>>);
 
 /// How a journal takes commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +51,12 @@ impl Script {
         self.mood.send_replace(mood);
     }
 
-    fn log(&self) -> MutexGuard<'_, Vec<(CommitClass, Vec<Arc<Event>>)>> {
+    fn log(&self) -> MutexGuard<'_, Vec<Commit>> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was committed, commit by commit.
-    pub fn commits(&self) -> Vec<(CommitClass, Vec<Arc<Event>>)> {
+    pub fn commits(&self) -> Vec<Commit> {
         self.log().clone()
     }
 

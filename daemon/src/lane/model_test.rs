@@ -18,6 +18,9 @@ struct Simple {
     permits: u16,
 }
 
+/// Roots in turn, each with its tickets in turn.
+type Ring = VecDeque<(RunId, VecDeque<TicketId>)>;
+
 /// The rules of section 6, written down as simply as can be.
 #[derive(Debug)]
 struct Model {
@@ -27,7 +30,7 @@ struct Model {
     shares: Vec<(u32, Option<u32>, u64)>,
     tickets: Vec<Simple>,
     /// For each class and share, the roots in turn, each with its tickets in turn.
-    queues: Vec<Vec<VecDeque<(RunId, VecDeque<TicketId>)>>>,
+    queues: Vec<Vec<Ring>>,
     turn: usize,
     time: u64,
 }

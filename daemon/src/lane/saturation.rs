@@ -69,7 +69,7 @@ impl Saturation {
         while at < end {
             let bucket = at / BUCKET;
             let until = ((bucket + 1) * BUCKET).min(end);
-            let slot = &mut self.buckets[(bucket % BUCKETS as u64) as usize];
+            let slot = &mut self.buckets[slot_of(bucket)];
             *slot = slot.saturating_add(u32::try_from(until - at).unwrap_or(u32::MAX));
             at = until;
         }
@@ -78,7 +78,7 @@ impl Saturation {
     fn advance(&mut self, bucket: u64) {
         let first = (self.newest + 1).max(bucket.saturating_sub(BUCKETS as u64 - 1));
         for stale in first..=bucket {
-            self.buckets[(stale % BUCKETS as u64) as usize] = 0;
+            self.buckets[slot_of(stale)] = 0;
         }
         self.newest = self.newest.max(bucket);
     }
@@ -95,12 +95,16 @@ impl Saturation {
         [60, 300, 900].map(|secs: u64| {
             let buckets = secs * 1_000_000 / BUCKET;
             let first = newest.saturating_sub(buckets - 1);
-            let sum: u64 =
-                (first..=newest).map(|bucket| u64::from(seen.buckets[(bucket % BUCKETS as u64) as usize])).sum();
+            let sum: u64 = (first..=newest).map(|bucket| u64::from(seen.buckets[slot_of(bucket)])).sum();
             let window = Span::from_micros(now.as_micros() - first * BUCKET).as_secs().min(age.as_secs());
             if window > 0.0 { (Span::from_micros(sum).as_secs() / window).min(1.0) } else { 0.0 }
         })
     }
+}
+
+/// Where the bucket with that number lies.
+fn slot_of(bucket: u64) -> usize {
+    usize::try_from(bucket % BUCKETS as u64).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! and after each step the invariants. A failing seed is printed; `HARNESS_SIM_SEED=N` replays it.
 //!
 //! `HARNESS_SIM_SEEDS` and `HARNESS_SIM_STEPS` make it longer.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
