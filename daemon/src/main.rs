@@ -20,6 +20,7 @@ use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
+use harnessd::process::keeper;
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::signals::Signals;
 
@@ -27,6 +28,11 @@ use harnessd::signals::Signals;
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
+    // Before anything is opened: a keeper is a small thing.
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == "keeper") {
+        return keeper::main(arguments.filter_map(|argument| argument.into_string().ok()));
+    }
     let cli = Cli::parse();
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();

@@ -26,7 +26,7 @@ use crate::jobs::{Executor, ExecutorConfig, Tool};
 use crate::journal::key;
 use crate::journal::memory::Memory;
 use crate::observe::notify::Notifier;
-use crate::process::{Lineage, Outputs};
+use crate::process::{KeeperProgram, Keepers, Outputs};
 use crate::providers::check::check_script;
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
@@ -63,6 +63,9 @@ pub enum ServeError {
     /// The key of the ids.
     #[error("cannot read or make the key of the ids: {0}")]
     Key(std::io::Error),
+    /// What keepers leave behind when they are killed would not be ours.
+    #[error("cannot become the parent of what is left behind: {0}")]
+    Keepers(std::io::Error),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -85,16 +88,18 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let config = setup.config.clone();
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), Feed::new(config.limits.events as usize));
-    let (lineage, outputs) = (Arc::new(Lineage::new()), Outputs::new(&state_dir));
+    let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
+    let (keepers, outputs) = (Arc::new(keepers), Outputs::new(&state_dir));
+    tokio::spawn(Arc::clone(&keepers).mind());
     let clock = Clock::start();
 
-    let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &lineage, &outputs));
-    let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&lineage));
+    let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &keepers, &outputs));
+    let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
     let shell: Arc<dyn Tool> = Arc::new(shell);
     let executor_config = ExecutorConfig {
         tools: [(tools::SHELL.into(), shell)].into(),
         providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
-        lineage,
+        keepers,
     };
     let reports = inbox.clone();
     let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
@@ -169,13 +174,21 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     driven.map_err(|_| ServeError::Driver)
 }
 
-fn door(config: &Config, inbox: Inbox<Request>, feed: Feed, lineage: &Arc<Lineage>, outputs: &Outputs) -> Door {
-    let (lineage, outputs) = (Arc::clone(lineage), outputs.clone());
+/// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.
+fn keeper_program(inherited: Inherited) -> KeeperProgram {
+    let limits = inherited.open_files.map(|(soft, hard)| [soft, hard]);
+    let numbers = std::iter::once(u64::from(inherited.umask)).chain(limits.into_iter().flatten());
+    let args = std::iter::once("keeper".to_owned()).chain(numbers.map(|number| number.to_string())).collect();
+    KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new() }
+}
+
+fn door(config: &Config, inbox: Inbox<Request>, feed: Feed, keepers: &Arc<Keepers>, outputs: &Outputs) -> Door {
+    let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
     Door {
         inbox,
         feed,
         bounds: config.limits.clone(),
-        run_of: Box::new(move |pid| lineage.run_of(i32::try_from(pid).ok()?)),
+        run_of: Box::new(move |pid| keepers.run_of(i32::try_from(pid).ok()?)),
         check_spec: Box::new(check_spec),
         read_output: Box::new(move |run, call, stream, offset, limit| {
             outputs.read(run, call, stream, offset, limit).map(|range| (range.offset, range.bytes, range.total))

@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::control::request::{Outgoing, Place, Read};
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
-use crate::process::Lineage;
 use crate::world::boundary::CallTask;
 
 /// A tool that only counts how often it was called.
@@ -52,7 +51,7 @@ impl Bench {
         let executor_config = ExecutorConfig {
             tools: [("shell".into(), counter)].into(),
             providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
-            lineage: Arc::new(Lineage::new()),
+            keepers: crate::process::tests::keepers(),
         };
         let reports = inbox.clone();
         let report = Arc::new(move |report| reports.report(report));

@@ -37,7 +37,7 @@ pub use self::off_lane::{Cancelled, Seat};
 use self::desk::{Desk, Opened};
 #[cfg(doc)]
 use crate::inbox::Report;
-use crate::process::{self, Lineage};
+use crate::process::{self, Keepers};
 use crate::world::boundary::{Job, JobId, Outcome, Task, Work};
 
 /// How long a shutdown lets jobs end by themselves: the grace of their processes, SIGKILL and some air.
@@ -51,8 +51,8 @@ pub struct ExecutorConfig {
     pub tools: Tools,
     /// Providers.
     pub providers: Providers,
-    /// Which process belongs to which run; shared with the tools that start some.
-    pub lineage: Arc<Lineage>,
+    /// Those that start processes; shared with the tools that have some started.
+    pub keepers: Arc<Keepers>,
 }
 
 /// Executes jobs.
@@ -74,7 +74,6 @@ impl Executor {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(config: ExecutorConfig, report: ReportTo, deltas: DeltaSender) -> Self {
-        process::expect_children();
         let desk = Arc::new(Desk::new(report));
         let inner = Arc::new(Inner { config, desk, deltas, closed: AtomicBool::new(false) });
         Self { inner, runtime: Handle::current() }
@@ -108,11 +107,9 @@ impl Executor {
     /// A run has ended: ends whatever is left of it.
     pub fn release(&self, run: RunId) {
         self.inner.desk.cancel_run(run, true);
-        let lineage = Arc::clone(&self.inner.config.lineage);
-        if process::has_orphans(run, &lineage) {
-            self.runtime.spawn(async move { process::release(run, &lineage, false).await });
-        } else {
-            process::forget(run, &lineage);
+        let keepers = Arc::clone(&self.inner.config.keepers);
+        if process::has_background(run, &keepers) {
+            self.runtime.spawn(async move { process::release(run, &keepers, false).await });
         }
     }
 
@@ -121,9 +118,11 @@ impl Executor {
     pub async fn shut_down(&self) {
         self.inner.closed.store(true, Ordering::Release);
         self.inner.desk.cancel_all(false);
+        let keepers = &self.inner.config.keepers;
         let all = async {
             self.inner.desk.emptied().await;
             self.release_all(false).await;
+            keepers.shut_down().await;
         };
         if timeout(GRACE, all).await.is_err() {
             tracing::warn!("jobs did not end in time and are dropped");
@@ -131,17 +130,20 @@ impl Executor {
             let rest = async {
                 self.inner.desk.emptied().await;
                 self.release_all(true).await;
+                keepers.shut_down().await;
             };
-            let _ = timeout(LAST, rest).await;
+            if timeout(LAST, rest).await.is_err() {
+                tracing::error!("processes live on for a moment; their keepers end them");
+            }
         }
     }
 
     async fn release_all(&self, force: bool) {
-        let lineage = &self.inner.config.lineage;
+        let keepers = &self.inner.config.keepers;
         let mut releases = JoinSet::new();
-        for run in process::runs_with_orphans(lineage) {
-            let lineage = Arc::clone(lineage);
-            releases.spawn_on(async move { process::release(run, &lineage, force).await }, &self.runtime);
+        for run in process::runs_with_background(keepers) {
+            let keepers = Arc::clone(keepers);
+            releases.spawn_on(async move { process::release(run, &keepers, force).await }, &self.runtime);
         }
         while releases.join_next().await.is_some() {}
     }

@@ -50,10 +50,10 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let lineage = Arc::new(Lineage::new());
+        let keepers = process::tests::keepers();
         let shell = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 4096, output_bytes: 1 << 20 };
         let outputs = Outputs::new(dir.path());
-        let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&lineage));
+        let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&keepers));
         let tools = Tools::from([
             ("shell".into(), Arc::new(shell) as Arc<dyn Tool>),
             double("panics", |args, _| Box::pin(async move { panic!("on purpose: {args}") })),
@@ -93,7 +93,7 @@ impl Bench {
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
-        let executor = Executor::new(ExecutorConfig { tools, providers, lineage }, report, deltas.clone());
+        let executor = Executor::new(ExecutorConfig { tools, providers, keepers }, report, deltas.clone());
         Self { executor, reports, deltas, dir }
     }
 
@@ -281,10 +281,10 @@ async fn what_a_run_leaves_behind_ends_when_it_is_released() {
     bench.shell("sleep 100 >/dev/null 2>&1 & echo $!");
     let envelope = bench.envelope().await;
     let pid = envelope.lines().last().unwrap().parse().unwrap();
-    assert_eq!(bench.executor.inner.config.lineage.run_of(pid), Some(RUN));
+    assert_eq!(bench.executor.inner.config.keepers.run_of(pid), Some(RUN));
     bench.executor.release(RUN);
     bench.executor.shut_down().await;
-    assert_eq!(bench.executor.inner.config.lineage.run_of(pid), None);
+    assert_eq!(bench.executor.inner.config.keepers.run_of(pid), None);
 }
 
 #[tokio::test]

@@ -1,17 +1,19 @@
 //! What a process writes: bounded in memory, whole in a file up to a quota, live to whoever follows.
 //!
 //! Costs nothing for a silent stream: no buffer, no file, no task. Reads when the kernel says that something is there, never on
-//! a timer. A file that cannot be written is given up; it never stops the process.
+//! a timer. A file that cannot be written is given up; it never stops the process. What lives on after its call goes on writing
+//! into the same files.
 
 use std::cell::Cell;
-use std::io::ErrorKind;
+use std::future::pending;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use harness_protocol::envelope::{Bounded, Kept};
 use harness_protocol::rpc::OutputStream;
-use tokio::net::unix::pipe;
 
 use super::outputs::{CallOutputs, OutputFile};
+use super::source::{Read, Source};
 
 /// As much as a pipe holds.
 const PIECE: usize = 64 * 1024;
@@ -35,140 +37,190 @@ pub struct Captured {
     pub file: Option<PathBuf>,
 }
 
-/// Both streams of a process.
-pub(super) struct Pipes<'a> {
-    out: Pipe<'a>,
-    err: Pipe<'a>,
-    on_piece: OnPiece<'a>,
+/// The streams of a process; with a terminal there is only the first.
+#[derive(Debug)]
+pub(super) struct Streams {
+    out: Stream,
+    err: Option<Stream>,
 }
 
-struct Pipe<'a> {
-    /// `None` once its end was seen.
-    open: Option<pipe::Receiver>,
-    stream: OutputStream,
+#[derive(Debug)]
+struct Stream {
+    source: Source,
     kept: Bounded,
-    file: Sink,
-    outputs: &'a CallOutputs<'a>,
+    sink: Sink,
 }
 
-enum Sink {
+/// Where a stream goes as a whole.
+#[derive(Debug)]
+struct Sink {
+    stream: OutputStream,
+    state: SinkState,
+}
+
+#[derive(Debug)]
+enum SinkState {
     /// Nothing came yet.
-    Untouched,
+    Untouched(CallOutputs),
     Open(OutputFile),
     /// Could not be made or written.
     Broken,
 }
 
-impl<'a> Pipes<'a> {
-    /// Captures two pipes, and keeps `keep` bytes of each in memory.
-    pub(super) fn new(
-        stdout: pipe::Receiver,
-        stderr: pipe::Receiver,
-        keep: usize,
-        outputs: &'a CallOutputs<'a>,
-        on_piece: OnPiece<'a>,
-    ) -> Self {
-        let pipe =
-            |open, stream| Pipe { open: Some(open), stream, kept: Bounded::new(keep), file: Sink::Untouched, outputs };
-        Self { out: pipe(stdout, OutputStream::Stdout), err: pipe(stderr, OutputStream::Stderr), on_piece }
+impl Streams {
+    /// Captures two pipes, and keeps `keep` bytes of each in memory. What is to be written to comes with it.
+    pub(super) fn piped(keep: usize, outputs: &CallOutputs) -> std::io::Result<(Self, [OwnedFd; 2])> {
+        let (out, to_out) = Source::pipe()?;
+        let (err, to_err) = Source::pipe()?;
+        let out = Stream::new(out, OutputStream::Stdout, keep, outputs);
+        let err = Stream::new(err, OutputStream::Stderr, keep, outputs);
+        Ok((Self { out, err: Some(err) }, [to_out, to_err]))
     }
 
     /// Whether somebody can still write.
     pub(super) fn are_open(&self) -> bool {
-        self.out.open.is_some() || self.err.open.is_some()
+        self.out.source.is_open() || self.err.as_ref().is_some_and(|err| err.source.is_open())
     }
 
     /// Takes what comes next. For ever, when both are closed. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) {
-        let Self { out, err, on_piece } = self;
+    pub(super) async fn next(&mut self, on_piece: OnPiece<'_>) {
+        let Self { out, err } = self;
         tokio::select! {
-            () = out.readable() => out.take(*on_piece),
-            () = err.readable() => err.take(*on_piece),
+            () = out.source.readable() => out.take(on_piece),
+            stream = readable(err) => stream.take(on_piece),
+        }
+    }
+
+    /// Takes what is there, and waits for nothing.
+    pub(super) fn take(&mut self, on_piece: OnPiece<'_>) {
+        self.out.take(on_piece);
+        if let Some(err) = &mut self.err {
+            err.take(on_piece);
         }
     }
 
     /// Takes what comes until both are closed.
-    pub(super) async fn drain(&mut self) {
+    pub(super) async fn drain(&mut self, on_piece: OnPiece<'_>) {
         while self.are_open() {
-            self.next().await;
+            self.next(on_piece).await;
         }
     }
 
     /// Takes what comes while `other` goes on.
-    pub(super) async fn while_waiting_for<F: Future>(&mut self, other: F) -> F::Output {
+    pub(super) async fn while_waiting_for<F: Future>(&mut self, on_piece: OnPiece<'_>, other: F) -> F::Output {
         let mut other = std::pin::pin!(other);
         loop {
             tokio::select! {
                 biased;
                 output = &mut other => return output,
-                () = self.next() => {}
+                () = self.next(on_piece) => {}
             }
         }
     }
 
-    /// What was captured. Takes what is in the pipes, and waits for nothing more.
-    pub(super) fn finish(mut self) -> (Captured, Captured) {
-        self.out.take(self.on_piece);
-        self.err.take(self.on_piece);
-        (self.out.finish(), self.err.finish())
+    /// What was captured. Where somebody can still write, the rest is returned: it goes on into the files.
+    pub(super) fn finish(self) -> (Captured, Captured, Option<Rest>) {
+        let open = self.are_open();
+        let Self { out, err } = self;
+        let (captured_out, out) = out.finish();
+        let (captured_err, err) = err.map(Stream::finish).unzip();
+        (captured_out, captured_err.unwrap_or_default(), open.then_some(Rest { out, err }))
     }
 }
 
-impl Pipe<'_> {
-    async fn readable(&self) {
-        match &self.open {
-            // An error here means that the runtime is going down: nothing will ever come.
-            Some(pipe) if pipe.readable().await.is_ok() => {}
-            _ => std::future::pending().await,
+async fn readable(stream: &mut Option<Stream>) -> &mut Stream {
+    match stream {
+        Some(stream) => {
+            stream.source.readable().await;
+            stream
         }
+        None => pending().await,
+    }
+}
+
+impl Stream {
+    fn new(source: Source, stream: OutputStream, keep: usize, outputs: &CallOutputs) -> Self {
+        let sink = Sink { stream, state: SinkState::Untouched(outputs.clone()) };
+        Self { source, kept: Bounded::new(keep), sink }
     }
 
     fn take(&mut self, on_piece: OnPiece<'_>) {
-        let mut buffer = BUFFER.take();
-        buffer.resize(PIECE, 0);
-        for _ in 0..READS {
-            let Some(pipe) = &self.open else { break };
-            match pipe.try_read(&mut buffer) {
-                Ok(0) => self.open = None,
-                Ok(length) => self.push(&buffer[..length], on_piece),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "a pipe could not be read");
-                    self.open = None;
-                }
-            }
-        }
-        BUFFER.set(buffer);
+        let Self { source, kept, sink } = self;
+        read(source, |bytes| {
+            let offset = kept.total();
+            kept.push(bytes);
+            sink.push(bytes);
+            on_piece(sink.stream, offset, bytes);
+        });
     }
 
-    fn push(&mut self, bytes: &[u8], on_piece: OnPiece<'_>) {
-        let offset = self.kept.total();
-        self.kept.push(bytes);
-        if matches!(self.file, Sink::Untouched) {
-            self.file = self.outputs.create(self.stream).map_or_else(
+    fn finish(self) -> (Captured, (Source, Sink)) {
+        let file = match &self.sink.state {
+            SinkState::Open(file) => Some(file.path().to_owned()),
+            SinkState::Untouched(_) | SinkState::Broken => None,
+        };
+        (Captured { kept: self.kept.finish(), file }, (self.source, self.sink))
+    }
+}
+
+/// Reads what is there, but not for ever.
+fn read(source: &mut Source, mut push: impl FnMut(&[u8])) {
+    if !source.is_open() {
+        return;
+    }
+    let mut buffer = BUFFER.take();
+    buffer.resize(PIECE, 0);
+    for _ in 0..READS {
+        match source.try_read(&mut buffer) {
+            Read::Bytes(count) => push(&buffer[..count]),
+            Read::Nothing | Read::End => break,
+        }
+    }
+    BUFFER.set(buffer);
+}
+
+impl Sink {
+    fn push(&mut self, bytes: &[u8]) {
+        if let SinkState::Untouched(outputs) = &self.state {
+            self.state = outputs.create(self.stream).map_or_else(
                 |error| {
                     tracing::warn!(%error, "an output file could not be made");
-                    Sink::Broken
+                    SinkState::Broken
                 },
-                Sink::Open,
+                SinkState::Open,
             );
         }
         // At most 64 KiB into the page cache, about as long as it takes to hand that to another thread.
-        if let Sink::Open(file) = &mut self.file
+        if let SinkState::Open(file) = &mut self.state
             && let Err(error) = file.write_all(bytes)
         {
             tracing::warn!(%error, path = %file.path().display(), "an output file could not be written");
-            self.file = Sink::Broken;
+            self.state = SinkState::Broken;
         }
-        on_piece(self.stream, offset, bytes);
     }
+}
 
-    fn finish(self) -> Captured {
-        let file = match self.file {
-            Sink::Open(file) => Some(file.into_path()),
-            Sink::Untouched | Sink::Broken => None,
+/// What processes that live on after their call still write.
+#[derive(Debug)]
+pub(super) struct Rest {
+    out: (Source, Sink),
+    err: Option<(Source, Sink)>,
+}
+
+impl Rest {
+    /// Takes it until nobody can write any more. Without a reader, a server that writes a line would die of it.
+    pub(super) async fn drain(self) {
+        let one = |(mut source, mut sink): (Source, Sink)| async move {
+            while source.is_open() {
+                source.readable().await;
+                read(&mut source, |bytes| sink.push(bytes));
+            }
         };
-        Captured { kept: self.kept.finish(), file }
+        let err = async {
+            if let Some(err) = self.err {
+                one(err).await;
+            }
+        };
+        tokio::join!(one(self.out), err);
     }
 }

@@ -1,21 +1,27 @@
 //! Processes: a command from its start until nothing of it is left.
 //!
 //! ```text
-//! start ──▶ running ──ended──▶ draining (2 s) ──closed──▶ done; who is left of the group lives on with the run
-//!              │                    └──held open──▶ ending ──▶ done; who was left has been ended
-//!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until the group is gone ──▶ draining
+//! start ──▶ running ──ended──▶ draining (2 s at most) ──▶ done; who is left lives on with the run, and so do their pipes
+//!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until nobody is left ──▶ done
 //! ```
 //!
-//! Owns spawning, capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope, decides
-//! nothing about a run, and keeps no task of its own while a command runs.
+//! Calls are started by keepers ([`keeper`]), small processes of ours that whatever a call starts cannot leave. Owns spawning,
+//! capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope, decides nothing about a
+//! run, and keeps no task of its own while a command runs.
 
 mod cancel;
 mod capture;
-mod group;
-mod lineage;
+mod held;
+pub mod keeper;
+mod keepers;
+mod link;
 mod outputs;
+mod passing;
+mod source;
 mod spawn;
 mod stat;
+mod tree;
+mod wire;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -23,22 +29,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use nix::sys::signal::Signal;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use wait4::ResUse;
 
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
-pub use self::lineage::{Lineage, RUN_VARIABLE};
+pub use self::keepers::{Keepers, Process, RUN_VARIABLE};
+pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
-pub use self::spawn::{Launch, SpawnError, expect_children};
+pub use self::spawn::{Launch, Program, SpawnError};
 
-use self::capture::Pipes;
-use self::group::{GRACE, KILL_WAIT};
-use self::spawn::{Leader, Spawned};
+use self::capture::Streams;
+use self::held::{Heard, Held};
+use self::keepers::Parked;
+use self::wire::Used;
 
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How long a tree may take to end after SIGTERM before it gets SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the kernel may take to clear a tree away after SIGKILL before it is given up: its processes hang in a
+/// device or a dead file system.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+/// A keeper says that a process runs when it has run for this long.
+const RUNS_AFTER: Duration = Duration::from_millis(20);
+/// A process that ends within this time has its output read in one go, without being waited for.
+const QUICK: Duration = Duration::from_millis(2);
 
 /// Within what a command runs.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +74,10 @@ pub struct Finished {
     pub timed_out: bool,
     /// A cancel ended it.
     pub cancelled: bool,
-    /// It left others of its group behind that held its output open, and these were ended.
+    /// It left others running, and these were ended.
     pub children_ended: bool,
+    /// It, or somebody else, has killed its keeper, and so everything was ended.
+    pub keeper_lost: bool,
     /// Standard output.
     pub stdout: Captured,
     /// Standard error.
@@ -80,10 +98,10 @@ pub struct End {
 }
 
 impl End {
-    fn new(used: &ResUse) -> Self {
-        let signal = used.status.signal();
-        let code = u8::try_from(code(used.status)).unwrap_or(u8::MAX);
-        Self { code, signal, cpu: used.rusage.utime + used.rusage.stime, max_rss_bytes: used.rusage.maxrss }
+    fn new(used: &Used) -> Self {
+        let status = ExitStatus::from_raw(used.status);
+        let code = u8::try_from(code(status)).unwrap_or(u8::MAX);
+        Self { code, signal: status.signal(), cpu: used.cpu, max_rss_bytes: used.max_rss_bytes }
     }
 }
 
@@ -93,12 +111,12 @@ fn code(status: ExitStatus) -> i32 {
 
 /// Why the running ended.
 enum Why {
-    Ended,
+    Heard(Heard),
     TimeLimit,
     Cancel(Stop),
 }
 
-/// Runs a command for `run` to its end. Dropped before, its group is killed.
+/// Runs a command for `run` to its end. Dropped before, everything of it is ended.
 ///
 /// # Errors
 /// Where it did not start.
@@ -106,107 +124,130 @@ pub async fn run(
     launch: Launch<'_>,
     bounds: Bounds,
     run: RunId,
-    lineage: &Arc<Lineage>,
-    outputs: &CallOutputs<'_>,
+    keepers: &Arc<Keepers>,
+    outputs: &CallOutputs,
     cancel: &mut Cancel,
     on_piece: OnPiece<'_>,
 ) -> Result<Finished, SpawnError> {
-    let (entry, spawned) = lineage.enter(run, || spawn::spawn(launch).map(|s| (s.leader.group(), s)))?;
-    let Spawned { mut leader, stdout, stderr } = spawned;
-    let mut pipes = Pipes::new(stdout, stderr, bounds.keep, outputs, on_piece);
+    let (mut streams, theirs) = Streams::piped(bounds.keep, outputs).map_err(SpawnError::Io)?;
+    let descriptors = theirs.each_ref().map(std::os::fd::AsFd::as_fd);
+    let mut held = Held::start(keepers, run, &launch, &descriptors).await?;
+    drop(theirs);
 
-    let why = pipes
-        .while_waiting_for(async {
-            tokio::select! {
-                biased;
-                () = leader.ended() => Why::Ended,
-                stop = cancel.wanted() => Why::Cancel(stop),
-                () = sleep(bounds.timeout) => Why::TimeLimit,
-            }
-        })
-        .await;
+    let why = {
+        let mut ended = std::pin::pin!(wait(&mut held, cancel, bounds.timeout));
+        // What is over in no time has its pipes read once, without telling the runtime of them.
+        match timeout(QUICK, &mut ended).await {
+            Ok(why) => why,
+            Err(_) => streams.while_waiting_for(on_piece, ended).await,
+        }
+    };
+    let mut lost = false;
     match why {
-        Why::Ended => {}
-        Why::TimeLimit => pipes.while_waiting_for(end_all(&mut leader, cancel, Stop::Gently)).await,
-        Why::Cancel(stop) => pipes.while_waiting_for(end_all(&mut leader, cancel, stop)).await,
+        Why::Heard(Heard::Ended) => {}
+        Why::Heard(Heard::Failed { errno }) => {
+            held.give_back();
+            return Err(launch.explain(errno));
+        }
+        Why::Heard(Heard::Lost) => lost = true,
+        Why::TimeLimit => streams.while_waiting_for(on_piece, held.end_all(cancel, Stop::Gently)).await,
+        Why::Cancel(stop) => streams.while_waiting_for(on_piece, held.end_all(cancel, stop)).await,
     }
     // Most commands close their pipes by ending: these need no clock.
-    let mut children_ended = false;
-    if pipes.are_open() && !closed(&mut pipes, cancel).await && leader.group().is_alive() {
-        children_ended = true;
-        pipes.while_waiting_for(end_all(&mut leader, cancel, Stop::Gently)).await;
+    streams.take(on_piece);
+    if lost {
+        let used = held.used().copied();
+        streams.while_waiting_for(on_piece, held.lost()).await;
+        streams.take(on_piece);
+        let (stdout, stderr, _) = streams.finish();
+        return Ok(finished(used, &why, Left::Lost, stdout, stderr));
     }
-    let (stdout, stderr) = pipes.finish();
-    if leader.is_reaped() && leader.group().is_alive() {
-        entry.leave_orphans();
+    let mut left = Left::Nothing;
+    if streams.are_open() && !held.is_alone() && !closed(&mut streams, cancel, on_piece).await && cancel.is_wanted() {
+        // Whoever cancels does not wait for what background children may still write.
+        left = Left::Ended;
+        let stop = cancel.level();
+        streams.while_waiting_for(on_piece, held.end_all(cancel, stop)).await;
+        streams.take(on_piece);
     }
-    Ok(Finished {
-        end: leader.used().map(End::new),
+    let used = held.used().copied();
+    let alone = held.is_alone();
+    let (stdout, stderr, rest) = streams.finish();
+    if alone {
+        held.give_back();
+    } else if let Err((mut held, drainer)) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))) {
+        tracing::warn!(%run, "a run has too much running in the background: the latest of it is ended");
+        left = Left::Ended;
+        held.end_all(cancel, Stop::Gently).await;
+        held.give_back();
+        drainer.inspect(|drainer| drainer.abort());
+    }
+    Ok(finished(used, &why, left, stdout, stderr))
+}
+
+/// What became of the processes that a call would have left.
+enum Left {
+    /// There are none, or they live on.
+    Nothing,
+    Ended,
+    Lost,
+}
+
+fn finished(used: Option<Used>, why: &Why, left: Left, stdout: Captured, stderr: Captured) -> Finished {
+    Finished {
+        end: used.as_ref().map(End::new),
         timed_out: matches!(why, Why::TimeLimit),
         cancelled: matches!(why, Why::Cancel(_)),
-        children_ended,
+        children_ended: matches!(left, Left::Ended),
+        keeper_lost: matches!(left, Left::Lost),
         stdout,
         stderr,
-    })
+    }
+}
+
+async fn wait(held: &mut Held, cancel: &mut Cancel, limit: Duration) -> Why {
+    tokio::select! {
+        biased;
+        heard = held.ended() => Why::Heard(heard),
+        stop = cancel.wanted() => Why::Cancel(stop),
+        () = sleep(limit) => Why::TimeLimit,
+    }
 }
 
 /// Whether the pipes close in time. A cancel does not wait for what background children may still write.
-async fn closed(pipes: &mut Pipes<'_>, cancel: &mut Cancel) -> bool {
+async fn closed(streams: &mut Streams, cancel: &mut Cancel, on_piece: OnPiece<'_>) -> bool {
     tokio::select! {
         biased;
-        drained = timeout(DRAIN, pipes.drain()) => drained.is_ok(),
+        drained = timeout(DRAIN, streams.drain(on_piece)) => drained.is_ok(),
         _ = cancel.wanted() => false,
     }
 }
 
-/// Ends the leader and its group, and waits until nobody is left, or until even SIGKILL has not helped for a while.
-async fn end_all(leader: &mut Leader, cancel: &mut Cancel, stop: Stop) {
-    if stop != Stop::AtOnce {
-        leader.signal_group(Signal::SIGTERM);
-        tokio::select! {
-            biased;
-            () = all_gone(leader) => return,
-            () = cancel.forced() => {}
-            () = sleep(GRACE) => {}
-        }
+/// Ends what earlier calls of `run` have left running. Does nothing, at no cost, where that is nothing.
+pub async fn release(run: RunId, keepers: &Arc<Keepers>, force: bool) {
+    let mut ends = JoinSet::new();
+    for Parked { link, drainer } in keepers.unpark(run) {
+        let mut held = Held::again(keepers, run, link);
+        ends.spawn(async move {
+            // Nobody hurries this end.
+            let (_canceller, mut cancel) = canceller();
+            held.end_all(&mut cancel, if force { Stop::AtOnce } else { Stop::Gently }).await;
+            held.give_back();
+            drainer.inspect(|drainer| drainer.abort());
+        });
     }
-    leader.signal_group(Signal::SIGKILL);
-    if timeout(KILL_WAIT, all_gone(leader)).await.is_err() {
-        tracing::error!(group = leader.group().0, "processes of a call live on after SIGKILL");
-    }
+    while ends.join_next().await.is_some() {}
 }
 
-async fn all_gone(leader: &mut Leader) {
-    leader.ended().await;
-    leader.group().gone().await;
+/// Whether earlier calls of `run` may have left something running.
+pub fn has_background(run: RunId, keepers: &Keepers) -> bool {
+    keepers.has_parked(run)
 }
 
-/// Ends what earlier calls of `run` have left behind. Does nothing, at no cost, where that is nothing.
-pub async fn release(run: RunId, lineage: &Lineage, force: bool) {
-    for group in lineage.orphaned(run) {
-        if group.end(force).await {
-            lineage.forget_group(group);
-        } else {
-            tracing::error!(group = group.0, %run, "background processes of a run live on after SIGKILL");
-        }
-    }
-    lineage.forget_run(run);
-}
-
-/// Forgets a run that has left nothing behind and starts nothing more.
-pub fn forget(run: RunId, lineage: &Lineage) {
-    lineage.forget_run(run);
-}
-
-/// Whether earlier calls of `run` may have left something behind.
-pub fn has_orphans(run: RunId, lineage: &Lineage) -> bool {
-    !lineage.orphaned(run).is_empty()
-}
-
-/// The runs whose earlier calls left something behind.
-pub fn runs_with_orphans(lineage: &Lineage) -> Vec<RunId> {
-    lineage.runs_with_orphans()
+/// The runs whose earlier calls may have left something running.
+pub fn runs_with_background(keepers: &Keepers) -> Vec<RunId> {
+    keepers.runs_with_parked()
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
@@ -13,7 +14,7 @@ use harness_protocol::rpc::OutputStream;
 /// The output files of all calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outputs {
-    root: PathBuf,
+    root: Arc<Path>,
 }
 
 /// A range of a stream, as it was read.
@@ -30,7 +31,7 @@ pub struct Range {
 impl Outputs {
     /// The files below `state_dir`. Touches nothing.
     pub fn new(state_dir: &Path) -> Self {
-        Self { root: state_dir.join("outputs") }
+        Self { root: state_dir.join("outputs").into() }
     }
 
     /// Where the stream of a call is, if it wrote anything.
@@ -43,8 +44,8 @@ impl Outputs {
     }
 
     /// The files of one call, of which at most `quota` bytes each are kept.
-    pub fn of_call(&self, run: RunId, call: CallId, quota: u64) -> CallOutputs<'_> {
-        CallOutputs { outputs: self, run, call, quota }
+    pub fn of_call(&self, run: RunId, call: CallId, quota: u64) -> CallOutputs {
+        CallOutputs { outputs: self.clone(), run, call, quota }
     }
 
     /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream that has no file is
@@ -84,15 +85,15 @@ impl Outputs {
 }
 
 /// The output files of one call.
-#[derive(Debug)]
-pub struct CallOutputs<'a> {
-    outputs: &'a Outputs,
+#[derive(Debug, Clone)]
+pub struct CallOutputs {
+    outputs: Outputs,
     run: RunId,
     call: CallId,
     quota: u64,
 }
 
-impl CallOutputs<'_> {
+impl CallOutputs {
     /// Makes the file of a stream.
     pub(super) fn create(&self, stream: OutputStream) -> io::Result<OutputFile> {
         let path = self.outputs.path(self.run, self.call, stream);
@@ -127,10 +128,6 @@ impl OutputFile {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(super) fn into_path(self) -> PathBuf {
-        self.path
     }
 }
 

@@ -14,11 +14,28 @@ use super::*;
 
 const RUN: RunId = RunId::from_u64(1);
 const CALL: CallId = CallId::from_u64(2);
+/// Tells the test below that it is to be a keeper.
+const BE_KEEPER: &str = "HARNESS_TEST_BE_KEEPER";
+
+/// Keepers for tests: this very program, told to be one.
+pub(crate) fn keepers() -> Arc<Keepers> {
+    let args = ["process::tests::a_keeper_when_it_is_started_as_one", "--exact"].map(str::to_owned).to_vec();
+    let env = vec![(BE_KEEPER.to_owned(), "1".to_owned())];
+    Arc::new(Keepers::new(KeeperProgram { path: "/proc/self/exe".into(), args, env }))
+}
+
+#[test]
+fn a_keeper_when_it_is_started_as_one() {
+    if std::env::var_os(BE_KEEPER).is_some() {
+        let code = keeper::main(std::iter::empty());
+        std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
+    }
+}
 
 /// A place to run commands in.
 struct Bench {
     dir: tempfile::TempDir,
-    lineage: Arc<Lineage>,
+    keepers: Arc<Keepers>,
     outputs: Outputs,
     env: Vec<(OsString, OsString)>,
     timeout: Duration,
@@ -33,7 +50,7 @@ impl Bench {
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         Self {
             dir,
-            lineage: Arc::new(Lineage::new()),
+            keepers: keepers(),
             outputs,
             env: vec![("PATH".into(), path)],
             timeout: Duration::from_secs(60),
@@ -50,10 +67,10 @@ impl Bench {
         on_piece: OnPiece<'_>,
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
-        let launch = Launch { command, cwd, env: &self.env };
+        let launch = Launch { program: Program::Shell(command), cwd, env: &self.env };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
-        run(launch, bounds, RUN, &self.lineage, &outputs, &mut cancel, on_piece).await
+        run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
     }
 
     async fn run(&self, command: &str) -> Finished {
@@ -259,14 +276,38 @@ async fn a_grandchild_that_ignores_sigterm_is_killed_when_its_parent_has_ended()
 }
 
 #[tokio::test]
-async fn a_background_child_that_holds_the_output_open_is_ended_after_the_drain() {
+async fn a_background_child_that_holds_an_output_open_lives_on_and_does_not_hold_the_call() {
+    for command in ["sleep 100 & printf $!", "sleep 100 >/dev/null & printf $!"] {
+        let bench = Bench::new();
+        let begun = Instant::now();
+        let finished = bench.run(command).await;
+        assert!(!finished.children_ended);
+        assert!(begun.elapsed() >= DRAIN && begun.elapsed() < DRAIN + Duration::from_millis(500));
+        assert_eq!(finished.end.unwrap().code, 0);
+        let child = pid(&text(&finished.stdout.kept));
+        assert!(is_alive(child));
+        release(RUN, &bench.keepers, false).await;
+        assert!(!is_alive(child));
+    }
+}
+
+#[tokio::test]
+async fn what_lives_on_may_go_on_writing_and_is_read() {
     let bench = Bench::new();
+    let command = "sh -c 'while :; do echo tick; sleep 0.01; done' & echo $!";
+    let finished = bench.run(command).await;
+    let path = finished.stdout.file.unwrap();
+    let length = || path.metadata().unwrap().len();
+    let before = length();
     let begun = Instant::now();
-    let finished = bench.run("sleep 100 & echo $!").await;
-    assert!(finished.children_ended);
-    assert!(begun.elapsed() >= DRAIN && begun.elapsed() < DRAIN + GRACE);
-    assert_eq!(finished.end.unwrap().code, 0);
-    assert!(!is_alive(pid(&text(&finished.stdout.kept))));
+    while length() < before + 50 {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        bench.run("true").await;
+    }
+    let first = text(&finished.stdout.kept).lines().find_map(|line| line.parse().ok()).unwrap();
+    assert!(is_alive(first));
+    release(RUN, &bench.keepers, false).await;
+    assert!(!is_alive(first));
 }
 
 #[tokio::test]
@@ -282,11 +323,11 @@ async fn a_silent_background_child_lives_on_with_its_run_and_ends_with_it() {
     let finished = bench.run("sleep 100 >/dev/null 2>&1 & echo $!").await;
     let child = pid(&text(&finished.stdout.kept));
     assert!(!finished.children_ended && is_alive(child));
-    assert!(has_orphans(RUN, &bench.lineage));
-    assert_eq!(bench.lineage.run_of(child), Some(RUN));
-    release(RUN, &bench.lineage, false).await;
+    assert!(has_background(RUN, &bench.keepers));
+    assert_eq!(bench.keepers.run_of(child), Some(RUN));
+    release(RUN, &bench.keepers, false).await;
     assert!(!is_alive(child));
-    assert!(!has_orphans(RUN, &bench.lineage));
+    assert!(!has_background(RUN, &bench.keepers));
 }
 
 #[tokio::test]
@@ -328,7 +369,7 @@ async fn a_command_that_is_dropped_is_killed_with_its_group() {
         first = receiver.recv() => first.unwrap(),
     };
     let pid = pid(&first);
-    if let Ok(end) = group::end_of(pid) {
+    if let Ok(end) = link::end_of(pid) {
         let _ = end.readable().await.unwrap();
     }
     assert!(!is_alive(pid));
@@ -350,8 +391,8 @@ async fn descendants_belong_to_the_run_and_strangers_do_not() {
     let command = "setsid -w sh -c 'echo $$; sleep 100; true'; true";
     bench
         .run_and_when_it_speaks(command, |first, canceller| {
-            seen.extend([pid(first), own, 1].map(|pid| bench.lineage.run_of(pid)));
-            group::Group(pid(first)).signal(Signal::SIGKILL);
+            seen.extend([pid(first), own, 1].map(|pid| bench.keepers.run_of(pid)));
+            kill(pid(first));
             Some(canceller)
         })
         .await;
@@ -359,14 +400,106 @@ async fn descendants_belong_to_the_run_and_strangers_do_not() {
 }
 
 #[tokio::test]
-async fn one_that_left_its_group_and_its_parents_is_known_by_its_environment_until_the_run_is_released() {
-    let mut bench = Bench::new();
-    bench.env.push((RUN_VARIABLE.into(), RUN.to_string().into()));
-    let finished = bench.run("setsid sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' &").await;
+async fn one_that_left_its_group_its_session_and_its_parents_belongs_to_the_run_and_ends_with_it() {
+    let bench = Bench::new();
+    let command = "env -i setsid sh -c '(setsid sh -c \"echo \\$\\$; exec sleep 100 >/dev/null 2>&1\" &) ; exit 0'";
+    let finished = bench.run(command).await;
     let pid = pid(&text(&finished.stdout.kept));
-    let before = bench.lineage.run_of(pid);
-    release(RUN, &bench.lineage, false).await;
-    let after = bench.lineage.run_of(pid);
-    group::Group(pid).signal(Signal::SIGKILL);
-    assert_eq!((before, after), (Some(RUN), None));
+    assert!(is_alive(pid));
+    assert_eq!(bench.keepers.run_of(pid), Some(RUN));
+    let processes = bench.keepers.processes_of(RUN);
+    assert_eq!(processes, [Process { pid, command: "sleep 100".to_owned() }]);
+    release(RUN, &bench.keepers, false).await;
+    assert!(!is_alive(pid));
+    assert_eq!(bench.keepers.processes_of(RUN), []);
+}
+
+#[tokio::test]
+async fn a_server_outlives_the_time_limit_of_a_later_call() {
+    let mut bench = Bench::new();
+    let server = pid(&text(&bench.run("sleep 100 >/dev/null 2>&1 & echo $!").await.stdout.kept));
+    bench.timeout = Duration::from_millis(100);
+    let finished = bench.run("setsid sleep 100 >/dev/null 2>&1 & echo $!; sleep 100").await;
+    assert!(finished.timed_out && is_alive(server));
+    assert!(!is_alive(pid(&text(&finished.stdout.kept))));
+    release(RUN, &bench.keepers, false).await;
+    assert!(!is_alive(server));
+}
+
+#[tokio::test]
+async fn who_forks_without_end_is_ended() {
+    let mut bench = Bench::new();
+    bench.timeout = Duration::from_millis(500);
+    let command = "for c in 1 2 3; do (trap '' TERM; while :; do (sleep 0.01 &); done)& done; sleep 60";
+    let finished = bench.run(command).await;
+    assert!(finished.timed_out && finished.end.is_some());
+    assert_eq!(bench.keepers.processes_of(RUN), []);
+}
+
+#[tokio::test]
+async fn a_keeper_is_not_moved_by_signals_of_its_processes() {
+    let bench = Bench::new();
+    for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "ALRM", "ABRT", "TSTP"] {
+        let finished = bench.run(&format!("kill -{signal} $PPID; echo $PPID")).await;
+        assert_eq!(finished.end.unwrap().code, 0, "{signal}");
+    }
+    let before = text(&bench.run("echo $PPID").await.stdout.kept);
+    assert_eq!(text(&bench.run("echo $PPID").await.stdout.kept), before);
+    assert_eq!(bench.run("kill 0").await.end.unwrap().signal, Some(15));
+}
+
+#[tokio::test]
+async fn a_keeper_that_is_stopped_is_woken() {
+    let mut bench = Bench::new();
+    let begun = Instant::now();
+    assert_eq!(bench.run("kill -STOP $PPID").await.end.unwrap().code, 0);
+    assert_eq!(bench.run("sleep 0.3; kill -STOP $PPID; exit 3").await.end.unwrap().code, 3);
+    bench.timeout = Duration::from_millis(300);
+    let finished = bench.run("sleep 0.1; kill -STOP $PPID; sleep 100").await;
+    assert!(finished.timed_out && finished.end.unwrap().signal == Some(15));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_keeper_that_is_killed_costs_the_call_its_end_and_nobody_else() {
+    let bench = Bench::new();
+    let finished = bench.run("echo before; kill -9 $PPID; sleep 100").await;
+    assert!(finished.keeper_lost && finished.end.is_none());
+    assert_eq!(text(&finished.stdout.kept), "before\n");
+    assert_eq!(bench.run("true").await.end.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn many_at_once_and_one_after_the_other_need_few_keepers() {
+    let bench = Bench::new();
+    for _ in 0..50 {
+        assert_eq!(bench.run("true").await.end.unwrap().code, 0);
+    }
+    bench.keepers.shut_down().await;
+    assert_eq!(bench.keepers.run_of(1), None);
+}
+
+#[tokio::test]
+async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_they_get() {
+    let bench = Bench::new();
+    let execute = async |argv: &[&str]| {
+        let argv: Vec<String> = argv.iter().map(|&arg| arg.to_owned()).collect();
+        let launch = Launch { program: Program::Argv(&argv), cwd: bench.dir.path(), env: &bench.env };
+        let bounds = Bounds { timeout: bench.timeout, keep: bench.keep };
+        let (_canceller, mut cancel) = canceller();
+        let outputs = bench.outputs.of_call(RUN, CALL, bench.quota);
+        run(launch, bounds, RUN, &bench.keepers, &outputs, &mut cancel, &mut |_, _, _| {}).await
+    };
+    let finished = execute(&["printf", "%s|", "a b", "$HOME", "*"]).await.unwrap();
+    assert_eq!(text(&finished.stdout.kept), "a b|$HOME|*|");
+    std::fs::write(bench.dir.path().join("plain"), "not a program").unwrap();
+    for (argv, code) in [(vec!["no-such-program-here"], 127), (vec!["./plain"], 126), (vec!["./nothing"], 127)] {
+        assert_eq!(execute(&argv).await.unwrap_err().exit_code(), Some(code), "{argv:?}");
+    }
+    assert!(matches!(execute(&[]).await, Err(SpawnError::Empty)));
+    assert!(matches!(execute(&["a\0b"]).await, Err(SpawnError::Nul)));
+}
+
+fn kill(pid: i32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
 }

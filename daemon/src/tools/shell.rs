@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::environment::Environment;
 use crate::config;
-use crate::process::{self, Bounds, Cancel, Captured, Finished, Launch, Lineage, OnPiece, Outputs};
+use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program};
 use crate::world::boundary::CallTask;
 
 /// What the arguments look like, for whoever got them wrong.
@@ -32,7 +32,7 @@ pub struct Shell {
     quota: u64,
     environment: Environment,
     outputs: Outputs,
-    lineage: Arc<Lineage>,
+    keepers: Arc<Keepers>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,7 +50,7 @@ impl Shell {
         own: impl IntoIterator<Item = (OsString, OsString)>,
         socket: &Path,
         outputs: Outputs,
-        lineage: Arc<Lineage>,
+        keepers: Arc<Keepers>,
     ) -> Self {
         Self {
             timeout: config.timeout,
@@ -58,7 +58,7 @@ impl Shell {
             quota: config.output_bytes,
             environment: Environment::new(own, socket),
             outputs,
-            lineage,
+            keepers,
         }
     }
 
@@ -82,10 +82,10 @@ impl Shell {
         let timeout = args.timeout.unwrap_or(self.timeout);
         let cwd = directory(task.spec.workdir.as_deref(), args.cwd.as_deref());
         let env = self.environment.of_call(&task.spec.env, run, call);
-        let launch = Launch { command: &args.command, cwd: &cwd, env: &env };
+        let launch = Launch { program: Program::Shell(&args.command), cwd: &cwd, env: &env };
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
-        match process::run(launch, bounds, run, &self.lineage, &outputs, cancel, on_piece).await {
+        match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {
             Ok(finished) => result(run, call, task.tool.clone(), finished, timeout),
             Err(error) => plain(error.to_string()),
         }
@@ -112,8 +112,14 @@ fn directory(workdir: Option<&str>, cwd: Option<&str>) -> PathBuf {
 }
 
 fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: Span) -> CallResult {
-    let Finished { end, timed_out, cancelled, children_ended, stdout, stderr } = finished;
+    let Finished { end, timed_out, cancelled, children_ended, keeper_lost, stdout, stderr } = finished;
     let Some(end) = end else {
+        if keeper_lost {
+            let text = "the process of the harness that keeps this call was killed, so everything that the call had started \
+                        was ended; its end was not seen";
+            let plain = CallResult::plain(call, tool, text, true);
+            return CallResult { stdout: Some(info(&stdout, 0)), stderr: Some(info(&stderr, 0)), ..plain };
+        }
         let text = "its process could not be ended and its end was not seen; it may still be running";
         let plain = CallResult::plain(call, tool, text, true);
         return CallResult { timed_out, cancelled, ..plain };
@@ -182,7 +188,7 @@ mod tests {
             let config = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 200, output_bytes: 1 << 20 };
             let own = std::env::vars_os();
             let outputs = Outputs::new(dir.path());
-            let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, Arc::new(Lineage::new()));
+            let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, process::tests::keepers());
             Self { shell, dir }
         }
 

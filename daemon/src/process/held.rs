@@ -1,0 +1,248 @@
+//! One call in the hands of its keeper: started, watched, ended, given back.
+//!
+//! Owns the rule that a keeper which is not given back, because the call was dropped, is closed and takes everything below it
+//! along.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::id::RunId;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::cancel::{Cancel, Stop};
+use super::keepers::{Keepers, Parked};
+use super::link::{Link, end_of};
+use super::spawn::{Launch, SpawnError};
+use super::wire::{Request, Used, What};
+use super::{GRACE, KILL_WAIT, RUNS_AFTER};
+
+/// How long a keeper may say nothing although it has something to say, before it is woken: something has stopped it.
+const SILENCE: Duration = Duration::from_millis(150);
+/// Keepers that may turn out to be dead before a call is given up.
+const TRIES: usize = 32;
+
+/// A keeper that serves a call.
+pub(super) struct Held {
+    link: Option<Link>,
+    keepers: Arc<Keepers>,
+    run: RunId,
+    /// How the process of the call ended, once that was heard.
+    used: Option<Used>,
+    /// Nothing is left below the keeper.
+    alone: bool,
+}
+
+/// How waiting for the end of a process ended.
+pub(super) enum Heard {
+    /// It ended.
+    Ended,
+    /// It did not start.
+    Failed { errno: i32 },
+    /// The keeper is gone.
+    Lost,
+}
+
+impl Held {
+    /// Has a keeper start a process for `run`, with its output going to `descriptors`.
+    ///
+    /// # Errors
+    /// Where the kernel would not take it, or no keeper can be had.
+    pub(super) async fn start(
+        keepers: &Arc<Keepers>,
+        run: RunId,
+        launch: &Launch<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Self, SpawnError> {
+        let mut tries = TRIES;
+        loop {
+            let mut link = keepers.take(run).map_err(SpawnError::Io)?;
+            let seq = link.next_seq();
+            let held = Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false };
+            let frame = match launch.frame(seq) {
+                Ok(frame) => frame,
+                Err(error) => {
+                    held.give_back();
+                    return Err(error);
+                }
+            };
+            let sent = match &held.link {
+                Some(link) => link.send(&frame, descriptors).await,
+                None => Ok(()),
+            };
+            match sent {
+                Ok(()) => return Ok(held),
+                // It was killed while nobody used it. A frame that it did not take whole started nothing.
+                Err(error) => {
+                    held.lost().await;
+                    tries -= 1;
+                    if tries == 0 {
+                        return Err(SpawnError::Io(error));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<What> {
+        let link = self.link.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let what = link.next().await?;
+        self.note(what);
+        Ok(what)
+    }
+
+    fn note(&mut self, what: What) {
+        match what {
+            What::Ended { used, alone } => {
+                self.used = Some(used);
+                self.alone = alone;
+            }
+            What::Failed { .. } | What::Empty => self.alone = true,
+            What::Runs { .. } => {}
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(link) = &self.link {
+            link.wake();
+        }
+    }
+
+    /// Waits for the end of the process. Can be dropped and called again.
+    pub(super) async fn ended(&mut self) -> Heard {
+        let mut patience = RUNS_AFTER + SILENCE;
+        loop {
+            // Somewhere a process may have stopped the keeper (`kill -STOP $PPID`). At first it has to say at least that the
+            // process runs; later it has to say that it ended, soon after it has.
+            let pid = match timeout(patience, self.next()).await {
+                Err(_) => {
+                    self.wake();
+                    patience *= 2;
+                    continue;
+                }
+                Ok(Ok(What::Runs { pid })) => pid,
+                Ok(Ok(What::Ended { .. })) => return Heard::Ended,
+                Ok(Ok(What::Failed { errno })) => return Heard::Failed { errno },
+                Ok(Ok(What::Empty)) => continue,
+                Ok(Err(_)) => return Heard::Lost,
+            };
+            let Ok(end) = end_of(pid) else {
+                // It has just ended, or no descriptor is to be had: waking the keeper now and then does as well.
+                patience = SILENCE;
+                continue;
+            };
+            loop {
+                tokio::select! {
+                    biased;
+                    heard = self.next() => match heard {
+                        Ok(What::Ended { .. }) => return Heard::Ended,
+                        Ok(_) => {}
+                        Err(_) => return Heard::Lost,
+                    },
+                    () = async {
+                        let _ = end.readable().await;
+                        sleep(SILENCE).await;
+                    } => self.wake(),
+                }
+            }
+        }
+    }
+
+    /// Ends everything below the keeper and waits until nothing is left, or until even SIGKILL has not helped for a while.
+    pub(super) async fn end_all(&mut self, cancel: &mut Cancel, stop: Stop) {
+        let mut force = stop == Stop::AtOnce;
+        let ended = timeout(GRACE + KILL_WAIT, async {
+            self.ask_to_end(force).await?;
+            loop {
+                tokio::select! {
+                    biased;
+                    heard = self.next() => match heard? {
+                        What::Empty | What::Failed { .. } => return Ok(()),
+                        What::Runs { .. } | What::Ended { .. } => {}
+                    },
+                    () = cancel.forced(), if !force => {
+                        force = true;
+                        self.ask_to_end(true).await?;
+                    }
+                    () = sleep(SILENCE) => self.wake(),
+                }
+            }
+        });
+        let ended: Result<io::Result<()>, _> = ended.await;
+        match ended {
+            Ok(Ok(())) => self.alone = true,
+            Ok(Err(_)) => self.sweep().await,
+            Err(_) => {
+                tracing::error!(run = %self.run, "a keeper has not ended the processes of a call in time");
+                self.sweep().await;
+            }
+        }
+    }
+
+    async fn ask_to_end(&mut self, force: bool) -> io::Result<()> {
+        let link = self.link.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        link.send(&Request::end(force), &[]).await?;
+        link.wake();
+        Ok(())
+    }
+
+    /// The keeper is of no use any more: it is killed, and the daemon does its work.
+    async fn sweep(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.keepers.lost(link).await;
+        }
+    }
+
+    /// The keeper is gone. Ends what it has left behind.
+    pub(super) async fn lost(mut self) {
+        self.sweep().await;
+    }
+
+    /// How the process ended, if that was heard.
+    pub(super) fn used(&self) -> Option<&Used> {
+        self.used.as_ref()
+    }
+
+    /// Whether nothing of the call is left. Hears what was said meanwhile.
+    pub(super) fn is_alone(&mut self) -> bool {
+        while !self.alone {
+            let said = self.link.as_mut().map(Link::try_next);
+            match said {
+                Some(Ok(Some(what))) => self.note(what),
+                _ => break,
+            }
+        }
+        self.alone || self.link.is_none()
+    }
+
+    /// Gives the keeper back: nothing is left below it.
+    pub(super) fn give_back(mut self) {
+        if let Some(link) = self.link.take() {
+            self.keepers.give_back(link);
+        }
+    }
+
+    /// Leaves the keeper with what lives on. Where the run has too much of that, everything is given back.
+    pub(super) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), (Self, Option<JoinHandle<()>>)> {
+        let Some(link) = self.link.take() else { return Ok(()) };
+        self.keepers.park(self.run, Parked { link, drainer }).map_err(|Parked { link, drainer }| {
+            self.link = Some(link);
+            (self, drainer)
+        })
+    }
+
+    /// Takes over a keeper that was parked.
+    pub(super) fn again(keepers: &Arc<Keepers>, run: RunId, link: Link) -> Self {
+        Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.keepers.retire(link);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The daemon's end of one keeper: its process, its socket, and what it last said.
+//!
+//! Owns no policy: who may use a keeper, and what is done when one is gone, is decided elsewhere. Everything that waits can be
+//! dropped and called again.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as Pair;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use super::passing;
+use super::source::watch;
+use super::wire::{Answer, What, first_frame};
+
+/// How a keeper is started.
+#[derive(Debug, Clone)]
+pub struct KeeperProgram {
+    /// The program.
+    pub path: std::path::PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment; usually none.
+    pub env: Vec<(String, String)>,
+}
+
+/// A keeper.
+#[derive(Debug)]
+pub(super) struct Link {
+    child: Child,
+    socket: UnixStream,
+    /// The number of its latest call.
+    seq: u32,
+    /// What was read and is not yet a whole frame.
+    read: Vec<u8>,
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+pub(super) fn end_of(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(ErrorKind::InvalidInput)?;
+    watch(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Link {
+    /// Starts a keeper.
+    pub(super) fn open(program: &KeeperProgram) -> io::Result<Self> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        let child = Command::new(&program.path)
+            .args(&program.args)
+            .env_clear()
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, socket, seq: 0, read: Vec::new() })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// The number of the next call.
+    pub(super) fn next_seq(&mut self) -> u32 {
+        self.seq = self.seq.wrapping_add(1);
+        self.seq
+    }
+
+    /// Sends a frame, with descriptors beside it.
+    pub(super) async fn send(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let (mut rest, mut beside) = (frame, descriptors);
+        // A short frame goes at once, unless the keeper has not read for long.
+        while !rest.is_empty() {
+            match self.socket.try_io(Interest::WRITABLE, || passing::send(&self.socket, rest, beside)) {
+                Ok(sent) => (rest, beside) = (&rest[sent..], &[]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.socket.writable().await?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What it says next of its latest call.
+    ///
+    /// # Errors
+    /// Where it is gone, or says nonsense.
+    pub(super) async fn next(&mut self) -> io::Result<What> {
+        loop {
+            if let Some(what) = self.try_next()? {
+                return Ok(what);
+            }
+            self.socket.readable().await?;
+        }
+    }
+
+    /// What it has said of its latest call and nobody has heard yet.
+    pub(super) fn try_next(&mut self) -> io::Result<Option<What>> {
+        loop {
+            if let Some(answer) = self.heard()? {
+                if answer.seq == self.seq {
+                    return Ok(Some(answer.what));
+                }
+                continue;
+            }
+            let mut buffer = [0; 512];
+            let socket = &self.socket;
+            match socket.try_io(Interest::READABLE, || passing::receive(socket, &mut buffer, &mut Vec::new())) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn heard(&mut self) -> io::Result<Option<Answer>> {
+        let frame = first_frame(&self.read).map_err(|_| ErrorKind::InvalidData)?;
+        let Some((length, frame)) = frame else { return Ok(None) };
+        let answer = Answer::decode(frame).ok_or(ErrorKind::InvalidData)?;
+        self.read.drain(..length);
+        Ok(Some(answer))
+    }
+
+    /// Lets it go on, if something has stopped it.
+    pub(super) fn wake(&self) {
+        // Its number is taken as long as it is not reaped.
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGCONT);
+    }
+
+    /// Whether it has ended; reaps it.
+    pub(super) fn is_dead(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts.
+    pub(super) async fn kill(mut self) {
+        let _ = self.child.kill();
+        if !self.is_dead()
+            && let Ok(end) = end_of(self.pid())
+        {
+            let _ = end.readable().await;
+        }
+        let _ = self.child.wait();
+    }
+
+    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped.
+    pub(super) fn close(self) -> Child {
+        self.wake();
+        self.child
+    }
+}

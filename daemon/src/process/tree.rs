@@ -1,0 +1,150 @@
+//! The tree below a process: who is in it, and signals to all of it.
+//!
+//! Reads `/proc`. A number may go to another process between a look and a signal, so each signal goes through a descriptor of the
+//! process, after a second look at whose child it is. Owns no process and waits for none.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+
+use super::stat::stat;
+
+/// Passes over a tree that grows while it is stopped, before what was found is killed all the same.
+const PASSES: usize = 16;
+
+/// A process below another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) pid: i32,
+    parent: i32,
+}
+
+/// The tree below process `root`, without those of its children that `spared` names, and what is below these.
+#[derive(Clone, Copy)]
+pub(super) struct Tree<'a> {
+    pub(super) root: i32,
+    pub(super) spared: &'a dyn Fn(i32) -> bool,
+}
+
+impl Tree<'_> {
+    /// Everything below `root`.
+    pub(super) fn below(root: i32) -> Self {
+        Self { root, spared: &|_| false }
+    }
+
+    /// Who is in it, parents before their children. Those that wait to be reaped are among them.
+    pub(super) fn members(self) -> Vec<Member> {
+        let all = if children_are_listed() { None } else { Some(all_children()) };
+        let children = |pid| match &all {
+            None => listed_children(pid),
+            Some(all) => all.get(&pid).cloned().unwrap_or_default(),
+        };
+        let member = |parent| move |pid| Member { pid, parent };
+        let mut seen: HashSet<i32> = HashSet::from([self.root]);
+        let first = children(self.root).into_iter().filter(|pid| !(self.spared)(*pid));
+        let mut members: Vec<Member> = first.map(member(self.root)).filter(|member| seen.insert(member.pid)).collect();
+        let mut next = 0;
+        while let Some(parent) = members.get(next).map(|member| member.pid) {
+            next += 1;
+            members.extend(children(parent).into_iter().map(member(parent)).filter(|member| seen.insert(member.pid)));
+        }
+        members
+    }
+
+    /// Asks all to end. One that is stopped would not even see it, so all go on.
+    pub(super) fn terminate(self) {
+        for member in self.members() {
+            self.signal(member, Signal::SIGTERM);
+            self.signal(member, Signal::SIGCONT);
+        }
+    }
+
+    /// Kills all. They are stopped first, until nobody new is found: who forks faster than it is looked for gets nowhere.
+    pub(super) fn kill(self) {
+        let mut found: Vec<Member> = Vec::new();
+        let mut seen = HashSet::new();
+        for _ in 0..PASSES {
+            let fresh: Vec<Member> = self.members().into_iter().filter(|member| seen.insert(member.pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            fresh.iter().for_each(|member| self.signal(*member, Signal::SIGSTOP));
+            found.extend(fresh);
+        }
+        found.iter().for_each(|member| self.signal(*member, Signal::SIGKILL));
+    }
+
+    fn signal(self, member: Member, signal: Signal) {
+        let Some(pid) = Pid::from_raw(member.pid) else { return };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        // Where its parent has died, it is the root's child now.
+        let is_it = stat(member.pid).is_some_and(|stat| stat.parent == member.parent || stat.parent == self.root);
+        if let (true, Some(signal)) = (is_it, rustix::process::Signal::from_named_raw(signal as i32)) {
+            let _ = pidfd_send_signal(process, signal);
+        }
+    }
+}
+
+/// Whether this kernel lists the children of a process; most do.
+fn children_are_listed() -> bool {
+    Path::new("/proc/thread-self/children").exists()
+}
+
+fn listed_children(pid: i32) -> Vec<i32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let list = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    let numbers = |list: String| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>();
+    tasks.flatten().map(list).flat_map(numbers).collect()
+}
+
+/// The children of everybody.
+fn all_children() -> HashMap<i32, Vec<i32>> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let Ok(processes) = fs::read_dir("/proc") else { return children };
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    for (pid, stat) in pids.filter_map(|pid| Some((pid, stat(pid)?))) {
+        children.entry(stat.parent).or_default().push(pid);
+    }
+    children
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn children_and_their_children_are_found_both_ways_and_killed() {
+        let mut top = Command::new("sh");
+        top.args(["-c", "sh -c 'sleep 100 & echo $!; wait' & wait"]).stdout(Stdio::piped());
+        let mut top = top.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let grandchild: i32 = line.trim().parse().unwrap();
+        let root = i32::try_from(top.id()).unwrap();
+        let members = Tree::below(root).members();
+        assert_eq!(members.len(), 2);
+        assert_eq!(members[1].pid, grandchild);
+        let all = all_children();
+        assert_eq!((&all[&root], &all[&members[0].pid]), (&vec![members[0].pid], &vec![grandchild]));
+        Tree::below(root).kill();
+        assert!(top.wait().unwrap().success());
+        assert!(stat(grandchild).is_none_or(|stat| stat.dead || stat.parent != members[0].pid));
+    }
+
+    #[test]
+    fn who_is_spared_is_not_touched() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let spared = i32::try_from(child.id()).unwrap();
+        let without = Tree { root: own, spared: &|pid| pid == spared }.members();
+        assert!(without.iter().all(|member| member.pid != spared));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
