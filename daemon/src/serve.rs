@@ -5,6 +5,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::ProcessView;
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
 use tokio::sync::mpsc;
@@ -26,7 +28,7 @@ use crate::jobs::{Executor, ExecutorConfig, Tool};
 use crate::journal::key;
 use crate::journal::memory::Memory;
 use crate::observe::notify::Notifier;
-use crate::process::{KeeperProgram, Keepers, Outputs};
+use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
@@ -99,17 +101,19 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let executor_config = ExecutorConfig {
         tools: [(tools::SHELL.into(), shell)].into(),
         providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
-        keepers,
+        keepers: Arc::clone(&keepers),
     };
     let reports = inbox.clone();
     let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
     let counted = Arc::clone(&listener);
+    let shown = Arc::clone(&keepers);
     let service = Service {
         started_at: clock.now().wall,
         socket: listener.path().display().to_string(),
         state_dir: state_dir.display().to_string(),
         socket_activated: listener.is_activated(),
         connections: Box::new(move || counted.connections()),
+        processes: Box::new(move |run| processes(&shown, run)),
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
     };
@@ -172,6 +176,12 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)
+}
+
+/// What is shown of a run's processes: a bounded part.
+fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
+    let shown = |Process { pid, command }: Process| ProcessView { pid, command: command.chars().take(200).collect() };
+    keepers.processes_of(run).into_iter().take(100).map(shown).collect()
 }
 
 /// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.

@@ -214,6 +214,18 @@ pub struct Shown {
     /// Where the next page begins; `None` at the end.
     #[serde(default)]
     pub cursor: Option<u64>,
+    /// Its processes: those of calls that execute, and what earlier calls have left running. At most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessView>,
+}
+
+/// A process of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessView {
+    /// Its number.
+    pub pid: i32,
+    /// Its command line, shortened to 200 characters.
+    pub command: String,
 }
 
 /// Parameters of `run.wait`.

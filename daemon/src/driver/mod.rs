@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{Empty, ErrorKind, ReloadReply, RpcError};
+use harness_protocol::rpc::{Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
 use harness_protocol::time::{Span, Timestamp};
 use tracing::{error, info, warn};
 
@@ -57,6 +57,8 @@ pub struct Service {
     pub socket_activated: bool,
     /// Connections now.
     pub connections: Box<dyn Fn() -> u32 + Send + Sync>,
+    /// The processes of a run.
+    pub processes: Box<dyn Fn(RunId) -> Vec<ProcessView> + Send + Sync>,
     /// Its user.
     pub uid: u32,
     /// Why the journal cannot commit, while it cannot.

@@ -38,7 +38,11 @@ pub(super) fn find(engine: &Engine, name: &str, caller: Caller) -> Result<RunId,
 pub(super) fn answer(engine: &Engine, service: &Service, read: Read, caller: Caller, responder: Responder, now: Now) {
     match read {
         Read::Show(params) => {
-            let shown = find(engine, &params.run, caller).and_then(|_| engine.show(&params, caller.uid, now));
+            let shown = find(engine, &params.run, caller).and_then(|run| {
+                let mut shown = engine.show(&params, caller.uid, now)?;
+                shown.processes = (service.processes)(run);
+                Ok(shown)
+            });
             responder.send(shown);
         }
         Read::List(params) => responder.send(list(engine, params, caller, now)),

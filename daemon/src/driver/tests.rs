@@ -69,6 +69,7 @@ impl Bench {
                 state_dir: "/test".to_owned(),
                 socket_activated: false,
                 connections: Box::new(|| 1),
+                processes: Box::new(|_| Vec::new()),
                 uid: 1000,
                 held: None,
             },

@@ -225,11 +225,11 @@ impl Held {
     }
 
     /// Leaves the keeper with what lives on. Where the run has too much of that, everything is given back.
-    pub(super) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), (Self, Option<JoinHandle<()>>)> {
+    pub(super) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), Box<(Self, Option<JoinHandle<()>>)>> {
         let Some(link) = self.link.take() else { return Ok(()) };
         self.keepers.park(self.run, Parked { link, drainer }).map_err(|Parked { link, drainer }| {
             self.link = Some(link);
-            (self, drainer)
+            Box::new((self, drainer))
         })
     }
 

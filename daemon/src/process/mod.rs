@@ -175,7 +175,7 @@ pub async fn run(
     let (stdout, stderr, rest) = streams.finish();
     if alone {
         held.give_back();
-    } else if let Err((mut held, drainer)) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))) {
+    } else if let Err((mut held, drainer)) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))).map_err(|back| *back) {
         tracing::warn!(%run, "a run has too much running in the background: the latest of it is ended");
         left = Left::Ended;
         held.end_all(cancel, Stop::Gently).await;
@@ -186,6 +186,7 @@ pub async fn run(
 }
 
 /// What became of the processes that a call would have left.
+#[derive(Debug, Clone, Copy)]
 enum Left {
     /// There are none, or they live on.
     Nothing,

@@ -138,7 +138,7 @@ impl Engine {
         let (id, entity) = select::one(&self.world, &params.run, uid)?;
         let gone = || RpcError::new(ErrorKind::NotFound, format!("run {id} is gone"));
         let run = run::view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
-        let mut shown = Shown { run, transcript: Vec::new(), cursor: None };
+        let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new() };
         if !params.transcript {
             return Ok(shown);
         }
