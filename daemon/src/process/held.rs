@@ -22,7 +22,7 @@ use super::{GRACE, KILL_WAIT, RUNS_AFTER};
 /// How long a keeper may say nothing although it has something to say, before it is woken: something has stopped it.
 const SILENCE: Duration = Duration::from_millis(150);
 /// Keepers that may turn out to be dead before a call is given up.
-const TRIES: usize = 32;
+pub(super) const TRIES: usize = 32;
 
 /// A keeper that serves a call.
 pub(super) struct Held {
@@ -35,6 +35,12 @@ pub(super) struct Held {
     alone: bool,
 }
 
+/// The run has too many keepers that are left with something: here is the latest.
+pub(super) struct TooMany {
+    pub(super) held: Box<Held>,
+    pub(super) drainer: Option<JoinHandle<()>>,
+}
+
 /// How waiting for the end of a process ended.
 pub(super) enum Heard {
     /// It ended.
@@ -43,6 +49,8 @@ pub(super) enum Heard {
     Failed { errno: i32 },
     /// The keeper is gone.
     Lost,
+    /// The keeper was gone before it heard of the process.
+    Untaken,
 }
 
 impl Held {
@@ -126,6 +134,8 @@ impl Held {
                 Ok(Ok(What::Ended { .. })) => return Heard::Ended,
                 Ok(Ok(What::Failed { errno })) => return Heard::Failed { errno },
                 Ok(Ok(What::Empty)) => continue,
+                // What it leaves unread makes the kernel say so.
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::Untaken,
                 Ok(Err(_)) => return Heard::Lost,
             };
             let Ok(end) = end_of(pid) else {
@@ -225,11 +235,11 @@ impl Held {
     }
 
     /// Leaves the keeper with what lives on. Where the run has too much of that, everything is given back.
-    pub(super) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), Box<(Self, Option<JoinHandle<()>>)>> {
+    pub(super) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), TooMany> {
         let Some(link) = self.link.take() else { return Ok(()) };
         self.keepers.park(self.run, Parked { link, drainer }).map_err(|Parked { link, drainer }| {
             self.link = Some(link);
-            Box::new((self, drainer))
+            TooMany { held: Box::new(self), drainer }
         })
     }
 

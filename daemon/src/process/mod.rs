@@ -23,6 +23,7 @@ mod stat;
 mod tree;
 mod wire;
 
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::spawn::{Launch, Program, SpawnError};
 
 use self::capture::Streams;
-use self::held::{Heard, Held};
+use self::held::{Heard, Held, TRIES, TooMany};
 use self::keepers::Parked;
 use self::wire::Used;
 
@@ -129,9 +130,27 @@ pub async fn run(
     cancel: &mut Cancel,
     on_piece: OnPiece<'_>,
 ) -> Result<Finished, SpawnError> {
+    for _ in 0..TRIES {
+        if let Some(finished) = attempt(&launch, bounds, run, keepers, outputs, cancel, on_piece).await? {
+            return Ok(finished);
+        }
+    }
+    Err(SpawnError::Io(ErrorKind::ConnectionReset.into()))
+}
+
+/// Nothing, where the keeper has died before it heard of the command.
+async fn attempt(
+    launch: &Launch<'_>,
+    bounds: Bounds,
+    run: RunId,
+    keepers: &Arc<Keepers>,
+    outputs: &CallOutputs,
+    cancel: &mut Cancel,
+    on_piece: OnPiece<'_>,
+) -> Result<Option<Finished>, SpawnError> {
     let (mut streams, theirs) = Streams::piped(bounds.keep, outputs).map_err(SpawnError::Io)?;
     let descriptors = theirs.each_ref().map(std::os::fd::AsFd::as_fd);
-    let mut held = Held::start(keepers, run, &launch, &descriptors).await?;
+    let mut held = Held::start(keepers, run, launch, &descriptors).await?;
     drop(theirs);
 
     let why = {
@@ -149,6 +168,10 @@ pub async fn run(
             held.give_back();
             return Err(launch.explain(errno));
         }
+        Why::Heard(Heard::Untaken) => {
+            held.lost().await;
+            return Ok(None);
+        }
         Why::Heard(Heard::Lost) => lost = true,
         Why::TimeLimit => streams.while_waiting_for(on_piece, held.end_all(cancel, Stop::Gently)).await,
         Why::Cancel(stop) => streams.while_waiting_for(on_piece, held.end_all(cancel, stop)).await,
@@ -160,7 +183,7 @@ pub async fn run(
         streams.while_waiting_for(on_piece, held.lost()).await;
         streams.take(on_piece);
         let (stdout, stderr, _) = streams.finish();
-        return Ok(finished(used, &why, Left::Lost, stdout, stderr));
+        return Ok(Some(finished(used, &why, Left::Lost, stdout, stderr)));
     }
     let mut left = Left::Nothing;
     if streams.are_open() && !held.is_alone() && !closed(&mut streams, cancel, on_piece).await && cancel.is_wanted() {
@@ -175,14 +198,14 @@ pub async fn run(
     let (stdout, stderr, rest) = streams.finish();
     if alone {
         held.give_back();
-    } else if let Err((mut held, drainer)) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))).map_err(|back| *back) {
+    } else if let Err(TooMany { mut held, drainer }) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))) {
         tracing::warn!(%run, "a run has too much running in the background: the latest of it is ended");
         left = Left::Ended;
         held.end_all(cancel, Stop::Gently).await;
         held.give_back();
         drainer.inspect(|drainer| drainer.abort());
     }
-    Ok(finished(used, &why, left, stdout, stderr))
+    Ok(Some(finished(used, &why, left, stdout, stderr)))
 }
 
 /// What became of the processes that a call would have left.
