@@ -20,7 +20,7 @@ use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
-use harnessd::process::keeper;
+use harnessd::process::{keeper, launch};
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::signals::Signals;
 
@@ -30,8 +30,12 @@ const LAST_WAIT: Duration = Duration::from_secs(5);
 fn main() -> ExitCode {
     // Before anything is opened: a keeper is a small thing.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == "keeper") {
-        return keeper::main(arguments.filter_map(|argument| argument.into_string().ok()));
+    match arguments.next() {
+        Some(first) if first == "keeper" => {
+            return keeper::main(arguments.filter_map(|argument| argument.into_string().ok()));
+        }
+        Some(first) if first == "launch" => return launch::main(arguments),
+        _ => {}
     }
     let cli = Cli::parse();
     // The order matters: descriptors are adopted, then the others closed, then ours opened.

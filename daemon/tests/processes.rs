@@ -223,6 +223,44 @@ fn five_hundred_calls_with_few_descriptors_leave_none_behind_and_no_keeper_too_m
 }
 
 #[test]
+fn a_terminal_has_its_size_one_stream_and_an_end_of_input_and_leaves_nobody() {
+    let place = Place::new();
+    let tty = |text: &str| json!({ "command": text, "tty": true, "timeout": 20 });
+    let result = place
+        .call(&tty("stty size; test -t 0 && test -t 1 && test -t 2 && echo three; echo err >&2; cat; tty </dev/tty"));
+    let text = envelope(&result);
+    assert!(text.starts_with("Exit code: 0\n40 120\r\nthree\r\nerr\r\n/dev/"), "{text:?}");
+    assert_eq!((&result["stderr"]["bytes"], &result["exit_code"]), (&json!(0), &json!(0)));
+    let result = place.call(&json!({"argv": ["sh", "-c", "kill -9 $$"], "tty": true}));
+    assert_eq!((&result["exit_code"], &result["signal"]), (&json!(137), &json!(9)));
+    let result = place.call(&json!({"argv": ["no-such-program"], "tty": true}));
+    assert_eq!(result["exit_code"], 127);
+    let begun = Instant::now();
+    let result = place
+        .call(&json!({"command": "sh -c 'trap \"\" HUP; sleep 31071' & sleep 31071", "tty": true, "timeout": 0.3}));
+    assert_eq!(result["exit_code"], 124);
+    assert!(begun.elapsed() < DRAINED);
+    assert_eq!(marked("31071"), Vec::<i32>::new());
+}
+
+#[test]
+fn limits_hold_and_are_named() {
+    let limits =
+        "cpu_seconds = 1\naddress_space_bytes = 268435456\nopen_files = 40\nfile_size_bytes = 100000\nprocesses = 5000";
+    let place = Place::behind("", &format!("[tool.shell.limits]\n{limits}\n"));
+    let result = place.shell("ulimit -n; ulimit -H -n; ulimit -v; ulimit -p");
+    assert_eq!(envelope(&result), "Exit code: 0\n40\n40\n262144\n5000\n");
+    let result = place.shell("while :; do :; done");
+    assert_eq!((&result["exit_code"], &result["signal"]), (&json!(152), &json!(24)));
+    assert_eq!(envelope(&result), "Exit code: 152\n[ended by the limit of CPU time, 1 s]\n");
+    assert!(result["cpu_seconds"].as_f64().unwrap() > 0.9);
+    let result = place.shell("head -c 200000 /dev/zero >file; exit $?");
+    assert!(envelope(&result).ends_with("[ended by the limit of file size, 100000 bytes]\n"), "{result}");
+    let result = place.shell("exec dd if=/dev/zero of=/dev/null bs=512M count=1");
+    assert_eq!((&result["is_error"], &result["signal"]), (&json!(true), &Value::Null));
+}
+
+#[test]
 fn a_directory_that_goes_away_is_told_and_the_run_goes_on() {
     let place = Place::new();
     let run =

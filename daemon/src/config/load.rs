@@ -74,6 +74,16 @@ impl Draft {
                 set(&mut to.timeout, shell.seconds("timeout_seconds"));
                 set(&mut to.envelope_bytes, shell.count("envelope_bytes", 1024..=1024 * 1024));
                 set(&mut to.output_bytes, shell.whole("output_bytes", 0..=1 << 40));
+                shell.section("limits", |limits| {
+                    let to = &mut to.limits;
+                    to.cpu_seconds = limits.whole("cpu_seconds", 1..=1 << 30).or(to.cpu_seconds);
+                    // A program that cannot even be loaded would be no limit but an outage.
+                    let address_space = limits.whole("address_space_bytes", 1 << 24..=1 << 50);
+                    to.address_space_bytes = address_space.or(to.address_space_bytes);
+                    to.open_files = limits.whole("open_files", 16..=1 << 20).or(to.open_files);
+                    to.file_size_bytes = limits.whole("file_size_bytes", 0..=1 << 50).or(to.file_size_bytes);
+                    to.processes = limits.whole("processes", 1..=1 << 22).or(to.processes);
+                });
             });
         });
         root.section("limits", |limits| self.limits(limits));
@@ -169,6 +179,8 @@ mod tests {
 
     use harness_protocol::time::Span;
 
+    use crate::config::CallLimits;
+
     use super::*;
 
     fn load(texts: &[&str]) -> Result<Config, ConfigError> {
@@ -205,6 +217,12 @@ mod tests {
             timeout_seconds = 0.5
             envelope_bytes = 2_048
             output_bytes = 0
+            [tool.shell.limits]
+            cpu_seconds = 12
+            address_space_bytes = 0x1000_0000
+            open_files = 100
+            file_size_bytes = 14
+            processes = 15
             [limits]
             live_runs = 1
             finished_runs = 2
@@ -229,6 +247,14 @@ mod tests {
         assert_eq!((&*config.run.provider, config.run.model.as_deref(), config.run.max_steps), ("mine", Some("m"), 7));
         assert_eq!(config.shell.timeout, Span::from_micros(500_000));
         assert_eq!((config.shell.envelope_bytes, config.shell.output_bytes), (2048, 0));
+        let limits = CallLimits {
+            cpu_seconds: Some(12),
+            address_space_bytes: Some(1 << 28),
+            open_files: Some(100),
+            file_size_bytes: Some(14),
+            processes: Some(15),
+        };
+        assert_eq!(config.shell.limits, limits);
         let limits = &config.limits;
         assert_eq!([limits.live_runs, limits.finished_runs, limits.children, limits.depth], [1, 2, 3, 4]);
         assert_eq!([limits.calls_per_step, limits.text_bytes, limits.inbox, limits.connections], [5, 6000, 7, 8]);

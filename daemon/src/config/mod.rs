@@ -89,6 +89,23 @@ pub struct Shell {
     pub envelope_bytes: u32,
     /// Bytes of each stream that are kept on disk.
     pub output_bytes: u64,
+    /// What each process of a call may use: `[tool.shell.limits]`.
+    pub limits: CallLimits,
+}
+
+/// What each process of a call may use. What is left out is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallLimits {
+    /// Seconds of CPU time.
+    pub cpu_seconds: Option<u64>,
+    /// Bytes of address space.
+    pub address_space_bytes: Option<u64>,
+    /// Descriptors.
+    pub open_files: Option<u64>,
+    /// Bytes of a file that is written.
+    pub file_size_bytes: Option<u64>,
+    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    pub processes: Option<u64>,
 }
 
 /// Bounds. At each the caller gets a clear answer.
@@ -163,7 +180,12 @@ impl Default for Config {
             providers: BTreeMap::from([("scripted".into(), scripted)]),
             shares: BTreeMap::from([("default".into(), Share { weight: 1, max: None })]),
             run: RunDefaults { provider: "scripted".into(), model: None, max_steps: 100 },
-            shell: Shell { timeout: Span::from_secs(120), envelope_bytes: 32 * 1024, output_bytes: 64 * 1024 * 1024 },
+            shell: Shell {
+                timeout: Span::from_secs(120),
+                envelope_bytes: 32 * 1024,
+                output_bytes: 64 * 1024 * 1024,
+                limits: CallLimits::default(),
+            },
             limits: Bounds::default(),
             control: Control::default(),
         }

@@ -51,7 +51,12 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let keepers = process::tests::keepers();
-        let shell = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 4096, output_bytes: 1 << 20 };
+        let shell = config::Shell {
+            timeout: Span::from_secs(60),
+            envelope_bytes: 4096,
+            output_bytes: 1 << 20,
+            limits: config::CallLimits::default(),
+        };
         let outputs = Outputs::new(dir.path());
         let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&keepers));
         let tools = Tools::from([

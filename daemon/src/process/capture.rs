@@ -77,6 +77,11 @@ impl Streams {
         Ok((Self { out, err: Some(err) }, [to_out, to_err]))
     }
 
+    /// Captures a terminal, whose streams are one.
+    pub(super) fn of_terminal(ours: OwnedFd, keep: usize, outputs: &CallOutputs) -> std::io::Result<Self> {
+        Ok(Self { out: Stream::new(Source::new(ours)?, OutputStream::Stdout, keep, outputs), err: None })
+    }
+
     /// Whether somebody can still write.
     pub(super) fn are_open(&self) -> bool {
         self.out.source.is_open() || self.err.as_ref().is_some_and(|err| err.source.is_open())

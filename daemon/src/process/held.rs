@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl Held {
         keepers: &Arc<Keepers>,
         run: RunId,
         launch: &Launch<'_>,
+        terminal: Option<&Path>,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Self, SpawnError> {
         let mut tries = TRIES;
@@ -69,7 +71,7 @@ impl Held {
             let mut link = keepers.take(run).map_err(SpawnError::Io)?;
             let seq = link.next_seq();
             let held = Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false };
-            let frame = match launch.frame(seq) {
+            let frame = match launch.frame(seq, terminal) {
                 Ok(frame) => frame,
                 Err(error) => {
                     held.give_back();

@@ -366,12 +366,20 @@ fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Resul
         Some(program) => program,
         None => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
-    let mut args = start.args.iter();
-    let mut command = Command::new(program);
-    if let Some(name) = args.next() {
-        command.arg0(name);
-    }
-    command.args(args).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
+    let mut command = if start.launcher.is_empty() {
+        let mut args = start.args.iter();
+        let mut command = Command::new(program);
+        if let Some(name) = args.next() {
+            command.arg0(name);
+        }
+        command.args(args);
+        command
+    } else {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("launch").arg(&start.launcher).arg(program).args(&start.args);
+        command
+    };
+    command.env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(&start.cwd).stdin(input).stdout(output).stderr(error);
     if start.group {
         command.process_group(0);

@@ -14,17 +14,21 @@ mod capture;
 mod held;
 pub mod keeper;
 mod keepers;
+pub mod launch;
 mod link;
 mod outputs;
 mod passing;
 mod source;
 mod spawn;
 mod stat;
+mod terminal;
 mod tree;
 mod wire;
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +40,7 @@ use tokio::time::{sleep, timeout};
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
 pub use self::keepers::{Keepers, Process, RUN_VARIABLE};
+pub use self::launch::Limits;
 pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::spawn::{Launch, Program, SpawnError};
@@ -43,6 +48,7 @@ pub use self::spawn::{Launch, Program, SpawnError};
 use self::capture::Streams;
 use self::held::{Heard, Held, TRIES, TooMany};
 use self::keepers::Parked;
+use self::terminal::Terminal;
 use self::wire::Used;
 
 /// How long pipes may stay open after the process has ended.
@@ -148,9 +154,9 @@ async fn attempt(
     cancel: &mut Cancel,
     on_piece: OnPiece<'_>,
 ) -> Result<Option<Finished>, SpawnError> {
-    let (mut streams, theirs) = Streams::piped(bounds.keep, outputs).map_err(SpawnError::Io)?;
-    let descriptors = theirs.each_ref().map(std::os::fd::AsFd::as_fd);
-    let mut held = Held::start(keepers, run, launch, &descriptors).await?;
+    let (mut streams, theirs, terminal) = streams(launch, bounds.keep, outputs).map_err(SpawnError::Io)?;
+    let descriptors: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
+    let mut held = Held::start(keepers, run, launch, terminal.as_deref(), &descriptors).await?;
     drop(theirs);
 
     let why = {
@@ -206,6 +212,20 @@ async fn attempt(
         drainer.inspect(|drainer| drainer.abort());
     }
     Ok(Some(finished(used, &why, left, stdout, stderr)))
+}
+
+/// What is read, what is written to, and the terminal, if it is one.
+fn streams(
+    launch: &Launch<'_>,
+    keep: usize,
+    outputs: &CallOutputs,
+) -> io::Result<(Streams, Vec<OwnedFd>, Option<PathBuf>)> {
+    if launch.tty {
+        let Terminal { ours, theirs, path } = Terminal::open()?;
+        return Ok((Streams::of_terminal(ours, keep, outputs)?, vec![theirs], Some(path)));
+    }
+    let (streams, theirs) = Streams::piped(keep, outputs)?;
+    Ok((streams, theirs.into(), None))
 }
 
 /// What became of the processes that a call would have left.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
+use super::launch::{Limits, instructions};
 use super::wire;
 
 /// Longest single argument or variable that the kernel takes, with its end.
@@ -32,6 +33,10 @@ pub struct Launch<'a> {
     pub cwd: &'a Path,
     /// The whole environment.
     pub env: &'a [(OsString, OsString)],
+    /// With a terminal, through which everything comes as standard output.
+    pub tty: bool,
+    /// What its processes may use.
+    pub limits: Limits,
 }
 
 /// Why a command did not start.
@@ -80,7 +85,7 @@ impl Launch<'_> {
     ///
     /// # Errors
     /// Where the kernel would not take it.
-    pub(super) fn frame(&self, seq: u32) -> Result<Vec<u8>, SpawnError> {
+    pub(super) fn frame(&self, seq: u32, terminal: Option<&Path>) -> Result<Vec<u8>, SpawnError> {
         let mut total = 0;
         for string in self.strings() {
             if string.len() >= LONGEST_STRING {
@@ -95,14 +100,17 @@ impl Launch<'_> {
             return Err(SpawnError::TooLong);
         }
         let cwd = self.cwd.as_os_str();
+        let launcher = instructions(&self.limits, terminal);
+        // The leader of a group cannot become the leader of a session.
+        let group = terminal.is_none();
         Ok(match self.program {
             Program::Shell(command) => {
                 let args = ["sh", "-c", command].map(OsStr::new);
-                wire::start(seq, true, OsStr::new("/bin/sh"), cwd, args.into_iter(), self.env)
+                wire::start(seq, group, &launcher, OsStr::new("/bin/sh"), cwd, args.into_iter(), self.env)
             }
             Program::Argv(argv) => {
                 let program = argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
-                wire::start(seq, true, OsStr::new(program), cwd, argv.iter().map(OsStr::new), self.env)
+                wire::start(seq, group, &launcher, OsStr::new(program), cwd, argv.iter().map(OsStr::new), self.env)
             }
         })
     }

@@ -67,7 +67,8 @@ impl Bench {
         on_piece: OnPiece<'_>,
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
-        let launch = Launch { program: Program::Shell(command), cwd, env: &self.env };
+        let launch =
+            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: Limits::default() };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
         run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
@@ -484,7 +485,13 @@ async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_th
     let bench = Bench::new();
     let execute = async |argv: &[&str]| {
         let argv: Vec<String> = argv.iter().map(|&arg| arg.to_owned()).collect();
-        let launch = Launch { program: Program::Argv(&argv), cwd: bench.dir.path(), env: &bench.env };
+        let launch = Launch {
+            program: Program::Argv(&argv),
+            cwd: bench.dir.path(),
+            env: &bench.env,
+            tty: false,
+            limits: Limits::default(),
+        };
         let bounds = Bounds { timeout: bench.timeout, keep: bench.keep };
         let (_canceller, mut cancel) = canceller();
         let outputs = bench.outputs.of_call(RUN, CALL, bench.quota);

@@ -28,6 +28,8 @@ pub(super) struct Start {
     pub(super) seq: u32,
     /// It leads a process group; not where it is to lead a session.
     pub(super) group: bool,
+    /// For a launcher between the keeper and the program; empty where none is needed.
+    pub(super) launcher: OsString,
     pub(super) program: OsString,
     /// Its arguments, beginning with its name.
     pub(super) args: Vec<OsString>,
@@ -75,11 +77,12 @@ impl Request {
             0 => {
                 let seq = reader.u32()?;
                 let group = reader.byte()? != 0;
+                let launcher = reader.text()?;
                 let program = reader.text()?;
                 let cwd = reader.text()?;
                 let args = reader.many(Reader::text)?;
                 let env = reader.many(|reader| Some((reader.text()?, reader.text()?)))?;
-                Self::Start(Start { seq, group, program, args, env, cwd })
+                Self::Start(Start { seq, group, launcher, program, args, env, cwd })
             }
             1 => Self::End { force: reader.byte()? != 0 },
             _ => return None,
@@ -91,6 +94,7 @@ impl Request {
 pub(super) fn start<'a>(
     seq: u32,
     group: bool,
+    launcher: &OsStr,
     program: &OsStr,
     cwd: &OsStr,
     args: impl ExactSizeIterator<Item = &'a OsStr>,
@@ -100,6 +104,7 @@ pub(super) fn start<'a>(
         bytes.push(0);
         bytes.extend(seq.to_le_bytes());
         bytes.push(u8::from(group));
+        put(bytes, launcher);
         put(bytes, program);
         put(bytes, cwd);
         put_number(bytes, args.len());
@@ -245,10 +250,12 @@ mod tests {
     fn what_is_said_is_understood() {
         let env = [(OsString::from("A"), OsString::from_vec(vec![0xff, b'=']))];
         let args = [OsStr::new("sh"), OsStr::new(""), OsStr::new("x y")];
-        let bytes = start(7, true, OsStr::new("/bin/sh"), OsStr::new("/tmp"), args.into_iter(), &env);
+        let bytes =
+            start(7, true, OsStr::new("cpu=1"), OsStr::new("/bin/sh"), OsStr::new("/tmp"), args.into_iter(), &env);
         let expected = Start {
             seq: 7,
             group: true,
+            launcher: "cpu=1".into(),
             program: "/bin/sh".into(),
             args: args.map(OsStr::to_owned).to_vec(),
             env: env.to_vec(),

@@ -1,4 +1,4 @@
-//! The tool `shell`: a command through `sh -c`, its end as an envelope.
+//! The tool `shell`: a command through `sh -c`, or a program with its arguments, its end as an envelope.
 //!
 //! Owns the arguments and the result. What a model got wrong, and what kept a command from starting, is a plain text for the model,
 //! without an exit code; it never fails the run.
@@ -16,11 +16,12 @@ use serde::Deserialize;
 
 use super::environment::Environment;
 use crate::config;
-use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program};
+use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, Limits, OnPiece, Outputs, Program};
 use crate::world::boundary::CallTask;
 
 /// What the arguments look like, for whoever got them wrong.
-const USAGE: &str = r#"{"command": "…", "timeout": seconds, "cwd": "…"}, of which only command is needed"#;
+const USAGE: &str =
+    r#"{"command": "…"} or {"argv": ["…", …]}, and if need be "timeout": seconds, "cwd": "…", "tty": true"#;
 /// The exit code of what the time limit ended, however it then died.
 const TIMED_OUT: u8 = 124;
 
@@ -30,6 +31,7 @@ pub struct Shell {
     timeout: Span,
     keep: usize,
     quota: u64,
+    limits: Limits,
     environment: Environment,
     outputs: Outputs,
     keepers: Arc<Keepers>,
@@ -38,9 +40,12 @@ pub struct Shell {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    command: String,
+    command: Option<String>,
+    argv: Option<Vec<String>>,
     timeout: Option<Span>,
     cwd: Option<String>,
+    #[serde(default)]
+    tty: bool,
 }
 
 impl Shell {
@@ -56,6 +61,7 @@ impl Shell {
             timeout: config.timeout,
             keep: usize::try_from(config.envelope_bytes).unwrap_or(usize::MAX),
             quota: config.output_bytes,
+            limits: limits(config.limits),
             environment: Environment::new(own, socket),
             outputs,
             keepers,
@@ -82,19 +88,35 @@ impl Shell {
         let timeout = args.timeout.unwrap_or(self.timeout);
         let cwd = directory(task.spec.workdir.as_deref(), args.cwd.as_deref());
         let env = self.environment.of_call(&task.spec.env, run, call);
-        let launch = Launch { program: Program::Shell(&args.command), cwd: &cwd, env: &env };
+        let program = match (&args.command, &args.argv) {
+            (Some(command), _) => Program::Shell(command),
+            (None, argv) => Program::Argv(argv.as_deref().unwrap_or_default()),
+        };
+        let launch = Launch { program, cwd: &cwd, env: &env, tty: args.tty, limits: self.limits };
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
         match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {
-            Ok(finished) => result(run, call, task.tool.clone(), finished, timeout),
-            Err(error) => plain(error.to_string()),
+            Ok(finished) => result(run, call, task.tool.clone(), finished, timeout, &self.limits),
+            Err(error) => match error.exit_code() {
+                Some(code) => not_run(call, task.tool.clone(), code, &error.to_string()),
+                None => plain(error.to_string()),
+            },
         }
     }
 }
 
 fn parse(text: &str) -> Result<Args, String> {
     let args: Args = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    if args.command.contains('\0') {
+    match (&args.command, &args.argv) {
+        (Some(_), Some(_)) => return Err("it has both command and argv".to_owned()),
+        (None, None) => return Err("it has neither command nor argv".to_owned()),
+        (None, Some(argv)) if argv.first().is_none_or(String::is_empty) => {
+            return Err("argv does not begin with a program".to_owned());
+        }
+        _ => {}
+    }
+    let texts = args.command.iter().chain(args.argv.iter().flatten());
+    if texts.into_iter().any(|text| text.contains('\0')) {
         return Err("the command has a NUL byte".to_owned());
     }
     if args.cwd.as_ref().is_some_and(|cwd| cwd.contains('\0')) {
@@ -111,7 +133,7 @@ fn directory(workdir: Option<&str>, cwd: Option<&str>) -> PathBuf {
     Path::new(workdir.unwrap_or("/")).join(cwd.unwrap_or_default())
 }
 
-fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: Span) -> CallResult {
+fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: Span, limits: &Limits) -> CallResult {
     let Finished { end, timed_out, cancelled, children_ended, keeper_lost, stdout, stderr } = finished;
     let Some(end) = end else {
         if keeper_lost {
@@ -125,7 +147,7 @@ fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: S
         return CallResult { timed_out, cancelled, ..plain };
     };
     let exit_code = if timed_out { TIMED_OUT } else { end.code };
-    let note = note(timed_out.then_some(limit), cancelled, children_ended);
+    let note = note(timed_out.then_some(limit), limit_that_ended(end.code, limits), cancelled, children_ended);
     let how_to_read = how_to_read(run, call, [&stdout.kept, &stderr.kept]);
     let envelope = render(exit_code, &stdout.kept, &stderr.kept, note.as_deref(), &how_to_read);
     CallResult {
@@ -145,15 +167,25 @@ fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: S
     }
 }
 
+/// A program that is not there or is none: what a shell would say of it.
+fn not_run(call: CallId, tool: Arc<str>, exit_code: u8, why: &str) -> CallResult {
+    let none = Kept::default();
+    let envelope = render(exit_code, &none, &none, Some(why), "").text;
+    CallResult { exit_code: Some(exit_code), ..CallResult::plain(call, tool, envelope, true) }
+}
+
 fn info(captured: &Captured, omitted: u64) -> StreamInfo {
     let path = captured.file.as_ref().map(|path| path.to_string_lossy().into());
     StreamInfo { bytes: captured.kept.total(), omitted, path }
 }
 
-fn note(timed_out_after: Option<Span>, cancelled: bool, children_ended: bool) -> Option<String> {
+fn note(timed_out_after: Option<Span>, limit: Option<String>, cancelled: bool, children_ended: bool) -> Option<String> {
     let mut note = String::new();
     if let Some(limit) = timed_out_after {
         let _ = write!(note, "timed out after {} s", limit.as_secs());
+    }
+    if let Some(limit) = limit {
+        let _ = write!(note, "{}{limit}", if note.is_empty() { "" } else { "; " });
     }
     for (holds, words) in [(cancelled, "cancelled"), (children_ended, "background children ended")] {
         if holds {
@@ -161,6 +193,20 @@ fn note(timed_out_after: Option<Span>, cancelled: bool, children_ended: bool) ->
         }
     }
     (!note.is_empty()).then_some(note)
+}
+
+/// The limit by whose signal a command ended, its own or its shell's child's.
+fn limit_that_ended(code: u8, limits: &Limits) -> Option<String> {
+    match (code, limits.cpu_seconds, limits.file_size_bytes) {
+        (152, Some(seconds), _) => Some(format!("ended by the limit of CPU time, {seconds} s")),
+        (153, _, Some(bytes)) => Some(format!("ended by the limit of file size, {bytes} bytes")),
+        _ => None,
+    }
+}
+
+fn limits(config: config::CallLimits) -> Limits {
+    let config::CallLimits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes } = config;
+    Limits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes }
 }
 
 fn how_to_read(run: RunId, call: CallId, streams: [&Kept; 2]) -> String {
@@ -185,7 +231,12 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let config = config::Shell { timeout: Span::from_secs(60), envelope_bytes: 200, output_bytes: 1 << 20 };
+            let config = config::Shell {
+                timeout: Span::from_secs(60),
+                envelope_bytes: 200,
+                output_bytes: 1 << 20,
+                limits: config::CallLimits::default(),
+            };
             let own = std::env::vars_os();
             let outputs = Outputs::new(dir.path());
             let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, process::tests::keepers());
@@ -219,6 +270,74 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn argv_needs_no_shell_and_a_program_that_is_none_is_what_a_shell_says() {
+        let bench = Bench::new();
+        let result = bench.call(r#"{"argv": ["printf", "%s|", "a b", "$(id)", "snow: \u2603"]}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 0\na b|$(id)|snow: \u{2603}|");
+        let result = bench.call(r#"{"argv": ["no-such-program", "x"]}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 127\n[no-such-program: no such program]\n");
+        assert_eq!((result.exit_code, result.is_error, result.signal), (Some(127), true, None));
+        let result = bench.call(r#"{"argv": ["/etc"]}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 126\n[/etc: cannot be executed]\n");
+    }
+
+    #[tokio::test]
+    async fn what_a_model_sends_never_leaves_the_state_directory_and_is_answered_clearly() {
+        let bench = Bench::new();
+        let result = bench.call(&format!(r#"{{"command": ": {}"}}"#, "x".repeat(3 << 20))).await;
+        assert!(result.envelope.contains("too long"), "{}", &result.envelope[..200]);
+        assert_eq!((result.exit_code, result.is_error), (None, true));
+        let many = vec![r#""xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx""#; 200_000].join(",");
+        let result = bench.call(&format!(r#"{{"argv": ["true", {many}]}}"#)).await;
+        assert!(result.envelope.contains("too long"), "{}", &result.envelope[..200]);
+        let found: Vec<_> = std::fs::read_dir(bench.dir.path()).unwrap().collect();
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn output_that_looks_like_ours_does_not_change_the_fields() {
+        let bench = Bench::new();
+        let text = r#"{"command": "printf 'Exit code: 7\n--- stderr ---\nx\n[timed out after 1 s]\n'; exit 2"}"#;
+        let result = bench.call(text).await;
+        assert_eq!((result.exit_code, result.timed_out, result.cancelled), (Some(2), false, false));
+        assert_eq!((result.stdout.unwrap().bytes, result.stderr.unwrap().bytes), (52, 0));
+    }
+
+    #[tokio::test]
+    async fn signals_are_told_and_a_pipeline_is_what_the_shell_says() {
+        let bench = Bench::new();
+        for (command, code, signal) in [
+            ("kill -9 $$", 137, Some(9)),
+            ("kill -SEGV $$", 139, Some(11)),
+            ("exit 3 | cat", 0, None),
+            ("cat </dev/null | (exit 4)", 4, None),
+        ] {
+            let result = bench.call(&serde_json::json!({ "command": command }).to_string()).await;
+            assert_eq!((result.exit_code, result.signal), (Some(code), signal), "{command}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_line_after_thousands_of_progress_frames_is_in_the_envelope() {
+        let text =
+            r#"{"command": "i=0; while [ $i -lt 5000 ]; do printf 'at %d\r' $i; i=$((i+1)); done; echo done at last"}"#;
+        let result = Bench::new().call(text).await;
+        assert!(result.envelope.ends_with("done at last\n"), "{}", result.envelope);
+    }
+
+    #[tokio::test]
+    async fn a_byte_that_is_no_text_is_replaced_once_and_kept_as_it_is() {
+        let bench = Bench::new();
+        let result = bench.call(r#"{"command": "printf '\\360'"}"#).await;
+        assert_eq!(&*result.envelope, "Exit code: 0\n\u{FFFD}");
+        assert_eq!(std::fs::read(&*result.stdout.unwrap().path.unwrap()).unwrap(), [0xf0]);
+        let snow =
+            r#"{"command": "i=0; while [ $i -lt 500 ]; do printf '\\342\\230\\203\\342\\230\\203'; i=$((i+1)); done"}"#;
+        let result = Bench::new().call(snow).await;
+        assert!(!result.envelope.contains('\u{FFFD}') && result.stdout.unwrap().omitted > 0);
+    }
+
+    #[tokio::test]
     async fn a_silent_command_is_its_exit_code() {
         let result = Bench::new().call(r#"{"command": "true"}"#).await;
         assert_eq!((&*result.envelope, result.is_error), ("Exit code: 0\n", false));
@@ -248,7 +367,12 @@ mod tests {
         for (args, why) in [
             ("", "EOF"),
             ("[]", "invalid"),
-            ("{}", "missing field `command`"),
+            ("{}", "neither command nor argv"),
+            (r#"{"argv": []}"#, "does not begin with a program"),
+            (r#"{"argv": ["true"], "command": "true"}"#, "both command and argv"),
+            (r#"{"argv": ["true", "a\u0000b"]}"#, "NUL"),
+            (r#"{"command": "\ud800"}"#, "hex escape"),
+            (r#"{"command": "true", "__proto__": {}}"#, "unknown field"),
             (r#"{"command": "true", "timeout": 0}"#, "more than 0"),
             (r#"{"command": "true", "timeout": -1}"#, "not negative"),
             (r#"{"command": "true", "timeout": "soon"}"#, "invalid type"),
@@ -294,11 +418,12 @@ mod tests {
 
     #[test]
     fn notes_are_one_line() {
-        assert_eq!(note(None, false, false), None);
+        assert_eq!(note(None, None, false, false), None);
         assert_eq!(
-            note(Some(Span::from_secs(1)), false, true).unwrap(),
+            note(Some(Span::from_secs(1)), None, false, true).unwrap(),
             "timed out after 1 s; background children ended"
         );
-        assert_eq!(note(None, true, false).unwrap(), "cancelled");
+        assert_eq!(note(None, None, true, false).unwrap(), "cancelled");
+        assert_eq!(note(None, Some("the limit".to_owned()), true, false).unwrap(), "the limit; cancelled");
     }
 }

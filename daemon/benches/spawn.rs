@@ -1,0 +1,131 @@
+//! Spawn and capture of `/bin/true` through the shell tool, beside the same with bare `tokio::process`: rates, and CPU of our own.
+//!
+//! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at the ratios.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::spec::RunSpec;
+use harnessd::config::Config;
+use harnessd::process::{KeeperProgram, Keepers, Outputs, canceller};
+use harnessd::tools::shell::Shell;
+use harnessd::world::boundary::CallTask;
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Runs side by side, each of one side and then the other.
+const ROUNDS: usize = 6;
+
+async fn bare() {
+    let output = tokio::process::Command::new("/bin/true")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
+}
+
+async fn through(shell: &Shell, number: u64) {
+    let task = CallTask {
+        tool: "shell".into(),
+        args: r#"{"argv":["/bin/true"]}"#.into(),
+        spec: Arc::new(RunSpec { workdir: Some("/".into()), ..RunSpec::default() }),
+    };
+    let (_canceller, mut cancel) = canceller();
+    let run = RunId::from_u64(1 + number % 64);
+    let result = shell.call(run, CallId::from_u64(number), &task, &mut cancel, &mut |_, _, _| {}).await;
+    assert_eq!(result.exit_code, Some(0));
+}
+
+fn own_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let micros = |time: nix::sys::time::TimeVal| {
+        Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()).cast_unsigned())
+    };
+    micros(usage.user_time()) + micros(usage.system_time())
+}
+
+/// Rate, and CPU of our own per spawn in microseconds.
+async fn measure<F: Future<Output = ()> + Send>(
+    count: usize,
+    concurrency: usize,
+    one: impl Fn(usize) -> F + Send + Sync + Clone + 'static,
+) -> (f64, f64) {
+    let next = Arc::new(AtomicUsize::new(0));
+    let (begun, cpu) = (Instant::now(), own_cpu());
+    let workers: Vec<_> = (0..concurrency)
+        .map(|_| {
+            let (next, one) = (Arc::clone(&next), one.clone());
+            tokio::spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    one(number).await;
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let micros = (own_cpu() - cpu).as_secs_f64() * 1e6;
+    (count as f64 / begun.elapsed().as_secs_f64(), micros / count as f64)
+}
+
+async fn compare(shell: &Arc<Shell>, name: &str, count: usize) {
+    for concurrency in [1, 8, 64] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let shell = Arc::clone(shell);
+            let call = move |number: usize| {
+                let shell = Arc::clone(&shell);
+                async move { through(&shell, number as u64).await }
+            };
+            ours.push(measure(count, concurrency, call).await);
+            theirs.push(measure(count, concurrency, |_| bare()).await);
+        }
+        let median = |of: &[(f64, f64)], which: fn(&(f64, f64)) -> f64| {
+            let mut values: Vec<f64> = of.iter().map(which).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let (rate, bare_rate) = (median(&ours, |of| of.0), median(&theirs, |of| of.0));
+        let (cpu, bare_cpu) = (median(&ours, |of| of.1), median(&theirs, |of| of.1));
+        println!(
+            "{name:>6} x{concurrency:<3} keepers {rate:6.0}/s {cpu:5.0} us   tokio {bare_rate:6.0}/s {bare_cpu:5.0} us   \
+             rate {:.2}  own CPU {:.2}",
+            rate / bare_rate,
+            cpu / bare_cpu
+        );
+    }
+}
+
+fn main() {
+    // `cargo test --benches` asks for no measurement.
+    let measured = std::env::args().any(|arg| arg == "--bench");
+    let count = if measured { 2_000 } else { 20 };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let program =
+            KeeperProgram { path: env!("CARGO_BIN_EXE_harnessd").into(), args: vec!["keeper".into()], env: Vec::new() };
+        let keepers = Arc::new(Keepers::new(program));
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = Outputs::new(dir.path());
+        let config = Config::default().shell;
+        let shell = Shell::new(&config, std::env::vars_os(), Path::new("/s.sock"), outputs, Arc::clone(&keepers));
+        let shell = Arc::new(shell);
+        compare(&shell, "small", count).await;
+        let large = vec![1u8; if measured { 1 << 30 } else { 1 << 20 }];
+        compare(&shell, "1 GiB", count).await;
+        assert!(large.iter().step_by(1 << 16).all(|&byte| byte == 1));
+        keepers.shut_down().await;
+    });
+}
