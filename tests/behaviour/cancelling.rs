@@ -61,28 +61,37 @@ fn a_release_by_cancel_grants_at_once() {
     assert_eq!(released["at"], granted["at"], "the step that takes the permit back gives it on");
 }
 
+/// A command that is asked to end and does not.
+const STUBBORN: &str = "trap 'echo > asked' TERM; echo > began; while :; do sleep 0.05; done";
+
 #[test]
 fn a_command_that_ignores_the_term_signal_is_killed_and_holds_its_permit_until_then() {
     let daemon = Daemon::of_width(1);
-    let stubborn = daemon.submit(&runs("trap '' TERM; echo > began; while :; do sleep 0.05; done"));
+    let stubborn = daemon.submit(&runs(STUBBORN));
     eventually("it executes", || daemon.work().join("began").exists());
     let next = daemon.submit(&runs("true"));
+    eventually("another is queued", || daemon.lane("tool").queued == 1);
+    let mut events = daemon.connect();
+    events.subscribe(json!({"kinds": ["call-started", "call-finished"]}));
     stubborn.cancel();
-    assert_eq!(daemon.lane("tool").busy, 1);
+    eventually("it was asked", || daemon.work().join("asked").exists());
     assert_eq!(stubborn.wait().state, RunState::Cancelled);
     assert_eq!(stubborn.results()[0].exit_code, Some(137));
     assert_eq!(next.answer(), "done");
+    let order = [events.event(), events.event()].map(|event| (event["kind"].clone(), event["run"].clone()));
+    assert_eq!(order, [(json!("call-finished"), json!(stubborn.id)), (json!("call-started"), json!(next.id))]);
+    assert!(daemon.lane_is_idle());
 }
 
 #[test]
-fn with_force_it_is_killed_at_once() {
+fn with_force_it_is_killed_without_being_asked() {
     let daemon = Daemon::start();
-    let run = daemon.submit(&runs("trap 'sleep 600' TERM; echo > began; while :; do sleep 0.05; done"));
+    let run = daemon.submit(&runs(STUBBORN));
     eventually("it executes", || daemon.work().join("began").exists());
-    let begun = harness_tests::now();
     daemon.ctl(["cancel", "--force", &run.id]).ok();
     assert_eq!(run.wait().state, RunState::Cancelled);
-    assert!(begun.elapsed().as_millis() < 1_900, "nothing was waited for: {:?}", begun.elapsed());
+    assert_eq!(run.results()[0].exit_code, Some(137));
+    assert!(!daemon.work().join("asked").exists());
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn a_followed_run_calls_the_shell_reacts_to_it_and_ends_with_an_answer() {
 fn a_quiet_submit_prints_an_id_alone_also_when_it_starts_the_daemon() {
     let place = Place::new();
     let script = place.script_file(&says("hello"));
-    let output = place.sh(&format!("id=$(harnessctl submit -q --script {script}) && echo \"[$id]\" && harnessctl wait $id"));
+    let output =
+        place.sh(&format!("id=$(harnessctl submit -q --script {script}) && echo \"[$id]\" && harnessctl wait $id"));
     let stdout = output.ok();
     let (id, answer) = stdout.split_once('\n').unwrap();
     assert!(id.len() == 15 && id[1..14].chars().all(|c| c.is_ascii_alphanumeric()), "{id}");

@@ -38,16 +38,15 @@ fn two_questions_in_one_batch_are_both_asked_and_the_permits_come_back_once() {
         let script = turn("").ask("first?").ask("second?").shell("echo both").turn("${a}").capture("a", "(?s)(.*)");
         let run = daemon.submit(&script);
         eventually("a question is asked", || !run.questions().is_empty());
-        let mut answered = 0;
         while run.view().state == RunState::Waiting {
-            for question in run.questions() {
-                daemon.ctl(["reply", &question, &format!("answer {answered}")]).ok();
-                answered += 1;
+            let open = daemon.rpc("interaction.list", json!({}));
+            for question in open["interactions"].as_array().unwrap() {
+                let answer = format!("to {}", question["question"].as_str().unwrap());
+                daemon.ctl(["reply", question["id"].as_str().unwrap(), &answer]).ok();
             }
         }
         run.answer();
-        assert_eq!(answered, 2);
-        assert_eq!(run.envelopes(), ["answer 0", "answer 1", "Exit code: 0\nboth\n"], "width {width}");
+        assert_eq!(run.envelopes(), ["to first?", "to second?", "Exit code: 0\nboth\n"], "width {width}");
         assert!(daemon.lane_is_idle(), "width {width}: {:?}", daemon.lane("tool"));
     }
 }
@@ -76,7 +75,8 @@ fn of_two_replies_at_once_one_wins_and_the_other_is_told_who() {
         let [question] = run.questions().try_into().unwrap();
         let both = thread::scope(|scope| {
             let reply = |text| daemon.ctl(["reply", &question, text]);
-            [scope.spawn(move || reply("left")), scope.spawn(move || reply("right"))].map(|thread| thread.join().unwrap())
+            [scope.spawn(move || reply("left")), scope.spawn(move || reply("right"))]
+                .map(|thread| thread.join().unwrap())
         });
         let winner = both.iter().position(|output| output.code == 0).unwrap();
         both[1 - winner].clone().exits(6).tells("first").tells("user 0");
@@ -87,7 +87,8 @@ fn of_two_replies_at_once_one_wins_and_the_other_is_told_who() {
 #[test]
 fn pending_lists_what_is_open_and_reply_settles_it_from_anywhere() {
     let daemon = Daemon::start();
-    let run = daemon.submit_with(&turn("").ask("what colour?").turn("${c} it is").capture("c", "(.*)"), json!({"name": "painter"}));
+    let run = daemon
+        .submit_with(&turn("").ask("what colour?").turn("${c} it is").capture("c", "(.*)"), json!({"name": "painter"}));
     eventually("the question is asked", || !run.questions().is_empty());
     let pending = daemon.ctl(["pending"]).ok();
     assert!(pending.contains("what colour?") && pending.contains("painter"), "{pending}");

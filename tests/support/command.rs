@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::PATIENCE;
+use crate::{PATIENCE, Process};
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +88,11 @@ impl Running {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Process {
+        Process(self.child.id())
     }
 
     fn pid(&self) -> Pid {

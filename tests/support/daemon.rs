@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::{Place, Process, eventually, found_within, program};
+use serde_json::json;
+
+use crate::{Client, Place, Process, eventually, found_within, program};
 
 /// How long a daemon may take to leave before it is killed, when a test is over.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
@@ -47,8 +49,9 @@ impl Daemon {
         eventually("the daemon serves", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended at once: {ended:?}");
-            // The socket of one that was killed may still be there: only the new one's counts.
-            UnixStream::connect(place.socket()).is_ok()
+            let Ok(stream) = UnixStream::connect(place.socket()) else { return false };
+            // It listens before it serves, and a connection of that time waits.
+            Client::over(stream).try_call("daemon.status", json!({})).is_ok()
         });
         daemon
     }

@@ -49,6 +49,14 @@ impl Process {
         self.stat().is_some_and(|fields| fields[0] == "T")
     }
 
+    /// Whether it has a handler for a signal.
+    pub fn catches(self, signal: Signal) -> bool {
+        let status = fs::read_to_string(self.file("status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & (1 << (signal as i32 - 1)) != 0)
+    }
+
     /// CPU time that it has used, in clock ticks.
     pub fn cpu_ticks(self) -> u64 {
         let fields = self.stat().unwrap();

@@ -118,7 +118,8 @@ fn inline(value: &Value) -> String {
     match value {
         Value::Array(list) => format!("[{}]", list.iter().map(inline).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
-            let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{} = {}", json!(key), inline(value))).collect();
+            let pairs: Vec<String> =
+                map.iter().map(|(key, value)| format!("{} = {}", json!(key), inline(value))).collect();
             format!("{{ {} }}", pairs.join(", "))
         }
         plain => plain.to_string(),
