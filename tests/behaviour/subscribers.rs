@@ -1,6 +1,9 @@
 //! Those who follow events: each sees the next number or an explicit gap, and nobody pays for another's slowness.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::Duration;
 
 use harness_tests::{Client, Daemon, Value, json, runs, says};
 
@@ -144,4 +147,34 @@ fn of_a_tree_the_children_are_followed_too() {
         (&json!(run.id), "run-finished"),
     ];
     assert!(kinds.iter().zip(expected).all(|(found, (run, kind))| found.0 == *run && found.1 == kind), "{kinds:?}");
+}
+
+#[test]
+fn one_that_asks_and_never_reads_costs_a_bounded_amount_and_delays_nobody() {
+    let daemon = Daemon::start();
+    daemon.submit_many(200, &says(&"much to say. ".repeat(100))).iter().for_each(|run| drop(run.wait()));
+    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    // A write that waits this long is one that the daemon does not read.
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let before = daemon.process().resident_bytes();
+    let request = format!("{}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "run.list", "params": {"limit": 1000}}));
+    let taken = (0..200_000).take_while(|_| (&stream).write_all(request.as_bytes()).is_ok()).count();
+    assert!(taken < 200_000, "it goes on reading from somebody who does not");
+    let grown = daemon.process().resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "grown by {} KiB", grown >> 10);
+    assert_eq!(daemon.submit(&runs("true")).answer(), "done");
+}
+
+#[test]
+fn a_connection_has_a_bounded_number_of_subscriptions_and_gets_them_back() {
+    let daemon = Daemon::configured("[limits]\nsubscriptions_per_connection = 2\n");
+    let mut client = daemon.connect();
+    let first = client.subscribe(json!({}))["subscription"].clone();
+    client.subscribe(json!({}));
+    let error = client.try_call("event.subscribe", json!({})).unwrap_err();
+    assert_eq!(error["data"]["kind"], "busy");
+    client.call("event.unsubscribe", json!({"subscription": first}));
+    client.subscribe(json!({}));
+    let error = client.try_call("event.unsubscribe", json!({"subscription": first})).unwrap_err();
+    assert_eq!(error["data"]["kind"], "not-found");
 }

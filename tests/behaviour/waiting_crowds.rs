@@ -1,6 +1,4 @@
 //! Many who wait: no arrangement of them starves what they wait for, and they cost nothing.
-//!
-//! `HARNESS_E2E_FULL=1` runs the full numbers.
 
 use std::fs;
 use std::thread;
@@ -29,9 +27,7 @@ fn at_width_3_five_parents_that_each_wait_for_two_children_finish() {
 
 #[test]
 fn a_hundred_parents_with_ten_children_each_finish_at_width_4() {
-    let full = std::env::var_os("HARNESS_E2E_FULL").is_some();
-    let (parents, children) = if full { (100, 10) } else { (30, 5) };
-    all_finish(4, parents, children);
+    all_finish(4, 100, 10);
 }
 
 #[test]
