@@ -9,6 +9,7 @@ mod fairness;
 mod first_run;
 mod insiders;
 mod lane;
+mod pages;
 mod protocol;
 mod subscribers;
 mod systemd;
