@@ -11,6 +11,7 @@ mod insiders;
 mod lane;
 mod pages;
 mod protocol;
+mod request_ids;
 mod subscribers;
 mod systemd;
 mod waiting;
