@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use harness_protocol::id::RunId;
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
 use tokio::sync::mpsc;
@@ -61,8 +62,11 @@ pub struct Setup {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The key of the ids.
-    #[error("cannot read or make the key of the ids: {0}")]
+    #[error("cannot make the key of the ids: {0}")]
     Key(std::io::Error),
+    /// What a daemon before left.
+    #[error("cannot remove the outputs of runs that are gone: {0}")]
+    Outputs(std::io::Error),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -81,11 +85,14 @@ impl ServeError {
 /// Where it cannot begin, or a fault of ours ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
-    let id_key = key::load_or_make(&state_dir).map_err(ServeError::Key)?;
+    // A journal in memory begins anew each time: with the same key its ids would be those of other runs before.
+    let id_key = key::fresh().map_err(ServeError::Key)?;
     let config = setup.config.clone();
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), Feed::new(config.limits.events as usize));
     let (lineage, outputs) = (Arc::new(Lineage::new()), Outputs::new(&state_dir));
+    // And nobody can ask for what those left on disk.
+    outputs.remove_all().map_err(ServeError::Outputs)?;
     let clock = Clock::start();
 
     let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &lineage, &outputs));
@@ -117,11 +124,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         clock,
         service,
         reload: reloader(setup.config_source, config, Arc::clone(&listener)),
-        forget: Box::new(move |run| {
-            if let Err(error) = outputs.remove(run) {
-                error!(%error, %run, "the outputs of a forgotten run stay");
-            }
-        }),
+        forget: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     });
     let (orders, taken) = mpsc::channel(8);
     let mut driver = tokio::spawn(driver.run(taken));
@@ -167,6 +170,17 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)
+}
+
+/// Removes what is on disk of these runs, without holding anybody up.
+fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
+    tokio::task::spawn_blocking(move || {
+        for run in runs {
+            if let Err(error) = outputs.remove(run) {
+                error!(%error, %run, "the outputs of a forgotten run stay");
+            }
+        }
+    });
 }
 
 fn door(config: &Config, inbox: Inbox<Request>, feed: Feed, lineage: &Arc<Lineage>, outputs: &Outputs) -> Door {

@@ -74,7 +74,7 @@ impl Bench {
                 held: None,
             },
             reload: Box::new(|| Err("there is no configuration here".to_owned())),
-            forget: Box::new(|_| {}),
+            forget: Box::new(drop),
         });
         let (orders, taken) = mpsc::channel(1);
         let driver = tokio::spawn(driver.run(taken));
