@@ -21,6 +21,7 @@ use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::serve::{ServeError, Setup, serve};
+use harnessd::shed::shed;
 use harnessd::signals::Signals;
 
 /// How long threads that block are waited for at the end.
@@ -28,6 +29,10 @@ const LAST_WAIT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = shed() {
+        complain(&format!("cannot start anew without the secrets of the environment: {error}"));
+        return ExitCode::from(exit::INTERNAL);
+    }
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();
     let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();

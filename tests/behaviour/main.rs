@@ -12,6 +12,7 @@ mod lane;
 mod pages;
 mod protocol;
 mod request_ids;
+mod secrets;
 mod subscribers;
 mod systemd;
 mod waiting;
