@@ -107,7 +107,7 @@ pub(crate) fn parse(frame: Vec<u8>) -> Result<Incoming, String> {
     let envelope: Envelope<'_> = serde_json::from_slice(&frame).map_err(|e| e.to_string())?;
     let Some(method) = envelope.method else {
         let id = match envelope.id {
-            None => None,
+            None | Some(RequestId::Null) => None,
             Some(RequestId::Number(number)) => {
                 Some(u64::try_from(number).map_err(|_| "a reply to nothing".to_owned())?)
             }

@@ -1,6 +1,6 @@
 //! What a process inherits from whoever started it, and how the daemon gets rid of it.
 //!
-//! Owns umask, limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
+//! Owns limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
 //! remembered, never guessed. Nothing here starts a process.
 
 use std::fs::{self, File, OpenOptions};
@@ -10,7 +10,6 @@ use std::os::fd::RawFd;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::SigSet;
-use nix::sys::stat::{Mode, umask};
 use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, warn};
@@ -21,19 +20,16 @@ pub const READY_LINE: &str = "ready\n";
 /// What was inherited and then changed: what is started for others gets it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inherited {
-    /// The umask.
-    pub umask: u32,
     /// Limit of open files, soft and hard.
     pub open_files: Option<(u64, u64)>,
 }
 
-/// Makes a clean place of this process: files for ourselves only, as many open files as we may have, no blocked signal, and no
+/// Makes a clean place of this process: as many open files as we may have, no blocked signal, and no
 /// descriptor beside the standard streams and `keep`.
 ///
 /// Before anything is opened and any thread is started.
 pub fn settle(keep: &[RawFd]) -> Inherited {
     close_descriptors(keep);
-    let umask = umask(Mode::S_IRWXG | Mode::S_IRWXO).bits();
     // Only fails for a bad pointer.
     _ = SigSet::empty().thread_set_mask();
     let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok();
@@ -43,7 +39,7 @@ pub fn settle(keep: &[RawFd]) -> Inherited {
         // With fewer files we serve fewer connections, and say so then.
         _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
-    Inherited { umask, open_files }
+    Inherited { open_files }
 }
 
 /// A lock or a pipe that some script left open would otherwise stay with us, and with every tool.

@@ -26,4 +26,5 @@ pub mod cli;
 pub mod detach;
 pub mod driver;
 pub mod serve;
+pub mod shed;
 pub mod signals;

@@ -22,6 +22,7 @@ use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::{keeper, launch};
 use harnessd::serve::{ServeError, Setup, serve};
+use harnessd::shed::shed;
 use harnessd::signals::Signals;
 
 /// How long threads that block are waited for at the end.
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
         _ => {}
     }
     let cli = Cli::parse();
+    if let Err(error) = shed() {
+        complain(&format!("cannot start anew without the secrets of the environment: {error}"));
+        return ExitCode::from(exit::INTERNAL);
+    }
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();
     let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();

@@ -63,11 +63,14 @@ pub struct Setup {
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The key of the ids.
-    #[error("cannot read or make the key of the ids: {0}")]
+    #[error("cannot make the key of the ids: {0}")]
     Key(std::io::Error),
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(std::io::Error),
+    /// What a daemon before left.
+    #[error("cannot remove the outputs of runs that are gone: {0}")]
+    Outputs(std::io::Error),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -86,12 +89,16 @@ impl ServeError {
 /// Where it cannot begin, or a fault of ours ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
-    let id_key = key::load_or_make(&state_dir).map_err(ServeError::Key)?;
+    // A journal in memory begins anew each time: with the same key its ids would be those of other runs before.
+    let id_key = key::fresh().map_err(ServeError::Key)?;
     let config = setup.config.clone();
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), Feed::new(config.limits.events as usize));
+    let outputs = Outputs::new(&state_dir);
+    // And nobody can ask for what those left on disk.
+    outputs.remove_all().map_err(ServeError::Outputs)?;
     let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
-    let (keepers, outputs) = (Arc::new(keepers), Outputs::new(&state_dir));
+    let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let clock = Clock::start();
 
@@ -126,11 +133,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         clock,
         service,
         reload: reloader(setup.config_source, config, Arc::clone(&listener)),
-        forget: Box::new(move |run| {
-            if let Err(error) = outputs.remove(run) {
-                error!(%error, %run, "the outputs of a forgotten run stay");
-            }
-        }),
+        forget: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     });
     let (orders, taken) = mpsc::channel(8);
     let mut driver = tokio::spawn(driver.run(taken));
@@ -178,6 +181,17 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     driven.map_err(|_| ServeError::Driver)
 }
 
+/// Removes what is on disk of these runs, without holding anybody up.
+fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
+    tokio::task::spawn_blocking(move || {
+        for run in runs {
+            if let Err(error) = outputs.remove(run) {
+                error!(%error, %run, "the outputs of a forgotten run stay");
+            }
+        }
+    });
+}
+
 /// What is shown of a run's processes: a bounded part.
 fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
     let shown = |Process { pid, command }: Process| ProcessView { pid, command: command.chars().take(200).collect() };
@@ -186,9 +200,8 @@ fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
 
 /// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.
 fn keeper_program(inherited: Inherited) -> KeeperProgram {
-    let limits = inherited.open_files.map(|(soft, hard)| [soft, hard]);
-    let numbers = std::iter::once(u64::from(inherited.umask)).chain(limits.into_iter().flatten());
-    let args = std::iter::once("keeper".to_owned()).chain(numbers.map(|number| number.to_string())).collect();
+    let limits = inherited.open_files.into_iter().flat_map(|(soft, hard)| [soft, hard]);
+    let args = std::iter::once("keeper".to_owned()).chain(limits.map(|limit| limit.to_string())).collect();
     KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new() }
 }
 

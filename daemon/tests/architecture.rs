@@ -21,6 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("process", &[]),
     ("detach", &[]),
+    ("shed", &[]),
     ("signals", &[]),
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
     ("providers", &["prompt", "config", "process"]),

@@ -223,6 +223,36 @@ fn five_hundred_calls_with_few_descriptors_leave_none_behind_and_no_keeper_too_m
 }
 
 #[test]
+fn many_that_write_without_end_take_bounded_memory_and_end_in_time() {
+    let (many, bytes) =
+        if std::env::var_os("HARNESS_E2E_FULL").is_some() { (100, 256_000_000) } else { (24, 4_000_000) };
+    let place = Place::behind("", "[lane.tool]\nwidth = 100\n[tool.shell]\noutput_bytes = 100000\n");
+    place.shell("true");
+    let resident = || place.ask("daemon.status", &json!({}))["rss_bytes"].as_u64().unwrap();
+    let before = resident();
+    let text = format!("head -c {bytes} /dev/zero | tr '\\0' x; head -c {bytes} /dev/zero >&2; exec yes");
+    let begun = Instant::now();
+    let runs: Vec<String> = (0..many).map(|_| place.submit(&[limited(&text, 3.0)])).collect();
+    let mut most = before;
+    until("they end", || {
+        most = most.max(resident());
+        let runs = place.ask("run.list", &json!({"select": {"states": ["queued", "thinking", "acting"]}}));
+        runs["runs"].as_array().unwrap().is_empty()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(most < before + (32 << 20), "{before} bytes at first, then {most}");
+    for run in runs {
+        let result = place.results(&run).pop().unwrap();
+        assert_eq!(result["exit_code"], 124);
+        let (stdout, stderr) = (&result["stdout"], &result["stderr"]);
+        for stream in [stdout, stderr] {
+            let Some(path) = stream["path"].as_str() else { continue };
+            assert_eq!(fs::metadata(path).unwrap().len(), stream["bytes"].as_u64().unwrap().min(100_000));
+        }
+    }
+}
+
+#[test]
 fn a_terminal_has_its_size_one_stream_and_an_end_of_input_and_leaves_nobody() {
     let place = Place::new();
     let tty = |text: &str| json!({ "command": text, "tty": true, "timeout": 20 });

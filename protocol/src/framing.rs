@@ -63,6 +63,12 @@ impl Decoder {
         None
     }
 
+    /// What stands after the last newline, once nothing more comes.
+    pub fn finish(&mut self) -> Option<Frame> {
+        self.push(b"\n");
+        self.next_frame()
+    }
+
     fn give_up(&mut self) -> Frame {
         self.oversized = true;
         self.buffer = Vec::new();

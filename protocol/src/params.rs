@@ -19,7 +19,8 @@ pub struct Empty {}
 /// Parameters of `daemon.hello`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HelloParams {
-    /// Protocol major of the caller.
+    /// Protocol major of the caller; 0, or nothing, only asks for the daemon's.
+    #[serde(default)]
     pub protocol_major: u32,
     /// Protocol minor of the caller.
     #[serde(default)]

@@ -143,6 +143,8 @@ pub enum RequestId {
     Number(i64),
     /// A text.
     Text(String),
+    /// Null: a request all the same, answered under null.
+    Null,
 }
 
 /// A request as it stands on the wire, its parameters unread.
@@ -152,14 +154,19 @@ pub struct RawRequest<'a> {
     #[serde(default, borrow)]
     pub jsonrpc: Option<std::borrow::Cow<'a, str>>,
     /// Absent for a notification.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "present")]
     pub id: Option<RequestId>,
-    /// Method.
-    #[serde(borrow)]
-    pub method: std::borrow::Cow<'a, str>,
+    /// Method; absent in what is no request.
+    #[serde(default, borrow)]
+    pub method: Option<&'a RawValue>,
     /// Parameters; an object where present.
     #[serde(default, borrow)]
     pub params: Option<&'a RawValue>,
+}
+
+/// What is present is there, also when it is null.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
+    RequestId::deserialize(deserializer).map(Some)
 }
 
 /// A request to be written.

@@ -1,1 +1,19 @@
+//! What the harness does, as those see it who use it: a file for each behaviour.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cancelling;
+mod commands;
+mod daemon_life;
+mod exit_codes;
+mod fairness;
+mod first_run;
+mod insiders;
+mod lane;
+mod pages;
+mod protocol;
+mod request_ids;
+mod secrets;
+mod subscribers;
+mod systemd;
+mod waiting;
+mod waiting_crowds;

@@ -1,1 +1,70 @@
+//! What the end-to-end tests speak: places, daemons, runs, scripts, raw connections, processes.
+//!
+//! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
+//! binaries over real sockets; it never looks inside them.
 
+mod client;
+mod command;
+mod daemon;
+mod place;
+mod process;
+mod programs;
+mod run;
+mod script;
+
+use std::time::{Duration, Instant};
+
+pub use client::Client;
+pub use command::{Output, Running};
+pub use daemon::Daemon;
+pub use place::Place;
+pub use process::Process;
+pub use programs::{need, program};
+pub use run::Run;
+pub use script::{Script, runs, says, turn};
+pub use serde_json::{Value, json};
+
+/// Longer than anything takes, and only waited for when something is broken.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at a condition.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Looks until `condition` holds. The only place that sleeps, because what it looks at is in other processes.
+///
+/// # Panics
+/// Where it never holds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    found(what, || condition().then_some(()));
+}
+
+/// Looks until there is something.
+///
+/// # Panics
+/// Where there never is.
+#[track_caller]
+pub fn found<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    found_within(PATIENCE, what, look)
+}
+
+/// Looks until there is something, for at most so long.
+///
+/// # Panics
+/// Where there is nothing by then.
+#[track_caller]
+pub fn found_within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(now() < end, "waited {limit:?} in vain: {what}");
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The clock, for time limits and for the measure of how long something took.
+#[expect(clippy::disallowed_methods, reason = "a test stands outside of the world, as whoever looks at a watch does")]
+pub fn now() -> Instant {
+    Instant::now()
+}

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use harness_protocol::id::RunId;
+use harness_protocol::rpc::ProcessView;
 use harness_protocol::run::{RunView, WaitKind, WaitingFor};
 use harness_protocol::time::{Span, Timestamp};
 
@@ -37,6 +38,16 @@ pub(crate) fn waiting_for(run: &RunView) -> String {
         WaitKind::Run => format!("run {}", id.get(..SHORT).unwrap_or(&id)),
         WaitKind::Storage => "storage".to_owned(),
     }
+}
+
+/// Writes the processes of a run below its page, if there are any.
+pub(crate) fn write_processes(out: &mut dyn Write, look: Look, processes: &[ProcessView]) -> io::Result<()> {
+    for (index, process) in processes.iter().enumerate() {
+        let name = if index == 0 { "processes" } else { "" };
+        let command = first_line(&process.command);
+        writeln!(out, "{} {} {command}", look.paint.dim(format!("{name:<12}")), process.pid)?;
+    }
+    Ok(())
 }
 
 /// Writes the page of one run.

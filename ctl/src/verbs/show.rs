@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use harness_protocol::rpc::{ShowParams, method};
+use harness_protocol::rpc::{ProcessView, ShowParams, Shown, method};
 use harness_protocol::run::{Entry, RunView};
 use serde::Serialize;
 
@@ -20,12 +20,13 @@ struct Whole<'a> {
     #[serde(flatten)]
     run: &'a RunView,
     transcript: &'a [Entry],
+    processes: &'a [ProcessView],
 }
 
 pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
     if ctx.json && !args.answer {
-        let (run, transcript) = whole(ctx, &args.run)?;
-        ctx.json(&Whole { run: &run, transcript: &transcript })?;
+        let shown = whole(ctx, &args.run)?;
+        ctx.json(&Whole { run: &shown.run, transcript: &shown.transcript, processes: &shown.processes })?;
         return ctx.done();
     }
     let shown = ctx.session.call::<method::RunShow>(&show_params(&args.run))?;
@@ -33,6 +34,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
     if !args.answer {
         let look = ctx.look();
         render::run::write(&mut ctx.out, look, &run, now())?;
+        render::run::write_processes(&mut ctx.out, look, &shown.processes)?;
         return ctx.done();
     }
     let Some(answer) = &run.answer else {
@@ -53,7 +55,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
 }
 
 /// All pages.
-fn whole(ctx: &mut Ctx, run: &str) -> Result<(RunView, Vec<Entry>), Failure> {
+fn whole(ctx: &mut Ctx, run: &str) -> Result<Shown, Failure> {
     let mut params = ShowParams { run: run.to_owned(), transcript: true, limit: None, cursor: None };
     let mut shown = ctx.session.call::<method::RunShow>(&params)?;
     let mut transcript = std::mem::take(&mut shown.transcript);
@@ -64,5 +66,5 @@ fn whole(ctx: &mut Ctx, run: &str) -> Result<(RunView, Vec<Entry>), Failure> {
         shown = ctx.session.call::<method::RunShow>(&params)?;
         transcript.append(&mut shown.transcript);
     }
-    Ok((shown.run, transcript))
+    Ok(Shown { transcript, ..shown })
 }

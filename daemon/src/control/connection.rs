@@ -142,7 +142,12 @@ impl Connection {
         let mut buffer = vec![0; READ_BYTES];
         loop {
             match read.read(&mut buffer).await {
-                Ok(0) => break,
+                Ok(0) => {
+                    if let Some(Frame::Line(line)) = decoder.finish() {
+                        self.take(&line).await;
+                    }
+                    break;
+                }
                 Ok(bytes) => decoder.push(&buffer[..bytes]),
                 Err(_) => return,
             }

@@ -94,11 +94,25 @@ impl Follow {
 
 async fn send_event(outgoing: &Outgoing, subscription: SubscriptionId, event: Arc<Event>) -> bool {
     let seq = event.seq;
+    let event = without_values(event);
     if let Some(frame) = encode(&Notification::Event { subscription, event }) {
         return outgoing.notify(frame).await;
     }
     // It does not fit into a frame: told as missing, it is at least not missed.
     send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0) } }).await
+}
+
+/// The variables of a run's environment have names for subscribers, and no values.
+fn without_values(event: Arc<Event>) -> Arc<Event> {
+    let EventBody::RunSubmitted { spec, .. } = &event.body else { return event };
+    if spec.env.is_empty() {
+        return event;
+    }
+    let mut shown = Event::clone(&event);
+    if let EventBody::RunSubmitted { spec, .. } = &mut shown.body {
+        Arc::make_mut(spec).env.values_mut().for_each(|value| *value = "(not shown)".to_owned());
+    }
+    Arc::new(shown)
 }
 
 async fn send(outgoing: &Outgoing, notification: &Notification) -> bool {

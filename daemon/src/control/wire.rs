@@ -35,12 +35,20 @@ pub(super) fn read(line: &[u8]) -> Line {
         Err(error) if error.is_data() => return bad(INVALID_REQUEST, format!("this is no request: {error}")),
         Err(error) => return bad(PARSE_ERROR, format!("this is no JSON: {error}")),
     };
+    let method = raw.method.map(|method| serde_json::from_str::<String>(method.get()));
+    let method = match (method, &raw.id) {
+        (Some(Ok(method)), _) => method,
+        (Some(Err(_)) | None, id) => {
+            let error = RpcError::new(ErrorKind::Invalid, "a request names its \"method\"").with_code(INVALID_REQUEST);
+            return Line::Bad(id.clone(), error);
+        }
+    };
     let Some(id) = raw.id else { return Line::Notification };
     if raw.jsonrpc.as_deref() != Some("2.0") {
         let error = RpcError::new(ErrorKind::Invalid, "a request has \"jsonrpc\": \"2.0\"").with_code(INVALID_REQUEST);
         return Line::Bad(Some(id), error);
     }
-    match Call::parse(&raw.method, raw.params) {
+    match Call::parse(&method, raw.params) {
         Ok(call) => Line::Call(id, Box::new(call)),
         Err(error) => Line::Bad(Some(id), error.into()),
     }
@@ -54,7 +62,8 @@ pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
         protocol_minor: PROTOCOL_MINOR,
         max_frame_bytes: MAX_FRAME_BYTES as u64,
     };
-    if params.protocol_major == PROTOCOL_MAJOR {
+    // 0 is a caller that only wants to know.
+    if [0, PROTOCOL_MAJOR].contains(&params.protocol_major) {
         return Ok(hello);
     }
     let message = format!(
@@ -111,6 +120,8 @@ mod tests {
         assert_eq!(code("{\"jsonrpc\":"), (None, PARSE_ERROR));
         assert_eq!(code("[{}]"), (None, INVALID_REQUEST));
         assert_eq!(code("7"), (None, INVALID_REQUEST));
+        assert_eq!(code(r#"{"jsonrpc":"2.0","id":5}"#), (Some(RequestId::Number(5)), INVALID_REQUEST));
+        assert_eq!(code(r#"{"jsonrpc":"2.0","id":null,"method":7}"#), (Some(RequestId::Null), INVALID_REQUEST));
         assert_eq!(code(r#"{"id":1,"method":"daemon.status"}"#), (Some(RequestId::Number(1)), INVALID_REQUEST));
         assert_eq!(
             code(r#"{"jsonrpc":"2.0","id":"a","method":"no.such"}"#),

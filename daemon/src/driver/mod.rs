@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
 use harness_protocol::time::{Span, Timestamp};
@@ -95,8 +95,8 @@ pub struct Parts<J> {
     pub service: Service,
     /// Reads the configuration again.
     pub reload: Box<dyn FnMut() -> Result<Reloaded, String> + Send>,
-    /// A run was forgotten: what is on disk of it can go.
-    pub forget: Box<dyn Fn(RunId) + Send + Sync>,
+    /// Runs were forgotten: what is on disk of them can go. Must not take long.
+    pub forget: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
 }
 
 /// The driver.
@@ -277,10 +277,10 @@ impl<J: Journal> Driver<J> {
         }
         let now = self.parts.clock.now();
         self.waiters.told(touched(&step.events), &self.parts.engine, now);
-        for event in &step.events {
-            if let (harness_protocol::event::EventBody::RunForgotten, Some(run)) = (&event.body, event.run) {
-                (self.parts.forget)(run);
-            }
+        let is_forgotten = |event: &&Arc<Event>| matches!(event.body, EventBody::RunForgotten);
+        let forgotten: Vec<RunId> = step.events.iter().filter(is_forgotten).filter_map(|event| event.run).collect();
+        if !forgotten.is_empty() {
+            (self.parts.forget)(forgotten);
         }
     }
 

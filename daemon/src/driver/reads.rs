@@ -123,6 +123,8 @@ pub(super) fn follow(engine: &Engine, last: Seq, params: SubscribeParams, caller
         }
         runs
     });
+    // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
+    let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
     let kinds = params.kinds.into_iter().collect();
     Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas })
 }

@@ -1,4 +1,5 @@
 //! The lane beside a small model that does the same with plain lists, for random sequences of operations.
+#![cfg(test)]
 
 use std::collections::VecDeque;
 

@@ -34,6 +34,8 @@ pub(super) struct Held {
     used: Option<Used>,
     /// Nothing is left below the keeper.
     alone: bool,
+    /// The keeper was lost, and what it had left behind was ended.
+    swept: bool,
 }
 
 /// The run has too many keepers that are left with something: here is the latest.
@@ -70,7 +72,8 @@ impl Held {
         loop {
             let mut link = keepers.take(run).map_err(SpawnError::Io)?;
             let seq = link.next_seq();
-            let held = Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false };
+            let mut held =
+                Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false };
             let frame = match launch.frame(seq, terminal) {
                 Ok(frame) => frame,
                 Err(error) => {
@@ -203,13 +206,18 @@ impl Held {
     /// The keeper is of no use any more: it is killed, and the daemon does its work.
     async fn sweep(&mut self) {
         if let Some(link) = self.link.take() {
-            self.keepers.lost(link).await;
+            self.swept = self.keepers.lost(link).await;
         }
     }
 
     /// The keeper is gone. Ends what it has left behind.
-    pub(super) async fn lost(mut self) {
+    pub(super) async fn lost(&mut self) {
         self.sweep().await;
+    }
+
+    /// Whether the keeper was lost, and with it the end of the call, and all that it had started was ended.
+    pub(super) fn is_swept(&self) -> bool {
+        self.swept
     }
 
     /// How the process ended, if that was heard.
@@ -247,7 +255,7 @@ impl Held {
 
     /// Takes over a keeper that was parked.
     pub(super) fn again(keepers: &Arc<Keepers>, run: RunId, link: Link) -> Self {
-        Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false }
+        Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false }
     }
 }
 

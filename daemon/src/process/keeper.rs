@@ -29,7 +29,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
-use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, setsid};
 use wait4::Wait4;
@@ -70,7 +69,7 @@ const HARMLESS: &[i32] = &[
     libc::SIGSYS,
 ];
 
-/// The keeper's life. `arguments` are the umask and, if known, the limits of open files that its processes get.
+/// The keeper's life. `arguments` are the limits of open files that its processes get, soft and hard, if known.
 ///
 /// What it does about an error is to end: the daemon sees the closed socket.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -129,9 +128,6 @@ impl Keeper {
         signal_hook::low_level::pipe::register(libc::SIGCHLD, written)?;
         dup2_stdin(std::fs::File::open("/dev/null")?)?;
         let mut number = || arguments.next()?.parse::<u64>().ok();
-        if let Some(mask) = number().and_then(|mask| u32::try_from(mask).ok()) {
-            umask(Mode::from_bits_truncate(mask));
-        }
         if let Some((soft, hard)) = number().zip(number()) {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
         }

@@ -185,13 +185,10 @@ async fn attempt(
     // Most commands close their pipes by ending: these need no clock.
     streams.take(on_piece);
     if lost {
-        let used = held.used().copied();
         streams.while_waiting_for(on_piece, held.lost()).await;
         streams.take(on_piece);
-        let (stdout, stderr, _) = streams.finish();
-        return Ok(Some(finished(used, &why, Left::Lost, stdout, stderr)));
     }
-    let mut left = Left::Nothing;
+    let mut left = if held.is_swept() { Left::Lost } else { Left::Nothing };
     if streams.are_open() && !held.is_alone() && !closed(&mut streams, cancel, on_piece).await && cancel.is_wanted() {
         // Whoever cancels does not wait for what background children may still write.
         left = Left::Ended;

@@ -72,6 +72,17 @@ impl Outputs {
         Ok(Range { offset, bytes, total })
     }
 
+    /// Removes the files of all runs.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be removed.
+    pub fn remove_all(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.root) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes the files of a run.
     ///
     /// # Errors

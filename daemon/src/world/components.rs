@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bevy_ecs::component::Component;
 use harness_protocol::event::{Ending, StopReason};
-use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallState, Entry, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
@@ -19,6 +19,8 @@ pub(crate) struct Identity {
     pub(crate) id: RunId,
     /// Order of submission.
     pub(crate) number: u64,
+    /// The event that made it: nothing of it comes before.
+    pub(crate) seq: Seq,
     pub(crate) parent: Option<RunId>,
     pub(crate) root: RunId,
     pub(crate) owner: u32,

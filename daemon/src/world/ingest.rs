@@ -237,8 +237,11 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
         LaneChange::Relieve { by: 0, .. } => note = Some("a relief of 0 does nothing".to_owned()),
         LaneChange::Relieve { by, during } => {
             let id = scene.res::<Ids>().next_relief();
-            let until = during.filter(|span| *span > Span::ZERO).map(|span| scene.now() + span);
+            let until = during.map(|span| scene.now() + span);
             relief = Some(id);
+            if during == Some(Span::ZERO) {
+                return Err(RpcError::new(ErrorKind::Invalid, "a relief lasts for more than 0 seconds, or for good"));
+            }
             if by > MAX_WIDTH {
                 return Err(RpcError::new(ErrorKind::Invalid, format!("a relief adds at most {MAX_WIDTH} permits")));
             }

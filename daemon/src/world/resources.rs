@@ -55,6 +55,8 @@ pub(crate) struct Interactions {
 /// An open interaction.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OpenInteraction {
+    /// Order of asking.
+    pub(crate) number: u64,
     pub(crate) run: RunId,
     pub(crate) call: CallId,
     pub(crate) question: Arc<str>,

@@ -2,7 +2,10 @@
 //! and after each step the invariants. A failing seed is printed; `HARNESS_SIM_SEED=N` replays it.
 //!
 //! `HARNESS_SIM_SEEDS` and `HARNESS_SIM_STEPS` make it longer.
+#![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
+
+mod checks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,19 +13,17 @@ use std::sync::Arc;
 use harness_protocol::event::Event;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::Selector;
-use harness_protocol::run::{CallResult, RunState};
+use harness_protocol::run::CallResult;
 use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
 
 use super::boundary::{Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work};
-use super::components::{Batch, Ended, Identity, Life, Stopwatch};
-use super::phase::Phase;
-use super::resources::{Agenda, Interactions, Lanes, Runs};
+use super::components::Life;
+use super::resources::{Interactions, Lanes, Runs};
 use super::{Engine, Step};
 use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::{Config, Dialect, Provider, Share};
-use crate::lane::TicketState;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -435,96 +436,6 @@ impl Simulation {
     fn life(&self, run: RunId) -> Option<&Life> {
         let entity = *self.engine.world.resource::<Runs>().by_id.get(&run)?;
         self.engine.world.get::<Life>(entity)
-    }
-
-    /// What holds after every step, whatever happened.
-    fn check_world(&mut self) {
-        let world = &self.engine.world;
-        let runs = world.resource::<Runs>();
-        let lanes = world.resource::<Lanes>();
-        assert!(world.resource::<Agenda>().0.is_empty(), "something is left undecided");
-        for lane in lanes.iter() {
-            assert_eq!(lane.check(), Ok(()));
-            assert_eq!(lane.peek(), None, "a permit idles while something is queued");
-        }
-        let bound = lanes.tool.width().max(self.permits_before);
-        assert!(lanes.tool.permits() <= bound, "{} permits of {}", lanes.tool.permits(), bound);
-        let (mut tickets, mut executing, mut states) = (0, 0, BTreeMap::<RunState, u32>::new());
-        let now = world.resource::<super::scene::Incoming>().now;
-        for &entity in runs.by_id.values() {
-            let life = world.get::<Life>(entity).unwrap();
-            let watch = world.get::<Stopwatch>(entity).unwrap();
-            let id = world.get::<Identity>(entity).unwrap().id;
-            *states.entry(watch.shown).or_default() += 1;
-            let until = world.get::<Ended>(entity).map_or(now, |ended| ended.at);
-            assert_eq!(watch.timing_at(until).total(), until.since(life.submitted_at), "timing of {id}");
-            let batch = world.get::<Batch>(entity);
-            assert_eq!(batch.is_some(), life.phase == Phase::Acting, "{id} is {:?}", life.phase);
-            assert_eq!(watch.shown.is_terminal(), world.get::<Ended>(entity).is_some());
-            let Some(batch) = batch else { continue };
-            let at_work = batch.0.executing();
-            executing += u32::from(at_work);
-            assert!(batch.0.ticket.is_some() || life.stopping.is_some(), "the batch of {id} has no ticket");
-            if let Some(ticket) = batch.0.ticket {
-                tickets += 1;
-                let state = lanes.tool.state(ticket).unwrap();
-                assert_eq!(state == TicketState::Busy, at_work > 0, "{id} has a ticket that is {state:?}");
-                assert_eq!(lanes.tool.held(ticket), at_work, "{id} holds permits that it does not use");
-                let waits = matches!(state, TicketState::Queued | TicketState::Resuming);
-                assert!(!waits || (batch.0.candidate().is_some() && !life.paused), "{id} is queued for nothing");
-            }
-        }
-        assert_eq!(executing, lanes.tool.permits());
-        let counted: u32 = [TicketState::Queued, TicketState::Busy, TicketState::Parked, TicketState::Resuming]
-            .into_iter()
-            .map(|state| lanes.tool.tickets(state))
-            .sum();
-        assert_eq!(counted, tickets, "tickets and live batches");
-        let kept: BTreeMap<_, _> = runs.states.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
-        assert_eq!(kept, states);
-        self.permits_before = lanes.tool.permits();
-    }
-
-    /// What the world believes to be out is what is out.
-    fn check_jobs(&self) {
-        let world = &self.engine.world;
-        let mut believed = BTreeSet::new();
-        for (&run, &entity) in &world.resource::<Runs>().by_id {
-            let life = world.get::<Life>(entity).unwrap();
-            if let Phase::Thinking(_) = life.phase {
-                believed.insert(JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } });
-            }
-            if let Some(batch) = world.get::<Batch>(entity) {
-                let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
-                believed.extend(out.map(|call| JobId { run, work: Work::Call(call.id) }));
-            }
-        }
-        let out: BTreeSet<JobId> = self.out.keys().copied().collect();
-        assert_eq!(believed, out, "{}", self.history_of(believed.symmetric_difference(&out).next().map(|job| job.run)));
-        assert_eq!(world.resource::<Runs>().executing as usize, believed.len());
-    }
-
-    /// The last events of a run, for a failure's message.
-    fn history_of(&self, run: Option<RunId>) -> String {
-        let events: Vec<_> = self.journal.iter().filter(|event| event.run == run).collect();
-        format!(
-            "{:#?}",
-            &events[events.len().saturating_sub(12)..].iter().map(|e| (e.seq, &e.body)).collect::<Vec<_>>()
-        )
-    }
-
-    fn compare_with_rebuilt(&self) {
-        let rebuilt = Engine::rebuild(config(), tools(), self.engine_key(), self.journal.iter().map(|e| &**e));
-        let (live, rebuilt) = (self.engine.digest(), rebuilt.digest());
-        if live != rebuilt {
-            let differ = live.lines().zip(rebuilt.lines()).find(|(a, b)| a != b);
-            panic!("the rebuilt world differs: {differ:#?}");
-        }
-        // What is written is what is read: nothing of an event is lost on the wire or on disk.
-        for event in self.journal.iter().rev().take(20) {
-            let text = serde_json::to_string(event).unwrap();
-            assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), **event, "{text}");
-        }
     }
 
     /// With everything answered and nothing held back, every run comes to its end, and the lanes are empty.

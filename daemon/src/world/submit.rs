@@ -58,12 +58,23 @@ fn invalid(message: impl Into<String>) -> RpcError {
 
 fn existing(scene: &Scene<'_>, key: &Arc<str>, spec: &RunSpec) -> Result<Option<Submitted>, RpcError> {
     let Some(&run) = scene.res::<Runs>().keys.get(key) else { return Ok(None) };
-    let same = scene.spec(run).is_some_and(|existing| *existing.0 == *spec);
+    let same = scene.spec(run).is_some_and(|existing| is_same(&existing.0, spec));
     if !same {
         let message = format!("run {run} was submitted under this idempotency key with another specification");
         return Err(RpcError::new(ErrorKind::Conflict, message));
     }
     Ok(Some(Submitted { id: run, seq: Seq(0), existing: true }))
+}
+
+/// Whether two specifications ask for the same. Where the caller's PATH pointed, and whether a terminal was there, are
+/// surroundings: the same command repeated by cron is the same command.
+fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
+    let without_surroundings = |spec: &RunSpec| {
+        let mut spec = RunSpec { on_interaction: Default::default(), ..spec.clone() };
+        spec.env.remove("PATH");
+        spec
+    };
+    without_surroundings(one) == without_surroundings(other)
 }
 
 /// Whether there is room, and nothing stands against it.
@@ -159,6 +170,9 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     spec.limits.max_steps.get_or_insert(config.run.max_steps);
     if spec.limits.max_steps == Some(0) || spec.limits.max_tokens == Some(0) {
         return Err(invalid("a limit on steps or tokens is at least 1"));
+    }
+    if [spec.limits.max_time_seconds, spec.limits.deadline_seconds].contains(&Some(Span::ZERO)) {
+        return Err(invalid("a limit on time is more than 0 seconds"));
     }
     Ok(spec)
 }

@@ -26,10 +26,13 @@ impl Source {
         if module.last().is_some_and(|last| last == "mod") || module == ["lib"] {
             module.pop();
         }
-        let is_test = module.iter().any(|part| part == "tests");
+        let is_test =
+            module.iter().any(|part| part == "tests") || text.lines().any(|line| line.trim() == "#![cfg(test)]");
         let all = code(text);
         let lines: Vec<&str> = text.lines().collect();
-        let is_mod = |line: &&str| line.trim_start().trim_start_matches("pub(crate) ").starts_with("mod ");
+        // A module in a file of its own ends nothing: what follows its line is production.
+        let is_mod =
+            |line: &&str| line.trim_start().trim_start_matches("pub(crate) ").starts_with("mod ") && line.contains('{');
         let tests = (0..lines.len()).find(|&at| {
             lines[at].trim_start() == "#[cfg(test)]"
                 && lines[at + 1..].iter().find(|line| !line.trim_start().starts_with("#[")).is_some_and(is_mod)

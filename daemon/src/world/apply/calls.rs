@@ -121,8 +121,9 @@ pub(super) fn interaction_opened(
     question: &Arc<str>,
     at: Timestamp,
 ) {
-    world.resource_mut::<Ids>().interactions += 1;
-    let open = OpenInteraction { run, call, question: Arc::clone(question), since: at };
+    let mut ids = world.resource_mut::<Ids>();
+    ids.interactions += 1;
+    let open = OpenInteraction { number: ids.interactions, run, call, question: Arc::clone(question), since: at };
     world.resource_mut::<Interactions>().open.insert(interaction, open);
     stage(world, entity, call, Stage::Asking(interaction), at);
 }

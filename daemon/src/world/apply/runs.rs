@@ -28,7 +28,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let parent_entity = parent.and_then(|parent| entity(world, parent));
     let above = parent_entity.and_then(|parent| world.get::<Identity>(parent));
     let (root, depth) = above.map_or((run, 1), |parent| (parent.root, parent.depth + 1));
-    let identity = Identity { id: run, number: *number, parent: *parent, root, owner: *owner, depth };
+    let identity = Identity { id: run, number: *number, seq: event.seq, parent: *parent, root, owner: *owner, depth };
     let life = Life {
         phase: Phase::Resting,
         paused: false,
@@ -51,7 +51,10 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let mut runs = world.resource_mut::<Runs>();
     runs.by_id.insert(run, made);
     runs.live.insert(*number, made);
-    runs.last_of.insert(*owner, run);
+    // What a run spawned is not what its owner submitted.
+    if parent.is_none() {
+        runs.last_of.insert(*owner, run);
+    }
     *runs.states.entry(RunState::Queued).or_default() += 1;
     if let Some(name) = &spec.name {
         runs.names.insert(Arc::clone(name), run);

@@ -56,6 +56,11 @@ impl Engine {
         self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
     }
 
+    /// Number of the event that made a run.
+    pub fn made_by(&self, run: RunId) -> Option<Seq> {
+        self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.seq)
+    }
+
     /// Runs from `run` up to the top of its tree, as far as they are known.
     pub fn is_in_tree(&self, run: RunId, top: RunId) -> bool {
         let mut at = Some(run);
@@ -100,6 +105,7 @@ impl Engine {
         let at = self.time(now);
         let runs = self.world.resource::<Runs>();
         let mut page = RunPage { runs: Vec::new(), cursor: None };
+        let mut bytes = 0;
         let named = params.select.runs.iter().map(|name| select::one(&self.world, name, uid));
         let named = named.collect::<Result<Vec<_>, _>>()?;
         let below = params.cursor.unwrap_or(u64::MAX);
@@ -110,15 +116,22 @@ impl Engine {
                 (Some((l, _)), Some((f, _))) => l > f,
                 (Some(_), None) => true,
                 (None, Some(_)) => false,
-                (None, None) => return Ok(page),
+                (None, None) => break,
             };
             let next = if newer_is_live { live.next() } else { finished.next() };
-            let Some((&number, &entity)) = next else { return Ok(page) };
+            let Some((&number, &entity)) = next else { break };
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
             let wanted = (named.is_empty() || named.iter().any(|(run, _)| *run == id))
                 && select::fits(&self.world, entity, &params.select)
                 && top.is_none_or(|top| self.is_in_tree(id, top));
-            page.runs.extend(wanted.then(|| run::view(&self.world, entity, at)).flatten());
+            if let Some(view) = wanted.then(|| run::view(&self.world, entity, at)).flatten() {
+                bytes += run::size(&view);
+                if bytes > PAGE_BYTES && !page.runs.is_empty() {
+                    // It does not fit any more: the next page begins with it.
+                    return Ok(page);
+                }
+                page.runs.push(view);
+            }
             page.cursor = Some(number);
             if page.runs.len() >= limit {
                 break;
@@ -161,8 +174,11 @@ impl Engine {
     /// Open interactions, oldest first.
     pub fn interactions(&self) -> InteractionPage {
         let open = &self.world.resource::<Interactions>().open;
-        let mut interactions: Vec<InteractionView> = open
-            .iter()
+        let mut in_order: Vec<_> = open.iter().collect();
+        in_order.sort_by_key(|(_, open)| open.number);
+        let interactions: Vec<InteractionView> = in_order
+            .into_iter()
+            .take(MOST_INTERACTIONS)
             .map(|(&id, open)| InteractionView {
                 id,
                 run: open.run,
@@ -172,8 +188,6 @@ impl Engine {
                 since: open.since,
             })
             .collect();
-        interactions.sort_by_key(|interaction| (interaction.since, interaction.id));
-        interactions.truncate(MOST_INTERACTIONS);
         InteractionPage { interactions, total: u32::try_from(open.len()).unwrap_or(u32::MAX) }
     }
 

@@ -67,6 +67,14 @@ pub(super) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
     })
 }
 
+/// About how many bytes a run takes on the wire.
+pub(super) fn size(view: &RunView) -> usize {
+    let texts = view.answer.as_ref().map_or(0, |text| text.len()) + view.error.as_ref().map_or(0, |text| text.len());
+    let labels: usize = view.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let denials: usize = view.denials.iter().map(String::len).sum();
+    texts + labels + denials + view.title.len() + view.workdir.len() + view.calls.len() * 512 + 1_500
+}
+
 fn title(spec: &RunSpec) -> String {
     match &spec.prompt {
         Some(prompt) => one_line(prompt),

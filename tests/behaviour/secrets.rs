@@ -1,0 +1,66 @@
+//! What was planted in the daemon's environment is seen by no tool: not in `env`, not in /proc, not in what the daemon writes.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+use harness_tests::{Place, need, program, turn};
+
+const PLANTED: &str = "planted-9f3a77";
+/// Nobody, as whom neither the daemon nor its tools can read what root may.
+const NOBODY: u32 = 65534;
+
+fn give(path: &Path) {
+    chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    if path.is_dir() {
+        fs::read_dir(path).unwrap().for_each(|entry| give(&entry.unwrap().path()));
+    }
+}
+
+fn holds(path: &Path) -> bool {
+    if path.is_dir() {
+        return fs::read_dir(path).unwrap().any(|entry| holds(&entry.unwrap().path()));
+    }
+    fs::read(path).is_ok_and(|bytes| bytes.windows(PLANTED.len()).any(|window| window == PLANTED.as_bytes()))
+}
+
+#[test]
+fn no_tool_sees_what_is_in_the_daemons_environment() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root can start a daemon as somebody else");
+        return;
+    }
+    need("setpriv", "util-linux");
+    let place = Place::new();
+    fs::copy(program("harnessd"), place.path("harnessd")).unwrap();
+    give(&place.path(""));
+    let planted = format!("PLANTED_API_KEY={PLANTED}");
+    let own = format!("exec {}", place.path("harnessd").display());
+    let daemon = place.start_behind(&[
+        "env",
+        &planted,
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "sh",
+        "-c",
+        &own,
+    ]);
+    let environments = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'";
+    // Pieces, so that the search does not find itself.
+    let (head, tail) = PLANTED.split_at(4);
+    let script = turn("")
+        .shell(&format!("env | grep -c {head}'{tail}'"))
+        .shell(&format!("{environments} | grep -c {head}'{tail}'"))
+        .shell(&format!("{environments} | grep -c HARNESS_RUN_ID | grep -qv '^0$' && echo seen"))
+        .shell("id -u")
+        .turn("looked");
+    let run = daemon.submit(&script);
+    assert_eq!(run.answer(), "looked");
+    let found: Vec<String> = run.results().iter().map(|result| result.envelope.to_string()).collect();
+    assert_eq!(found, ["Exit code: 1\n0\n", "Exit code: 1\n0\n", "Exit code: 0\nseen\n", "Exit code: 0\n65534\n"]);
+    assert!(!holds(&place.path("home")) && !holds(&place.path("daemon.log")));
+    let daemons_own = format!("/proc/{}/environ", daemon.process().0);
+    assert!(!holds(Path::new(&daemons_own)), "not even root finds it there");
+}

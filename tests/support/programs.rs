@@ -1,0 +1,45 @@
+//! The programs under test, built once for a test process, and those that a test cannot do without.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The directory with the binaries. The first caller builds them, with the profile of the tests.
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        // target/PROFILE/deps/behaviour-HASH
+        let exe = std::env::current_exe().unwrap();
+        let directory = exe.ancestors().nth(2).unwrap().to_owned();
+        let profile = match directory.file_name().and_then(|name| name.to_str()).unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "-p", "harnessd", "-p", "harnessctl", "--profile", profile])
+            .arg("--manifest-path")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
+            .arg("--target-dir")
+            .arg(directory.parent().unwrap())
+            .status()
+            .unwrap();
+        assert!(status.success(), "the programs under test cannot be built");
+        directory
+    })
+}
+
+/// The path of one of our programs.
+pub fn program(name: &str) -> PathBuf {
+    directory().join(name)
+}
+
+/// Asserts that the machine has a program, and says what provides it.
+///
+/// # Panics
+/// Where it has not.
+#[track_caller]
+pub fn need(name: &str, package: &str) {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let there = std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
+    assert!(there, "this test needs `{name}`; install the package {package}");
+}
