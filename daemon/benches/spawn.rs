@@ -13,8 +13,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
 use harnessd::process::{KeeperProgram, Keepers, Outputs, canceller};
-use harnessd::tools::shell::Shell;
-use harnessd::world::boundary::CallTask;
+use harnessd::tools::shell::{Asked, Shell};
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// Runs side by side, each of one side and then the other.
@@ -32,14 +31,11 @@ async fn bare() {
 }
 
 async fn through(shell: &Shell, number: u64) {
-    let task = CallTask {
-        tool: "shell".into(),
-        args: r#"{"argv":["/bin/true"]}"#.into(),
-        spec: Arc::new(RunSpec { workdir: Some("/".into()), ..RunSpec::default() }),
-    };
+    let spec = RunSpec { workdir: Some("/".into()), ..RunSpec::default() };
+    let asked = Asked { tool: &"shell".into(), args: r#"{"argv":["/bin/true"]}"#, spec: &spec };
     let (_canceller, mut cancel) = canceller();
     let run = RunId::from_u64(1 + number % 64);
-    let result = shell.call(run, CallId::from_u64(number), &task, &mut cancel, &mut |_, _, _| {}).await;
+    let result = shell.call(run, CallId::from_u64(number), asked, &mut cancel, &mut |_, _, _| {}).await;
     assert_eq!(result.exit_code, Some(0));
 }
 

@@ -212,7 +212,7 @@ fn five_hundred_calls_with_few_descriptors_leave_none_behind_and_no_keeper_too_m
             assert!(results.iter().all(|result| result["exit_code"] == 0));
         }
     };
-    let open = || fs::read_dir(format!("/proc/{}/fd", place.pid())).unwrap().count();
+    let open = || place.ask("daemon.status", &json!({}))["open_files"].as_u64().unwrap();
     rounds(10, 50);
     let before = open();
     rounds(10, calls / 10);
@@ -239,7 +239,7 @@ fn many_that_write_without_end_take_bounded_memory_and_end_in_time() {
         let runs = place.ask("run.list", &json!({"select": {"states": ["queued", "thinking", "acting"]}}));
         runs["runs"].as_array().unwrap().is_empty()
     });
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert!(most < before + (32 << 20), "{before} bytes at first, then {most}");
     for run in runs {
         let result = place.results(&run).pop().unwrap();

@@ -10,7 +10,7 @@ use harness_protocol::run::CallResult;
 use super::deltas::Deltas;
 use super::off_lane::Seat;
 use crate::process::Cancel;
-use crate::tools::shell::Shell;
+use crate::tools::shell::{Asked, Shell};
 use crate::world::boundary::CallTask;
 
 /// A call that executes.
@@ -55,7 +55,8 @@ impl Tool for Shell {
         let Context { run, call, mut cancel, mut deltas, seat: _ } = context;
         Box::pin(async move {
             let mut on_piece = |stream, offset, bytes: &[u8]| deltas.piece(stream, offset, bytes);
-            let result = self.call(run, call, task, &mut cancel, &mut on_piece).await;
+            let asked = Asked { tool: &task.tool, args: &task.args, spec: &task.spec };
+            let result = self.call(run, call, asked, &mut cancel, &mut on_piece).await;
             deltas.finish();
             result
         })

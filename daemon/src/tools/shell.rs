@@ -11,19 +11,30 @@ use std::sync::Arc;
 use harness_protocol::envelope::{Kept, render};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{CallResult, StreamInfo};
+use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
 use serde::Deserialize;
 
 use super::environment::Environment;
 use crate::config;
 use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, Limits, OnPiece, Outputs, Program};
-use crate::world::boundary::CallTask;
 
 /// What the arguments look like, for whoever got them wrong.
 const USAGE: &str =
     r#"{"command": "…"} or {"argv": ["…", …]}, and if need be "timeout": seconds, "cwd": "…", "tty": true"#;
 /// The exit code of what the time limit ended, however it then died.
 const TIMED_OUT: u8 = 124;
+
+/// What a call asks of the tool.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The tool, by the name that it was asked for.
+    pub tool: &'a Arc<str>,
+    /// The arguments, as JSON text.
+    pub args: &'a str,
+    /// Where the call starts, and with which variables.
+    pub spec: &'a RunSpec,
+}
 
 /// The shell tool.
 #[derive(Debug)]
@@ -73,21 +84,21 @@ impl Shell {
         &self,
         run: RunId,
         call: CallId,
-        task: &CallTask,
+        asked: Asked<'_>,
         cancel: &mut Cancel,
         on_piece: OnPiece<'_>,
     ) -> CallResult {
-        let plain = |text: String| CallResult::plain(call, task.tool.clone(), text, true);
-        let args = match parse(&task.args) {
+        let plain = |text: String| CallResult::plain(call, asked.tool.clone(), text, true);
+        let args = match parse(asked.args) {
             Ok(args) => args,
-            Err(why) => return plain(format!("bad arguments of {}: {why}; it takes {USAGE}", task.tool)),
+            Err(why) => return plain(format!("bad arguments of {}: {why}; it takes {USAGE}", asked.tool)),
         };
         if cancel.is_wanted() {
             return CallResult { cancelled: true, ..plain("cancelled before it began".to_owned()) };
         }
         let timeout = args.timeout.unwrap_or(self.timeout);
-        let cwd = directory(task.spec.workdir.as_deref(), args.cwd.as_deref());
-        let env = self.environment.of_call(&task.spec.env, run, call);
+        let cwd = directory(asked.spec.workdir.as_deref(), args.cwd.as_deref());
+        let env = self.environment.of_call(&asked.spec.env, run, call);
         let program = match (&args.command, &args.argv) {
             (Some(command), _) => Program::Shell(command),
             (None, argv) => Program::Argv(argv.as_deref().unwrap_or_default()),
@@ -96,9 +107,9 @@ impl Shell {
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
         match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {
-            Ok(finished) => result(run, call, task.tool.clone(), finished, timeout, &self.limits),
+            Ok(finished) => result(run, call, asked.tool.clone(), finished, timeout, &self.limits),
             Err(error) => match error.exit_code() {
-                Some(code) => not_run(call, task.tool.clone(), code, &error.to_string()),
+                Some(code) => not_run(call, asked.tool.clone(), code, &error.to_string()),
                 None => plain(error.to_string()),
             },
         }
@@ -221,7 +232,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::process::canceller;
-    use harness_protocol::spec::RunSpec;
 
     struct Bench {
         shell: Shell,
@@ -250,10 +260,10 @@ mod tests {
 
         async fn call_with(&self, args: &str, mut cancel: Cancel) -> CallResult {
             let workdir = Some(self.dir.path().to_str().unwrap().into());
-            let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
-            let task = CallTask { tool: "shell".into(), args: args.into(), spec };
+            let spec = RunSpec { workdir, ..RunSpec::default() };
+            let asked = Asked { tool: &"shell".into(), args, spec: &spec };
             let (run, call) = (RunId::from_u64(1), CallId::from_u64(2));
-            self.shell.call(run, call, &task, &mut cancel, &mut |_, _, _| {}).await
+            self.shell.call(run, call, asked, &mut cancel, &mut |_, _, _| {}).await
         }
     }
 
