@@ -18,7 +18,7 @@ use super::source::{Read, Source};
 /// As much as a pipe holds.
 const PIECE: usize = 64 * 1024;
 /// Reads of one stream before the other one, the time limit and a cancel get their turn.
-const READS: usize = 16;
+const READS: usize = 4;
 
 thread_local! {
     /// One buffer for each thread: nobody holds it across an await.
