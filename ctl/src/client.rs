@@ -19,9 +19,8 @@ pub(crate) use crate::client_error::{ClientError, Taken, is_for_now};
 pub(crate) use crate::incoming::Note;
 use crate::incoming::{Incoming, parse};
 use crate::interrupt::Interrupt;
+use crate::patience::{PATIENCE, poll_timeout};
 
-/// How long a simple request may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that are out at once on one connection.
 pub(crate) const WINDOW: usize = 256;
 /// Bytes of requests that are gathered before they are written.
@@ -303,12 +302,6 @@ impl Client {
     fn silent(&self, limit: Duration) -> ClientError {
         ClientError::Silent { seconds: limit.as_secs(), pid: self.pid }
     }
-}
-
-/// A poll limit that never wakes before its time.
-pub(crate) fn poll_timeout(limit: Duration) -> PollTimeout {
-    let millis = limit.as_micros().div_ceil(1000).min(3_600_000);
-    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
 }
 
 fn is_loss(error: &io::Error) -> bool {

@@ -10,7 +10,7 @@ use harness_protocol::run::exit;
 
 use crate::client::ClientError;
 use crate::render::text::clean;
-use crate::start::StartError;
+use crate::start_error::StartError;
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]

@@ -10,20 +10,24 @@ mod client;
 mod client_error;
 mod connect;
 mod ctx;
+mod ending;
 mod exit;
 mod incoming;
 mod interrupt;
 mod output;
+mod patience;
 mod render;
 mod session;
 mod spawn;
 mod specify;
 mod start;
+mod start_error;
 #[cfg(test)]
 mod testing;
 mod then;
 mod verbs;
 mod waiting;
+mod watching;
 
 use std::process::ExitCode;
 

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use harness_protocol::paths::Surroundings;
 use harness_protocol::rpc::{Method, SubmitParams};
 
-use crate::client::{Client, ClientError, PATIENCE, Taken};
+use crate::client::{Client, ClientError, Taken};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::patience::PATIENCE;
 use crate::start;
+use crate::start_error::StartError;
 
 /// Requests that change nothing. Whether they were taken does not matter.
 const READS: &[&str] = &[
@@ -166,7 +168,7 @@ impl Session {
                     self.client = Some(Client::new(stream, self.interrupt.clone()).map_err(ClientError::Io)?);
                     return Ok(());
                 }
-                Err(start::StartError::NotRunning { .. }) if Instant::now() < until => {
+                Err(StartError::NotRunning { .. }) if Instant::now() < until => {
                     let interrupted = match &self.interrupt {
                         Some(interrupt) => interrupt.sleep(LOOK_AGAIN),
                         None => {
@@ -178,7 +180,7 @@ impl Session {
                         return Err(ClientError::Interrupted.into());
                     }
                 }
-                Err(start::StartError::NotRunning { .. }) => {
+                Err(StartError::NotRunning { .. }) => {
                     return Err(Failure::Other {
                         code: harness_protocol::run::exit::UNREACHABLE,
                         message: format!(

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::start::StartError;
+use crate::start_error::StartError;
 
 /// How long a start may take: a long journal has to be read.
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -12,10 +12,11 @@ use harness_protocol::rpc::{ErrorKind, RpcError, ShowParams, SubscribeParams, Wa
 use harness_protocol::run::{RunState, RunView, exit};
 use harness_protocol::time::Span;
 
-use crate::client::{ClientError, Flow, Note, PATIENCE};
+use crate::client::{ClientError, Flow, Note};
 use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
 use crate::output::Progress;
+use crate::patience::PATIENCE;
 use crate::render::text::first_line;
 use crate::session::Session;
 

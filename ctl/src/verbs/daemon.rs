@@ -7,13 +7,14 @@ use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
 use crate::cli::DaemonVerb;
-use crate::client::PATIENCE;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
+use crate::patience::PATIENCE;
 use crate::render;
 use crate::render::units::now;
-use crate::start::{self, StartError};
+use crate::start;
+use crate::start_error::StartError;
 
 /// Between two looks at a socket that is about to go.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);

@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use harness_protocol::lane::LaneReport;
-use harness_protocol::rpc::{Empty, ErrorKind, Lanes, RpcError, method};
+use harness_protocol::rpc::{Empty, method};
 
 use crate::cli::lane::{LaneArgs, LaneVerb};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render;
 use crate::render::units::now;
+use crate::verbs::lane_named::only;
 use crate::verbs::{lane_change, lane_check};
 
 pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
@@ -30,20 +31,6 @@ pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
         let Some(every) = args.watch else { return ctx.done() };
         // A report is of an instant, and nothing tells when the next one differs.
         std::thread::sleep(every.to_std().max(std::time::Duration::from_millis(100)));
-    }
-}
-
-/// All lanes, or the one that was named.
-pub(super) fn only(lanes: Lanes, name: Option<&str>) -> Result<Vec<LaneReport>, Failure> {
-    let Some(name) = name else { return Ok(lanes.lanes) };
-    let names: Vec<String> = lanes.lanes.iter().map(|lane| lane.name.to_string()).collect();
-    match lanes.lanes.into_iter().find(|lane| &*lane.name == name) {
-        Some(lane) => Ok(vec![lane]),
-        None => Err(Failure::Other {
-            code: ErrorKind::NotFound.exit_code(),
-            message: RpcError::new(ErrorKind::NotFound, format!("there is no lane {name:?}")).message,
-            hint: Some(format!("the lanes: {}", names.join(", "))),
-        }),
     }
 }
 

@@ -11,8 +11,8 @@ use crate::cli::lane::LaneArgs;
 use crate::client::ClientError;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::start::StartError;
-use crate::verbs::lane::only;
+use crate::start_error::StartError;
+use crate::verbs::lane_named::only;
 
 /// The check itself went wrong.
 pub(crate) const UNKNOWN: u8 = 3;

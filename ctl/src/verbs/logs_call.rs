@@ -16,7 +16,7 @@ use crate::exit::Failure;
 use crate::output::Out;
 use crate::render::text::clean;
 use crate::render::transcript;
-use crate::verbs::logs::pages;
+use crate::verbs::pages::pages;
 use crate::waiting::{detach, is_loss};
 
 /// Bytes of one request.

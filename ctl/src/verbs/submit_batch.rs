@@ -9,13 +9,14 @@ use harness_protocol::rpc::{RpcError, Submitted, method};
 use harness_protocol::run::exit;
 
 use crate::cli::submit::SubmitArgs;
-use crate::client::{ClientError, Flow, PATIENCE, is_for_now};
+use crate::client::{ClientError, Flow, is_for_now};
 use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
 use crate::output::{Out, Progress, note};
+use crate::patience::PATIENCE;
 use crate::specify;
 use crate::specify::batch::{Item, read};
-use crate::verbs::submit::pause_before_retry;
+use crate::verbs::try_again::pause_before_retry;
 use crate::waiting::Many;
 
 /// Connections that may be lost before it is given up, with a key that makes the submit repeatable.

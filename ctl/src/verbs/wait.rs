@@ -7,10 +7,11 @@ use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, me
 use harness_protocol::run::exit;
 
 use crate::cli::runs::WaitArgs;
-use crate::client::{Flow, PATIENCE};
+use crate::client::Flow;
 use crate::ctx::Ctx;
+use crate::ending::{check_output, end};
 use crate::exit::Failure;
-use crate::then::{check_output, end};
+use crate::patience::PATIENCE;
 use crate::waiting::{self, Many, Outcome, show_params};
 
 pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
