@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::de::DeserializeOwned;
 
-pub(crate) use crate::client_error::{ClientError, Taken, is_for_now};
+pub(crate) use crate::client_error::{ClientError, Taken, is_for_now, is_stopping};
 pub(crate) use crate::incoming::Note;
 use crate::incoming::{Incoming, parse};
 use crate::interrupt::Interrupt;
@@ -53,6 +53,7 @@ pub(crate) struct Client {
     notes: VecDeque<Note>,
     interrupt: Option<Interrupt>,
     pid: Option<u32>,
+    answered: bool,
 }
 
 impl Client {
@@ -74,12 +75,18 @@ impl Client {
             notes: VecDeque::new(),
             interrupt,
             pid,
+            answered: false,
         })
     }
 
     /// The process at the other end, where that is known.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
+    }
+
+    /// Whether anything came from it.
+    pub(crate) fn was_answered(&self) -> bool {
+        self.answered
     }
 
     /// From now on Ctrl-C ends a wait with [`ClientError::Interrupted`].
@@ -255,6 +262,7 @@ impl Client {
             let Frame::Line(line) = frame else {
                 return Err(ClientError::Garbled("a line without an end".to_owned()));
             };
+            self.answered = true;
             match parse(line).map_err(ClientError::Garbled)? {
                 Incoming::Reply { id: Some(id), result } => {
                     self.replies.insert(id, result);

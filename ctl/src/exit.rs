@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
 
-use crate::client::ClientError;
+use crate::client::{ClientError, Taken, is_stopping};
 use crate::render::text::clean;
 use crate::start_error::StartError;
+
+/// What becomes of runs when their daemon goes.
+pub(crate) const FORGETS: &str =
+    "runs live in the daemon's memory, and in this version they end with it; start one: harnessctl daemon start";
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +36,14 @@ pub(crate) enum Failure {
     /// There is no daemon, and none could be started.
     #[error("{0}")]
     Start(#[from] StartError),
+    /// There was one; it went, and none came back.
+    #[error("the daemon at {} stopped, and none came back within {seconds} s", socket.display())]
+    Gone {
+        /// Its socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// Standard output cannot be written to.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
@@ -101,13 +113,33 @@ impl Failure {
         }
     }
 
+    /// Whether it only means that the daemon went away.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { .. } | ClientError::Io(_))) || self.is_stopping()
+    }
+
+    /// Whether the daemon is leaving, and said so.
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(self, Self::Refused(error) if is_stopping(error))
+    }
+
+    /// Whether the daemon went away and has not read what was asked.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { taken: Taken::No }))
+    }
+
+    /// Whether what was asked for is not there, or not any more.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoLongerApplies))
+    }
+
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
             Self::Refused(error) => error.data.exit_code,
             Self::Client(error) => error.code(),
-            Self::Start(_) => exit::UNREACHABLE,
+            Self::Start(_) | Self::Gone { .. } => exit::UNREACHABLE,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
             Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
             Self::Other { code, .. } => *code,
@@ -122,6 +154,7 @@ impl Failure {
             Self::Refused(error) => refusal_hint(error),
             Self::Client(error) => error.hint(),
             Self::Start(error) => error.hint(),
+            Self::Gone { .. } => Some(FORGETS.to_owned()),
             Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
         }
     }
@@ -170,7 +203,6 @@ impl From<ClientError> for Failure {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::client::Taken;
     use harness_protocol::time::Span;
 
     #[test]

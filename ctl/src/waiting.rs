@@ -12,9 +12,9 @@ use harness_protocol::rpc::{ErrorKind, RpcError, ShowParams, SubscribeParams, Wa
 use harness_protocol::run::{RunState, RunView, exit};
 use harness_protocol::time::Span;
 
-use crate::client::{ClientError, Flow, Note};
+use crate::client::{ClientError, Flow, Note, is_stopping};
 use crate::ctx::{Ctx, write_json};
-use crate::exit::Failure;
+use crate::exit::{FORGETS, Failure};
 use crate::output::Progress;
 use crate::patience::PATIENCE;
 use crate::render::text::first_line;
@@ -25,17 +25,43 @@ pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {
     until.map(|until| until.saturating_duration_since(Instant::now()))
 }
 
-/// Whether a failure only means that the daemon went away.
-pub(crate) fn is_loss(failure: &Failure) -> bool {
-    matches!(failure, Failure::Client(ClientError::Lost { .. } | ClientError::Io(_)))
-}
-
-/// Ctrl-C leaves the runs alone.
-pub(crate) fn detach(failure: Failure, runs: impl FnOnce() -> Vec<String>) -> Failure {
+/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, and a daemon that went may have taken them along.
+pub(crate) fn of_runs(failure: Failure, session: &Session, runs: impl FnOnce() -> Vec<String>) -> Failure {
     match failure {
         Failure::Client(ClientError::Interrupted) => Failure::Detached { runs: runs() },
+        Failure::Gone { seconds, .. } => Failure::Other {
+            code: exit::UNREACHABLE,
+            message: match runs().as_slice() {
+                [run] => format!(
+                    "the daemon stopped, and none came back within {seconds} s; the state of run {run} is not known"
+                ),
+                runs => format!(
+                    "the daemon stopped, and none came back within {seconds} s; the state of {} runs is not known",
+                    runs.len()
+                ),
+            },
+            hint: Some(FORGETS.to_owned()),
+        },
+        other if other.is_unknown() && session.lost_at().is_some() => match runs().as_slice() {
+            [run] => forgotten(run),
+            _ => other,
+        },
         other => other,
     }
+}
+
+/// The daemon that has come back does not know the run of the one that went.
+fn forgotten(run: &str) -> Failure {
+    Failure::Other {
+        code: exit::NOT_FOUND,
+        message: format!("run {run} is not known any more: the daemon was started again, and has forgotten it"),
+        hint: Some("runs live in the daemon's memory, and in this version they end with it".to_owned()),
+    }
+}
+
+/// Whether a run was made after the daemon was lost: then it only has the name of the one that was waited for.
+fn is_another(session: &Session, run: &RunView) -> bool {
+    session.lost_at().is_some_and(|lost| run.submitted_at > lost)
 }
 
 /// Waits for one run: for any of `states`, or its end.
@@ -48,11 +74,12 @@ pub(crate) fn one(
     session.heed_interrupts()?;
     loop {
         match ask(session, run, states, until) {
-            Err(failure) if is_loss(&failure) => session.recover(&failure),
+            Err(failure) if failure.is_loss() => session.recover(&failure),
             Err(failure) => Err(failure),
+            Ok(reply) if is_another(session, &reply.run) => return Err(forgotten(run)),
             Ok(reply) => return Ok(reply),
         }
-        .map_err(|failure| detach(failure, || vec![run.to_owned()]))?;
+        .map_err(|failure| of_runs(failure, session, || vec![run.to_owned()]))?;
     }
 }
 
@@ -79,19 +106,28 @@ pub(crate) fn each_for(
         let open: Vec<usize> = (0..runs.len()).filter(|&index| replies[index].is_none()).collect();
         let params: Vec<WaitParams> = open.iter().map(|&index| wait_params(&runs[index], states, until)).collect();
         let limit = remaining(until).map(|left| left + PATIENCE);
+        let mut stopping = None;
+        let lost = session.lost_at();
         let asked = session.client().and_then(|client| {
-            let each = |index: usize, reply| {
-                replies[open[index]] = Some(reply);
+            let each = |index: usize, reply: Result<WaitReply, RpcError>| {
+                match reply {
+                    Err(error) if is_stopping(&error) => stopping = Some(error),
+                    Ok(reply) if lost.is_some_and(|lost| reply.run.submitted_at > lost) => {
+                        let gone = "the daemon was started again, and has forgotten it";
+                        replies[open[index]] = Some(Err(RpcError::new(ErrorKind::NotFound, gone)));
+                    }
+                    reply => replies[open[index]] = Some(reply),
+                }
                 Flow::Go
             };
             Ok(client.pipeline::<method::RunWait>(&params, limit, each)?)
         });
-        match asked {
+        match asked.and_then(|()| stopping.map_or(Ok(()), |error| Err(Failure::Refused(error)))) {
             Ok(()) => return Ok(replies.into_iter().flatten().collect()),
-            Err(failure) if is_loss(&failure) => session.recover(&failure),
+            Err(failure) if failure.is_loss() => session.recover(&failure),
             Err(failure) => Err(failure),
         }
-        .map_err(|failure| detach(failure, || runs.to_vec()))?;
+        .map_err(|failure| of_runs(failure, session, || runs.to_vec()))?;
     }
 }
 
@@ -175,12 +211,15 @@ impl Many {
         loop {
             match self.listen(ctx, &mut after, ask_first, until) {
                 Ok(()) => break,
-                Err(failure) if is_loss(&failure) => ctx.session.recover(&failure),
+                Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
                 Err(failure) => Err(failure),
             }
-            .map_err(|failure| detach(failure, || self.open.iter().map(ToString::to_string).collect()))?;
-            // A daemon that lost its journal no longer knows them: that must not be waited for.
-            ask_first = true;
+            .map_err(|failure| {
+                of_runs(failure, &ctx.session, || self.open.iter().map(ToString::to_string).collect())
+            })?;
+            // A daemon that was started again may not know them, nor its events the old numbers: they are asked for, and
+            // followed from now on.
+            (ask_first, after) = (true, None);
         }
         self.progress.clear();
         let still_live = !self.open.is_empty();

@@ -17,7 +17,7 @@ use crate::output::{Out, note};
 use crate::patience::PATIENCE;
 use crate::render::follow::{Ended, Follower};
 use crate::session::Session;
-use crate::waiting::{detach, is_loss, show_params};
+use crate::waiting::{of_runs, show_params};
 
 /// Bytes of live output that are fetched at once where pieces of it were dropped.
 const FETCH: u32 = 1024 * 1024;
@@ -54,7 +54,7 @@ pub(crate) fn watch(ctx: &mut Ctx, watched: &Watched<'_>) -> Result<u8, Failure>
                 return Ok(ended.code);
             }
             Ok(End::Missed(run)) => return end(ctx, &run, watched.output),
-            Err(failure) if is_loss(&failure) => {
+            Err(failure) if failure.is_loss() => {
                 ctx.out.flush()?;
                 ctx.session.recover(&failure)
             }
@@ -63,7 +63,7 @@ pub(crate) fn watch(ctx: &mut Ctx, watched: &Watched<'_>) -> Result<u8, Failure>
                 Err(failure)
             }
         }
-        .map_err(|failure| detach(failure, || vec![watched.run.clone()]))?;
+        .map_err(|failure| of_runs(failure, &ctx.session, || vec![watched.run.clone()]))?;
     }
 }
 

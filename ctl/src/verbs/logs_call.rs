@@ -17,7 +17,7 @@ use crate::output::Out;
 use crate::render::text::clean;
 use crate::render::transcript;
 use crate::verbs::pages::pages;
-use crate::waiting::{detach, is_loss};
+use crate::waiting::of_runs;
 
 /// Bytes of one request.
 const CHUNK: u32 = 1024 * 1024;
@@ -183,10 +183,10 @@ fn grow(ctx: &mut Ctx, found: &Found, readers: &mut [Reader]) -> Result<(), Fail
     loop {
         match grow_on(ctx, found, readers) {
             Ok(()) => return Ok(()),
-            Err(failure) if is_loss(&failure) => ctx.session.recover(&failure),
+            Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
             Err(failure) => Err(failure),
         }
-        .map_err(|failure| detach(failure, || vec![found.run.clone()]))?;
+        .map_err(|failure| of_runs(failure, &ctx.session, || vec![found.run.clone()]))?;
     }
 }
 

@@ -28,6 +28,8 @@ fn submit(ctx: &mut Ctx, params: &SubmitParams, retry_for: Option<Span>) -> Resu
     let until = retry_for.map(|span| Instant::now() + span.to_std());
     loop {
         match ctx.session.submit(params) {
+            // Refused by one that leaves: another may come.
+            Err(failure) if until.is_some() && failure.is_stopping() => ctx.session.recover(&failure)?,
             Err(Failure::Refused(error)) if is_for_now(&error) => match pause_before_retry(&error, until) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(Failure::Refused(error)),

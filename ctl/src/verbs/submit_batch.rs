@@ -9,7 +9,7 @@ use harness_protocol::rpc::{RpcError, Submitted, method};
 use harness_protocol::run::exit;
 
 use crate::cli::submit::SubmitArgs;
-use crate::client::{ClientError, Flow, is_for_now};
+use crate::client::{Flow, is_for_now, is_stopping};
 use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
 use crate::output::{Out, Progress, note};
@@ -56,13 +56,16 @@ fn submit(ctx: &mut Ctx, items: &[Item], batch: &mut Batch, until: Option<Instan
     loop {
         match attempt(ctx, items, batch) {
             Ok(None) => return Ok(()),
+            Ok(Some(refusal)) if until.is_some() && is_stopping(&refusal) => {
+                ctx.session.recover(&Failure::Refused(refusal))?;
+            }
             Ok(Some(refusal)) => match pause_before_retry(&refusal, until) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(Failure::Refused(refusal)),
             },
-            Err(Failure::Client(ClientError::Lost { .. })) if repeatable && losses < LOSSES => {
+            Err(failure) if repeatable && failure.is_loss() && losses < LOSSES => {
                 losses += 1;
-                ctx.session.hang_up();
+                ctx.session.recover(&failure)?;
             }
             Err(failure) => return Err(failure),
         }
