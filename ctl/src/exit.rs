@@ -176,7 +176,10 @@ impl Failure {
 
 fn refusal_hint(error: &RpcError) -> Option<String> {
     if error.code == METHOD_NOT_FOUND {
-        return Some("the daemon is older than this command; restart it: harnessctl daemon stop".to_owned());
+        return Some(
+            "the daemon is older than this command; stop it (what it runs ends with it): harnessctl daemon stop"
+                .to_owned(),
+        );
     }
     match error.kind() {
         ErrorKind::NotFound => Some("`harnessctl list --all` shows every run".to_owned()),

@@ -70,7 +70,7 @@ impl StartError {
                     .to_owned(),
             ),
             Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
-            Self::NotReady { .. } => Some("it may still be reading its journal; try again".to_owned()),
+            Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),
             Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
             _ => None,
         }

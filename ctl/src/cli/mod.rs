@@ -138,7 +138,7 @@ pub(crate) struct DaemonArgs {
 pub(crate) enum DaemonVerb {
     /// Start it, unless it runs
     Start,
-    /// Stop it, and wait until it has gone. Runs are kept and go on with the next start
+    /// Stop it, and wait until it has gone. Runs live in its memory and, in this version, end with it
     Stop,
     /// Show its health and counts
     Status,
