@@ -39,6 +39,9 @@ impl FilterArgs {
 /// `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    /// Only these
+    #[arg(value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Children below their parents
