@@ -102,6 +102,17 @@ impl Failure {
         Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
     }
 
+    /// Where what was done could only not be told: the same, and what was done. A reader that has left does not ask.
+    #[must_use]
+    pub(crate) fn although(self, done: &str) -> Self {
+        match self {
+            Self::Output(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Self::Other { code: exit::INTERNAL, message: format!("{}; {done}", Self::Output(error)), hint: None }
+            }
+            other => other,
+        }
+    }
+
     /// The same, and where to look for what was not found.
     #[must_use]
     pub(crate) fn look_in(self, hint: &str) -> Self {

@@ -104,10 +104,10 @@ pub(crate) enum Verb {
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Only events after this number; 0 is all of them
-    #[arg(long, value_name = "SEQ", conflicts_with = "from")]
+    #[arg(long, value_name = "SEQ", conflicts_with = "from", value_parser = values::seq)]
     pub(crate) after: Option<u64>,
     /// Only events from this number on
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", value_parser = values::seq)]
     pub(crate) from: Option<u64>,
     /// Go on as they happen. Without a number: only from now on
     #[arg(short, long)]

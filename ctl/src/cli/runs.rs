@@ -8,7 +8,7 @@ use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
 use super::submit::ThenArgs;
-use super::values::{duration, label, state};
+use super::values::{duration, label, lines, state};
 
 /// Which runs, beside those named.
 #[derive(Debug, Args, Default)]
@@ -87,7 +87,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, requires = "call")]
     pub(crate) raw: bool,
     /// Only the last N lines
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = lines)]
     pub(crate) tail: Option<usize>,
     /// Go on as it grows, until the end
     #[arg(short, long)]

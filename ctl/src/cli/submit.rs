@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use harness_protocol::spec::{OnInteraction, Priority};
 use harness_protocol::time::Span;
 
-use super::values::{Deadline, deadline, duration, label};
+use super::values::{Deadline, deadline, duration, label, some_time, steps, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,13 +61,13 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// End it after so many inferences
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = steps)]
     pub(crate) max_steps: Option<u32>,
     /// End it after so many tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens)]
     pub(crate) max_tokens: Option<u64>,
     /// End it after so long in inference and execution: 90, 1.5s, 10m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(crate) max_time: Option<Span>,
     /// End it so long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
