@@ -8,7 +8,7 @@ use harness_protocol::run::{RunState, RunView, exit};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
-use crate::render::text::{clean, with_newline};
+use crate::render::text::{clean, why, with_newline};
 
 /// An answer must not be lost for a directory that was mistyped.
 pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
@@ -44,8 +44,9 @@ pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result
     ctx.done()?;
     if run.state != RunState::Succeeded {
         let name = run.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
-        let why = run.error.as_deref().map(|error| format!(": {}", clean(error))).unwrap_or_default();
-        note(format_args!("harnessctl: run {}{name} {}{why}", run.id, ctx.notes.state(run.state)));
+        let why = run.error.as_deref().map(|error| why(run.state.as_str(), error)).unwrap_or_default();
+        let verb = if run.state == RunState::Cancelled { "was " } else { "" };
+        note(format_args!("harnessctl: run {}{name} {verb}{}{why}", run.id, ctx.notes.state(run.state)));
     }
     Ok(run.exit_code.unwrap_or(exit::STILL_RUNNING))
 }
@@ -55,7 +56,7 @@ pub(crate) fn write_answer(path: &Path, answer: &str, run: &str) -> Result<(), F
     std::fs::write(path, with_newline(answer).as_bytes()).map_err(|source| Failure::Write {
         path: path.to_owned(),
         source,
-        hint: Some(format!("the answer is kept: harnessctl show --answer {run}")),
+        hint: Some(format!("the daemon has the answer: harnessctl show --answer {run}")),
     })
 }
 
@@ -80,6 +81,6 @@ mod tests {
         write_answer(&file, "42", "abc").unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "42\n");
         let error = write_answer(&dir.path().join("no/x"), "42", "abc").unwrap_err();
-        assert_eq!(error.hint().unwrap(), "the answer is kept: harnessctl show --answer abc");
+        assert_eq!(error.hint().unwrap(), "the daemon has the answer: harnessctl show --answer abc");
     }
 }

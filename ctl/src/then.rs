@@ -38,12 +38,9 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
         let reply = waiting::one(&mut ctx.session, &id, &[], None)?;
         return end(ctx, &reply.run, then.output.as_deref());
     }
-    if ctx.json {
-        ctx.json(submitted)?;
-    } else {
-        writeln!(ctx.out, "{id}")?;
-    }
-    ctx.out.flush()?;
+    let told = if ctx.json { ctx.json(submitted) } else { writeln!(ctx.out, "{id}").map_err(Failure::from) };
+    // The run is there, whether its id can be told or not.
+    told.and_then(|()| Ok(ctx.out.flush()?)).map_err(|failure| failure.although(&format!("run {id} was queued")))?;
     if !quiet && std::io::stderr().is_terminal() {
         let existing = if submitted.existing { "it was there already; " } else { "" };
         note(ctx.notes.dim(format_args!("{existing}watch it: harnessctl follow {id}")));

@@ -167,7 +167,10 @@ impl Outcome {
     pub(crate) fn line(&self, run: &str) -> String {
         let state = self.state.map_or("unknown", RunState::as_str);
         let code = self.code.map_or_else(|| "-".to_owned(), |code| code.to_string());
-        format!("{run} {state} {code} {}", first_line(&self.text)).trim_end().to_owned()
+        let text = first_line(&self.text);
+        // What is the same as the state says nothing more.
+        let text = if text == state { "" } else { &text };
+        format!("{run} {state} {code} {text}").trim_end().to_owned()
     }
 }
 
@@ -361,5 +364,7 @@ mod tests {
         assert_eq!(live.line("abc"), "abc thinking -");
         let failed = Outcome::ended(&Ending::Failed { error: "steps".into(), exit_code: 9 });
         assert_eq!(failed.line("abc"), "abc failed 9 steps");
+        let cancelled = Outcome::ended(&Ending::Cancelled { error: "cancelled".into() });
+        assert_eq!(cancelled.line("abc"), "abc cancelled 5");
     }
 }

@@ -403,8 +403,8 @@ fn a_list_is_cut_only_where_nothing_was_selected() {
             .map(|number| view(&id(number), if number <= 50 { "acting" } else { "succeeded" }, None, None, None))
             .filter(|run| states.is_empty() || states.contains(&run["state"].as_str().unwrap()))
             .collect();
-        let from = params["cursor"].as_u64().unwrap_or(0) as usize;
-        let limit = params["limit"].as_u64().unwrap().min(7) as usize;
+        let from = usize::try_from(params["cursor"].as_u64().unwrap_or(0)).unwrap();
+        let limit = usize::try_from(params["limit"].as_u64().unwrap().min(7)).unwrap();
         let page: Vec<_> = wanted.iter().skip(from).take(limit).collect();
         let cursor = (!page.is_empty()).then_some(from + page.len());
         answer(stream, request, &json!({"runs": page, "cursor": cursor}));

@@ -45,6 +45,11 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
+/// Why a run ended as it did: its error, unless that only says the same as its state.
+pub(crate) fn why(state: &str, error: &str) -> String {
+    if error.trim() == state { String::new() } else { format!(": {}", clean(error)) }
+}
+
 /// Ends a text with a line break, unless it has one.
 pub(crate) fn with_newline(text: &str) -> Cow<'_, str> {
     if text.ends_with('\n') { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) }
@@ -67,6 +72,12 @@ mod tests {
         assert_eq!(cut("hello!", 5), "hell…");
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("hello", 0), "");
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        assert_eq!(why("cancelled", "cancelled"), "");
+        assert_eq!(why("cancelled", "by uid 0"), ": by uid 0");
     }
 
     #[test]

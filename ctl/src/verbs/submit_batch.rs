@@ -31,7 +31,13 @@ pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, F
     batch.progress.clear();
     let code = batch.complain(&items);
     if let Err(failure) = stopped {
-        note(format_args!("harnessctl: {} of {} were submitted", batch.submitted().count(), items.len()));
+        let mut ids = batch.submitted().map(|submitted| submitted.id);
+        let range = match (ids.next(), ids.last()) {
+            (Some(first), Some(last)) => format!(", from {first} to {last}"),
+            (Some(only), None) => format!(": {only}"),
+            _ => String::new(),
+        };
+        note(format_args!("harnessctl: {} of {} were submitted{range}", batch.submitted().count(), items.len()));
         return Err(failure);
     }
     if !args.then.wait {
