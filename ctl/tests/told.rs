@@ -3,7 +3,9 @@
 
 mod fake;
 
-use fake::{Fake, Ran, answer, event, id, view};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fake::{Fake, Ran, answer, event, finished, id, view};
 use serde_json::json;
 
 /// Runs it with a standard output that takes nothing.
@@ -93,4 +95,50 @@ fn nothing_is_said_twice_of_a_cancelled_run() {
     assert_eq!(told(&["show", "--answer", "x"]), format!("harnessctl: run {} was cancelled\n", id(1)));
     assert!(told(&["cancel", "x"]).starts_with(&format!("harnessctl: run {}: it was cancelled already\n", id(1))));
     assert_eq!(fake.run(&["wait", "x", "x"]).stdout, format!("{0} cancelled 5\n{0} cancelled 5\n", id(1)));
+}
+
+/// Takes submits, and tells the ends of their runs to whoever subscribes.
+fn submitting() -> Fake {
+    let runs = AtomicU64::new(0);
+    Fake::new(move |request, stream| match request["method"].as_str().unwrap() {
+        "run.submit" => {
+            let number = runs.fetch_add(1, Ordering::Relaxed) + 1;
+            answer(stream, request, &json!({"id": id(number), "seq": number}));
+        }
+        "event.subscribe" => {
+            answer(stream, request, &json!({"subscription": 1, "last_seq": 9}));
+            (1..=2).for_each(|number| finished(stream, 10 + number, &id(number), "well"));
+        }
+        other => panic!("{other}"),
+    })
+}
+
+#[test]
+fn the_lines_of_a_batch_are_written_to_a_file_where_one_is_named() {
+    for words in [&["--wait", "-o"][..], &["-o"]] {
+        let fake = submitting();
+        let file = fake.path("lines");
+        let words = [&["submit", "--batch", "-"], words, &[file.to_str().unwrap()]].concat();
+        let ran = fake.run_with(&words, b"{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n");
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""));
+        let expected = format!("{} succeeded 0 well\n{} succeeded 0 well\n", id(1), id(2));
+        assert_eq!(std::fs::read_to_string(file).unwrap(), expected);
+    }
+    let fake = submitting();
+    let ran = fake.run_with(&["submit", "--batch", "-", "-o", "/no/such/dir/f"], b"{\"prompt\":\"a\"}\n");
+    assert_eq!((ran.code, fake.seen("run.submit").len()), (2, 0), "{ran:?}");
+}
+
+#[test]
+fn a_script_may_come_from_standard_input_alone() {
+    let fake = submitting();
+    let ran = fake.run_with(&["submit", "--script", "-"], b"[[turn]]\ntext = \"hi\"\n");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(fake.seen("run.submit")[0]["params"]["spec"]["script"]["turn"][0]["text"], "hi");
+    let ran = fake.run_with(&["submit", "--script", "-"], b"[[turn]]\ntexxt = \"hi\"\n");
+    assert!(ran.code == 2 && ran.stderr.contains("standard input:2:1: unknown field"), "{ran:?}");
+    for words in [&["submit", "--script", "-", "-"][..], &["submit", "--script", "-", "--batch", "-"]] {
+        let ran = fake.run_with(words, b"");
+        assert!(ran.code == 2 && ran.stderr.contains("cannot both come from standard input"), "{ran:?}");
+    }
 }

@@ -124,7 +124,7 @@ pub(crate) struct WaitArgs {
     /// Wait at most this long (exit code 8)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Span>,
-    /// Write the answer to FILE instead
+    /// Write the answer, or the lines, to FILE instead
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

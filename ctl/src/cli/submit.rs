@@ -47,12 +47,12 @@ pub(crate) struct SubmitArgs {
     /// The model, by the provider's name for it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// Turns for the scripted provider, in TOML; no prompt is needed with it
+    /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
     /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
     /// and, if need be, `script_file`; the other flags are defaults for every line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow", "output"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow"])]
     pub(crate) batch: Option<PathBuf>,
     /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated
     #[arg(long, value_name = "KEY[=VALUE]")]
@@ -95,7 +95,7 @@ pub(crate) struct ThenArgs {
     /// Wait until it ends, print the answer alone, and exit as it does
     #[arg(short, long)]
     pub(crate) wait: bool,
-    /// Wait, and write the answer to FILE instead
+    /// Wait, and write the answer (of a batch: the lines) to FILE instead
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

@@ -6,6 +6,7 @@ mod completions;
 mod daemon;
 mod events;
 mod follow;
+mod key_held;
 mod lane;
 mod lane_change;
 pub(crate) mod lane_check;

@@ -9,6 +9,7 @@ use crate::cli::submit::SubmitArgs;
 use crate::client::is_for_now;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
+use crate::verbs::key_held::held;
 use crate::verbs::submit_batch;
 use crate::verbs::try_again::pause_before_retry;
 use crate::{specify, then};
@@ -34,6 +35,10 @@ fn submit(ctx: &mut Ctx, params: &SubmitParams, retry_for: Option<Span>) -> Resu
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(Failure::Refused(error)),
             },
+            Err(Failure::Refused(error)) => {
+                let held = params.idempotency_key.as_deref().and_then(|key| held(key, &error));
+                return Err(held.unwrap_or(Failure::Refused(error)));
+            }
             other => return other,
         }
     }

@@ -1,6 +1,5 @@
 //! `wait`: until runs end, or reach a state.
 
-use std::io::Write;
 use std::time::Instant;
 
 use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, method};
@@ -11,16 +10,18 @@ use crate::client::Flow;
 use crate::ctx::Ctx;
 use crate::ending::{check_output, end};
 use crate::exit::Failure;
+use crate::outcome::Outcome;
 use crate::patience::PATIENCE;
-use crate::waiting::{self, Many, Outcome, show_params};
+use crate::sink::Sink;
+use crate::waiting::{self, show_params};
+use crate::waiting_many::Many;
 
 pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), check_output)?;
     let until = args.timeout.map(|span| Instant::now() + span.to_std());
     match args.runs.as_slice() {
         [run] => one(ctx, args, run, until),
-        _ if args.output.is_some() => Err(Failure::usage("-o takes the answer of one run")),
-        runs if args.states.is_empty() => several(ctx, runs, until),
+        runs if args.states.is_empty() => several(ctx, args, runs, until),
         runs => several_for(ctx, args, runs, until),
     }
 }
@@ -60,7 +61,7 @@ fn still_running(run: &str, state: &str) -> Failure {
     }
 }
 
-fn several(ctx: &mut Ctx, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+fn several(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
     // Subscribed first, then looked at: an end in between is seen by one or the other.
     let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
     let from = ctx.session.call::<method::EventSubscribe>(&now)?.last_seq;
@@ -79,22 +80,24 @@ fn several(ctx: &mut Ctx, names: &[String], until: Option<Instant>) -> Result<u8
         runs.push(run.id);
         known.push(run);
     }
-    let mut many = Many::new(runs);
+    let mut many = Many::new(runs, Sink::new(args.output.as_deref())?);
     known.iter().for_each(|run| many.know(run));
     many.wait(ctx, Some(from), until)
 }
 
 fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
     let replies = waiting::each_for(&mut ctx.session, names, &args.states, until)?;
+    let mut sink = Sink::new(args.output.as_deref())?;
+    let out = &mut ctx.out;
     for (name, reply) in names.iter().zip(&replies) {
         match reply {
-            Ok(reply) if ctx.json => ctx.json(&reply.run)?,
-            Ok(reply) => writeln!(ctx.out, "{}", Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
-            Err(error) if ctx.json => ctx.json(&serde_json::json!({ "id": name, "error": error }))?,
-            Err(error) => writeln!(ctx.out, "{}", Outcome::refused(error).line(name))?,
+            Ok(reply) if ctx.json => sink.json(out, &reply.run)?,
+            Ok(reply) => sink.line(out, &Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
+            Err(error) if ctx.json => sink.json(out, &serde_json::json!({ "id": name, "error": error }))?,
+            Err(error) => sink.line(out, &Outcome::refused(error).line(name))?,
         }
     }
-    ctx.done()?;
+    sink.flush(out)?;
     Ok(code_of_several(&replies))
 }
 
