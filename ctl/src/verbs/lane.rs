@@ -40,22 +40,35 @@ fn show(ctx: &mut Ctx, lanes: &[LaneReport], one: bool, again: bool) -> Result<(
             [lane] if one => ctx.json(lane)?,
             lanes => ctx.json(&serde_json::json!({ "lanes": lanes }))?,
         }
+    } else if again && ctx.out.look.terminal {
+        draw(ctx, lanes)?;
     } else {
         let (look, now) = (ctx.look(), now());
-        if again && look.terminal {
-            // Home first, then what is left below: clearing before drawing would flicker.
-            write!(ctx.out, "\x1b[H\x1b[J")?;
-        }
         for (index, lane) in lanes.iter().enumerate() {
             if index > 0 {
                 writeln!(ctx.out)?;
             }
             render::lane::write(&mut ctx.out, look, lane, now)?;
         }
-        if again && !look.terminal {
+        if again {
             writeln!(ctx.out)?;
         }
     }
     ctx.out.flush()?;
+    Ok(())
+}
+
+/// Fills the window, however large it is by now.
+fn draw(ctx: &mut Ctx, lanes: &[LaneReport]) -> Result<(), Failure> {
+    // The last row is where the cursor rests.
+    let rows = ctx.out.measure().saturating_sub(1);
+    let look = ctx.look();
+    write!(ctx.out, "\x1b[H")?;
+    for line in render::screen::screen(look, lanes, now(), rows) {
+        // Cleared line by line and before it is written: to clear all at once flickers, and behind a full line the last
+        // character would go.
+        writeln!(ctx.out, "\x1b[K{line}")?;
+    }
+    write!(ctx.out, "\x1b[J")?;
     Ok(())
 }
