@@ -33,12 +33,16 @@ pub(crate) struct LaneArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LaneVerb {
     /// Widen a lane so that what is queued can run
+    #[command(after_help = "Example: harnessctl lane relieve --by 4 --for 30m")]
     Relieve(RelieveArgs),
     /// Set the width: `resize 8`, `resize local 8`
+    #[command(after_help = "Example: harnessctl lane resize local 8")]
     Resize(ResizeArgs),
     /// Stop granting
+    #[command(after_help = "Example: harnessctl lane pause")]
     Pause(OneLane),
     /// Grant again
+    #[command(after_help = "Example: harnessctl lane resume local")]
     Resume(OneLane),
 }
 
