@@ -59,6 +59,8 @@ impl Many {
             match self.listen(ctx, &mut after, ask_first, until) {
                 Ok(()) => break,
                 Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
+                // The number is of a daemon that has gone in between.
+                Err(failure) if failure.is_unknown() && after.is_some() => Ok(()),
                 Err(failure) => Err(failure),
             }
             .map_err(|failure| {

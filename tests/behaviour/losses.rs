@@ -20,7 +20,10 @@ fn watchers(daemon: &Daemon, run: &str) -> Vec<(String, Running)> {
         &["events", "-f", "--after", "0"],
         &["lane", "--watch", "0.2"],
     ];
-    let watching: Vec<_> = words.iter().map(|words| (words.join(" "), daemon.spawn_ctl(*words))).collect();
+    let mut watching: Vec<_> = words.iter().map(|words| (words.join(" "), daemon.spawn_ctl(*words))).collect();
+    for (_, command) in watching.iter_mut().filter(|(words, _)| words.contains("lane") || words.contains("events")) {
+        assert!(!command.next_line().is_empty(), "it shows something");
+    }
     // All are at it: the submitted ones execute, the others have connections of their own.
     eventually("all are under way", || {
         let status = daemon.rpc("daemon.status", harness_tests::json!({}));

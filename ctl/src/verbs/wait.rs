@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use harness_protocol::id::Seq;
 use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, method};
-use harness_protocol::run::exit;
+use harness_protocol::run::{RunView, exit};
 
 use crate::cli::runs::WaitArgs;
 use crate::client::Flow;
@@ -62,6 +63,22 @@ fn still_running(run: &str, state: &str) -> Failure {
 }
 
 fn several(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+    let (from, known) = loop {
+        match look(ctx, names) {
+            Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
+            looked => break looked?,
+        }
+    };
+    // A subscription serves one wait; the wait makes its own.
+    ctx.session.hang_up();
+    let runs = known.iter().map(|run| run.id).collect();
+    let mut many = Many::new(runs, Sink::new(args.output.as_deref())?);
+    known.iter().for_each(|run| many.know(run));
+    many.wait(ctx, Some(from), until)
+}
+
+/// The runs as they are, and the number of the last event before them.
+fn look(ctx: &mut Ctx, names: &[String]) -> Result<(Seq, Vec<RunView>), Failure> {
     // Subscribed first, then looked at: an end in between is seen by one or the other.
     let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
     let from = ctx.session.call::<method::EventSubscribe>(&now)?.last_seq;
@@ -71,18 +88,8 @@ fn several(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Insta
         views[index] = Some(reply);
         Flow::Go
     })?;
-    // A subscription serves one wait; the wait makes its own.
-    ctx.session.hang_up();
-    let mut runs = Vec::new();
-    let mut known = Vec::new();
-    for reply in views.into_iter().flatten() {
-        let run = reply.map_err(Failure::Refused)?.run;
-        runs.push(run.id);
-        known.push(run);
-    }
-    let mut many = Many::new(runs, Sink::new(args.output.as_deref())?);
-    known.iter().for_each(|run| many.know(run));
-    many.wait(ctx, Some(from), until)
+    let runs = views.into_iter().flatten().map(|reply| Ok(reply.map_err(Failure::Refused)?.run));
+    Ok((from, runs.collect::<Result<_, Failure>>()?))
 }
 
 fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
