@@ -15,13 +15,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::de::DeserializeOwned;
 
-pub(crate) use crate::client_error::{ClientError, Taken, is_for_now};
+pub(crate) use crate::client_error::{ClientError, Taken, is_for_now, is_stopping};
 pub(crate) use crate::incoming::Note;
 use crate::incoming::{Incoming, parse};
 use crate::interrupt::Interrupt;
+use crate::patience::{PATIENCE, poll_timeout};
 
-/// How long a simple request may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that are out at once on one connection.
 pub(crate) const WINDOW: usize = 256;
 /// Bytes of requests that are gathered before they are written.
@@ -54,6 +53,7 @@ pub(crate) struct Client {
     notes: VecDeque<Note>,
     interrupt: Option<Interrupt>,
     pid: Option<u32>,
+    answered: bool,
 }
 
 impl Client {
@@ -75,12 +75,18 @@ impl Client {
             notes: VecDeque::new(),
             interrupt,
             pid,
+            answered: false,
         })
     }
 
     /// The process at the other end, where that is known.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
+    }
+
+    /// Whether anything came from it.
+    pub(crate) fn was_answered(&self) -> bool {
+        self.answered
     }
 
     /// From now on Ctrl-C ends a wait with [`ClientError::Interrupted`].
@@ -256,6 +262,7 @@ impl Client {
             let Frame::Line(line) = frame else {
                 return Err(ClientError::Garbled("a line without an end".to_owned()));
             };
+            self.answered = true;
             match parse(line).map_err(ClientError::Garbled)? {
                 Incoming::Reply { id: Some(id), result } => {
                     self.replies.insert(id, result);
@@ -303,12 +310,6 @@ impl Client {
     fn silent(&self, limit: Duration) -> ClientError {
         ClientError::Silent { seconds: limit.as_secs(), pid: self.pid }
     }
-}
-
-/// A poll limit that never wakes before its time.
-pub(crate) fn poll_timeout(limit: Duration) -> PollTimeout {
-    let millis = limit.as_micros().div_ceil(1000).min(3_600_000);
-    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
 }
 
 fn is_loss(error: &io::Error) -> bool {

@@ -84,3 +84,8 @@ impl ClientError {
 pub(crate) fn is_for_now(error: &RpcError) -> bool {
     matches!(error.kind(), ErrorKind::Busy | ErrorKind::Held)
 }
+
+/// Whether it was refused because the daemon is leaving. It says so of everything that still waits for an answer.
+pub(crate) fn is_stopping(error: &RpcError) -> bool {
+    error.kind() == ErrorKind::Busy && error.message.starts_with("the daemon is stopping")
+}

@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
 
-use crate::client::ClientError;
+use crate::client::{ClientError, Taken, is_stopping};
 use crate::render::text::clean;
-use crate::start::StartError;
+use crate::start_error::StartError;
+
+/// What becomes of runs when their daemon goes.
+pub(crate) const FORGETS: &str =
+    "runs live in the daemon's memory, and in this version they end with it; start one: harnessctl daemon start";
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +36,14 @@ pub(crate) enum Failure {
     /// There is no daemon, and none could be started.
     #[error("{0}")]
     Start(#[from] StartError),
+    /// There was one; it went, and none came back.
+    #[error("the daemon at {} stopped, and none came back within {seconds} s", socket.display())]
+    Gone {
+        /// Its socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// Standard output cannot be written to.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
@@ -90,6 +102,17 @@ impl Failure {
         Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
     }
 
+    /// Where what was done could only not be told: the same, and what was done. A reader that has left does not ask.
+    #[must_use]
+    pub(crate) fn although(self, done: &str) -> Self {
+        match self {
+            Self::Output(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Self::Other { code: exit::INTERNAL, message: format!("{}; {done}", Self::Output(error)), hint: None }
+            }
+            other => other,
+        }
+    }
+
     /// The same, and where to look for what was not found.
     #[must_use]
     pub(crate) fn look_in(self, hint: &str) -> Self {
@@ -101,13 +124,33 @@ impl Failure {
         }
     }
 
+    /// Whether it only means that the daemon went away.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { .. } | ClientError::Io(_))) || self.is_stopping()
+    }
+
+    /// Whether the daemon is leaving, and said so.
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(self, Self::Refused(error) if is_stopping(error))
+    }
+
+    /// Whether the daemon went away and has not read what was asked.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { taken: Taken::No }))
+    }
+
+    /// Whether what was asked for is not there, or not any more.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoLongerApplies))
+    }
+
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
             Self::Refused(error) => error.data.exit_code,
             Self::Client(error) => error.code(),
-            Self::Start(_) => exit::UNREACHABLE,
+            Self::Start(_) | Self::Gone { .. } => exit::UNREACHABLE,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
             Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
             Self::Other { code, .. } => *code,
@@ -122,6 +165,7 @@ impl Failure {
             Self::Refused(error) => refusal_hint(error),
             Self::Client(error) => error.hint(),
             Self::Start(error) => error.hint(),
+            Self::Gone { .. } => Some(FORGETS.to_owned()),
             Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
         }
     }
@@ -143,7 +187,10 @@ impl Failure {
 
 fn refusal_hint(error: &RpcError) -> Option<String> {
     if error.code == METHOD_NOT_FOUND {
-        return Some("the daemon is older than this command; restart it: harnessctl daemon stop".to_owned());
+        return Some(
+            "the daemon is older than this command; stop it (what it runs ends with it): harnessctl daemon stop"
+                .to_owned(),
+        );
     }
     match error.kind() {
         ErrorKind::NotFound => Some("`harnessctl list --all` shows every run".to_owned()),
@@ -170,7 +217,6 @@ impl From<ClientError> for Failure {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::client::Taken;
     use harness_protocol::time::Span;
 
     #[test]

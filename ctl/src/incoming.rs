@@ -34,7 +34,7 @@ pub(crate) enum Note {
 }
 
 /// An event, as it came.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RawEvent {
     /// Its number.
     pub(crate) seq: Seq,

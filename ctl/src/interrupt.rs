@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
 
-use crate::client::poll_timeout;
+use crate::patience::poll_timeout;
 
 /// Becomes readable when Ctrl-C was pressed, and stays so.
 #[derive(Debug, Clone)]

@@ -10,20 +10,27 @@ mod client;
 mod client_error;
 mod connect;
 mod ctx;
+mod ending;
 mod exit;
 mod incoming;
 mod interrupt;
+mod outcome;
 mod output;
+mod patience;
 mod render;
 mod session;
+mod sink;
 mod spawn;
 mod specify;
 mod start;
+mod start_error;
 #[cfg(test)]
 mod testing;
 mod then;
 mod verbs;
 mod waiting;
+mod waiting_many;
+mod watching;
 
 use std::process::ExitCode;
 

@@ -34,10 +34,22 @@ impl Out {
     pub(crate) fn new(choice: ColourChoice) -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
-        let width = terminal.then(terminal_size::terminal_size).flatten().map(|(width, _)| usize::from(width.0));
+        let width = terminal.then(window).flatten().map(|(width, _)| width);
         let look = Look { paint: Paint::new(choice, terminal), terminal, width };
         Self { buffer: BufWriter::with_capacity(64 * 1024, stdout.lock()), look }
     }
+
+    /// Looks how large the terminal is by now; gives its rows. A window is resized while it is watched.
+    pub(crate) fn measure(&mut self) -> usize {
+        let (width, rows) = window().unwrap_or((80, 24));
+        self.look.width = self.look.terminal.then_some(width);
+        rows
+    }
+}
+
+/// Columns and rows of the terminal that standard output is.
+fn window() -> Option<(usize, usize)> {
+    terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0.into(), height.0.into()))
 }
 
 impl Write for Out {

@@ -1,17 +1,22 @@
 //! A command's way to the daemon: finds it, starts it where that is wanted, and asks again where asking again is safe.
 //!
-//! Owns what is retried. A request that the daemon may have taken is repeated only if it changes nothing, or carries a key.
+//! Owns what is retried, and never starts a daemon in place of one that was lost. A request that the daemon may have taken is repeated only if it changes nothing, or carries a key.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness_protocol::paths::Surroundings;
 use harness_protocol::rpc::{Method, SubmitParams};
+use harness_protocol::time::Timestamp;
 
-use crate::client::{Client, ClientError, PATIENCE, Taken};
+use crate::client::{Client, ClientError, Taken};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::patience::PATIENCE;
+use crate::render::units::now;
 use crate::start;
+use crate::start_error::StartError;
 
 /// Requests that change nothing. Whether they were taken does not matter.
 const READS: &[&str] = &[
@@ -25,7 +30,7 @@ const READS: &[&str] = &[
     "lane.list",
     "event.subscribe",
 ];
-/// How often a request is sent to a daemon that leaves before it reads it.
+/// How many daemons that leave before they read anything are replaced.
 const ATTEMPTS: u32 = 5;
 /// Between two looks for a daemon that comes back.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -37,6 +42,11 @@ pub(crate) struct Session {
     may_start: bool,
     client: Option<Client>,
     started: bool,
+    /// A daemon has read something of ours, or may have.
+    reached: bool,
+    lost_at: Option<Timestamp>,
+    /// Until when a daemon may come back that has not answered since it was lost.
+    gone_until: Option<Instant>,
     /// Daemons that left before they read anything of ours, one after the other.
     replaced: u32,
     interrupt: Option<Interrupt>,
@@ -55,7 +65,17 @@ impl Session {
         });
         // The daemon has another working directory than we have.
         let socket = std::path::absolute(&socket).unwrap_or(socket);
-        Self { socket, may_start, client: None, started: false, replaced: 0, interrupt: None }
+        Self {
+            socket,
+            may_start,
+            client: None,
+            started: false,
+            reached: false,
+            lost_at: None,
+            gone_until: None,
+            replaced: 0,
+            interrupt: None,
+        }
     }
 
     /// The socket.
@@ -85,17 +105,22 @@ impl Session {
         Ok(())
     }
 
-    /// The connection.
+    /// The connection. A daemon is started for the first one only: whoever stopped the one that served us may have meant it.
     pub(crate) fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
-            let stream = if self.may_start {
-                let found = start::find_or_start(&self.socket)?;
-                self.started |= found.started;
-                found.stream
-            } else {
-                start::find(&self.socket)?
+            let stream = match (self.reached, self.may_start) {
+                (true, _) => match start::find(&self.socket) {
+                    Err(StartError::NotRunning { .. }) => return Err(ClientError::Lost { taken: Taken::No }.into()),
+                    found => found?,
+                },
+                (false, true) => {
+                    let found = start::find_or_start(&self.socket)?;
+                    self.started |= found.started;
+                    found.stream
+                }
+                (false, false) => start::find(&self.socket)?,
             };
-            self.client = Some(Client::new(stream, self.interrupt.clone()).map_err(ClientError::Io)?);
+            self.connected(stream)?;
         }
         match &mut self.client {
             Some(client) => Ok(client),
@@ -103,9 +128,19 @@ impl Session {
         }
     }
 
-    /// Forgets the connection; the next request makes a new one.
+    fn connected(&mut self, stream: UnixStream) -> Result<(), Failure> {
+        self.client = Some(Client::new(stream, self.interrupt.clone()).map_err(ClientError::Io)?);
+        Ok(())
+    }
+
+    /// Forgets the connection; the next request makes a new one, and starts no daemon for it.
     pub(crate) fn hang_up(&mut self) {
-        self.client = None;
+        self.reached |= self.client.take().is_some();
+    }
+
+    /// When the connection was lost for the last time, if it was.
+    pub(crate) fn lost_at(&self) -> Option<Timestamp> {
+        self.lost_at
     }
 
     /// A request, 10 s at most.
@@ -133,63 +168,57 @@ impl Session {
         limit: Option<Duration>,
         repeatable: bool,
     ) -> Result<M::Reply, Failure> {
-        let mut attempt = 1;
         loop {
-            match self.client()?.call_within::<M>(params, limit) {
-                Err(ClientError::Lost { taken }) if attempt < ATTEMPTS && (repeatable || taken == Taken::No) => {
-                    self.hang_up();
-                    attempt += 1;
-                }
-                Err(error) => return Err(error.into()),
-                Ok(reply) => return Ok(reply),
+            match self.client().and_then(|client| Ok(client.call_within::<M>(params, limit)?)) {
+                Err(failure) if failure.is_unread() || (repeatable && failure.is_loss()) => self.recover(&failure)?,
+                other => return other,
             }
         }
     }
 
-    /// After a loss: a daemon that left before it read the first request is replaced at once, one that served us is waited for.
+    /// After a loss: a daemon that left before it read anything of ours is replaced at once, one that served us is waited
+    /// for.
     pub(crate) fn recover(&mut self, failure: &Failure) -> Result<(), Failure> {
-        if matches!(failure, Failure::Client(ClientError::Lost { taken: Taken::No })) && self.replaced < ATTEMPTS {
+        if failure.is_unread() && !self.reached && self.replaced < ATTEMPTS {
             self.replaced += 1;
-            self.hang_up();
+            self.client = None;
             return Ok(());
         }
-        self.reconnect()
+        self.come_back(failure)
     }
 
-    /// Waits up to 10 s for a daemon that restarts, and connects to it. Starts none: whoever stopped it may have meant it.
-    fn reconnect(&mut self) -> Result<(), Failure> {
-        self.hang_up();
-        let until = Instant::now() + PATIENCE;
+    /// Waits up to 10 s for a daemon that comes back by itself, and connects to it.
+    fn come_back(&mut self, failure: &Failure) -> Result<(), Failure> {
+        let served = self.client.as_ref().is_some_and(Client::was_answered) && !failure.is_stopping();
+        self.client = None;
+        self.reached = true;
+        self.lost_at = Some(now());
+        // A daemon that takes connections and never answers on them has not come back.
+        let until = match self.gone_until {
+            Some(until) if !served => until,
+            _ => Instant::now() + PATIENCE,
+        };
+        self.gone_until = Some(until);
         loop {
+            self.pause()?;
             match start::find(&self.socket) {
-                Ok(stream) => {
-                    self.client = Some(Client::new(stream, self.interrupt.clone()).map_err(ClientError::Io)?);
-                    return Ok(());
-                }
-                Err(start::StartError::NotRunning { .. }) if Instant::now() < until => {
-                    let interrupted = match &self.interrupt {
-                        Some(interrupt) => interrupt.sleep(LOOK_AGAIN),
-                        None => {
-                            std::thread::sleep(LOOK_AGAIN);
-                            false
-                        }
-                    };
-                    if interrupted {
-                        return Err(ClientError::Interrupted.into());
-                    }
-                }
-                Err(start::StartError::NotRunning { .. }) => {
-                    return Err(Failure::Other {
-                        code: harness_protocol::run::exit::UNREACHABLE,
-                        message: format!(
-                            "the daemon at {} is gone and did not come back within {} s",
-                            self.socket.display(),
-                            PATIENCE.as_secs()
-                        ),
-                        hint: Some("its runs are kept; start it: harnessctl daemon start".to_owned()),
-                    });
+                Ok(stream) if Instant::now() < until => return self.connected(stream),
+                Err(StartError::NotRunning { .. }) if Instant::now() < until => {}
+                Ok(_) | Err(StartError::NotRunning { .. }) => {
+                    return Err(Failure::Gone { socket: self.socket.clone(), seconds: PATIENCE.as_secs() });
                 }
                 Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn pause(&self) -> Result<(), Failure> {
+        match &self.interrupt {
+            Some(interrupt) if interrupt.sleep(LOOK_AGAIN) => Err(ClientError::Interrupted.into()),
+            Some(_) => Ok(()),
+            None => {
+                std::thread::sleep(LOOK_AGAIN);
+                Ok(())
             }
         }
     }

@@ -2,18 +2,19 @@
 //!
 //! The daemon shares nothing with whoever happened to start it: no terminal, no directory, no ignored signals.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::start::StartError;
+use crate::start_error::StartError;
 
-/// How long a start may take: a long journal has to be read.
+/// How long a start may take: on a busy machine it takes a while.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long what it said may come after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -34,7 +35,9 @@ pub(crate) enum Spawned {
 /// Starts the daemon.
 pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError> {
     unignore_signals();
+    let here = std::env::current_dir().unwrap_or_default();
     let mut child = Command::new(program)
+        .envs(made_absolute(&here, &|name| std::env::var_os(name)))
         .arg("--on-demand")
         .arg("--socket")
         .arg(socket)
@@ -62,6 +65,16 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
         drop(say.send(if ready { Heard::Ready } else { Heard::Ended(child.wait().ok()) }));
     });
     await_word(&heard)
+}
+
+/// What names a path from here: the daemon has another working directory than we have.
+fn made_absolute(here: &Path, var: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, PathBuf)> {
+    ["HARNESS_STATE_DIR", "HARNESS_CONFIG"]
+        .into_iter()
+        .filter_map(|name| Some((name, PathBuf::from(var(name).filter(|value| !value.is_empty())?))))
+        .filter(|(_, path)| path.is_relative())
+        .map(|(name, path)| (name, here.join(path)))
+        .collect()
 }
 
 fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
@@ -131,6 +144,21 @@ fn ignored(status: &str) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_in_the_environment_are_those_of_the_caller() {
+        let var = |name: &str| match name {
+            "HARNESS_STATE_DIR" => Some("state".into()),
+            "HARNESS_CONFIG" => Some("/etc/own.toml".into()),
+            _ => None,
+        };
+        let made = made_absolute(Path::new("/home/a"), &var);
+        assert_eq!(made, [("HARNESS_STATE_DIR", PathBuf::from("/home/a/state"))]);
+        assert!(
+            made_absolute(Path::new("/home/a"), &|_| Some(OsString::new())).is_empty(),
+            "empty ones count as absent"
+        );
+    }
 
     #[test]
     fn ignored_signals_are_read_from_the_mask() {

@@ -5,12 +5,12 @@
 pub(crate) mod batch;
 mod env;
 pub(crate) mod script;
+pub(crate) mod stdin;
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
-use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::spec::{Limits, OnInteraction, RunSpec};
 
 use crate::cli::submit::SubmitArgs;
@@ -26,6 +26,7 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<RunSpec, Failure> {
 
 /// The specification that the flags describe, without a prompt.
 pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
+    one_reader_of_stdin(args)?;
     let script = args.script.as_deref().map(script::read).transpose()?;
     let (deadline_seconds, deadline_at) = match args.deadline {
         None => (None, None),
@@ -54,6 +55,21 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
     })
 }
 
+/// What one takes from standard input, another cannot.
+fn one_reader_of_stdin(args: &SubmitArgs) -> Result<(), Failure> {
+    let dash = Some(Path::new("-"));
+    let readers = [
+        ("the prompt", args.prompt.as_deref() == Some("-")),
+        ("--script", args.script.as_deref() == dash),
+        ("--batch", args.batch.as_deref() == dash),
+    ];
+    let readers: Vec<&str> = readers.into_iter().filter(|(_, reads)| *reads).map(|(name, _)| name).collect();
+    match readers.as_slice() {
+        [one, other, ..] => Err(Failure::usage(format!("{one} and {other} cannot both come from standard input"))),
+        _ => Ok(()),
+    }
+}
+
 /// Where nobody can answer, a run that asks must not wait for ever.
 fn on_interaction() -> OnInteraction {
     if io::stdin().is_terminal() || io::stderr().is_terminal() { OnInteraction::Wait } else { OnInteraction::Fail }
@@ -64,7 +80,7 @@ fn prompt(typed: Option<&str>, has_script: bool) -> Result<Option<Arc<str>>, Fai
     let text = match typed {
         None if has_script => return Ok(None),
         None => return Err(Failure::usage_hint("there is no prompt", hint)),
-        Some("-") => read_stdin("the prompt")?,
+        Some("-") => stdin::read("the prompt")?,
         Some(text) => text.to_owned(),
     };
     if text.trim().is_empty() {
@@ -75,22 +91,8 @@ fn prompt(typed: Option<&str>, has_script: bool) -> Result<Option<Arc<str>>, Fai
 
 /// A text as typed, or from standard input where `-` was typed.
 pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
-    let text = if typed == "-" { read_stdin(what)? } else { typed.to_owned() };
+    let text = if typed == "-" { stdin::read(what)? } else { typed.to_owned() };
     if text.trim().is_empty() { Err(Failure::usage(format!("{what} is empty"))) } else { Ok(text.into()) }
-}
-
-/// Standard input, whole. Reads no further than a request could carry.
-pub(crate) fn read_stdin(what: &str) -> Result<String, Failure> {
-    let failed = |source| Failure::Read { path: "standard input".into(), source };
-    let mut bytes = Vec::new();
-    io::stdin().lock().take(MAX_FRAME_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() > MAX_FRAME_BYTES {
-        return Err(Failure::usage_hint(
-            format!("{what} is larger than {} MiB", MAX_FRAME_BYTES >> 20),
-            "put the bulk into a file and name it in the prompt",
-        ));
-    }
-    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{what} is not UTF-8")))
 }
 
 /// A directory as an absolute path: the daemon has another one than we have.

@@ -4,95 +4,21 @@
 //! that we may not open is an error, never a reason to start another.
 
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness_protocol::paths::SYSTEM_SOCKET;
 
-use crate::client::PATIENCE;
 use crate::connect::{ConnectError, connect};
+use crate::patience::PATIENCE;
 use crate::spawn::{Spawned, spawn};
+use crate::start_error::StartError;
 
 /// Between two looks at a socket that another process is about to open.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Looks between two attempts at starting: the daemon that held the lock may have been a leaving one.
 const LOOKS_PER_START: u32 = 12;
-
-/// Why there is no daemon to talk to.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    /// Nobody serves the socket, and we were told to leave it so.
-    #[error("no daemon serves {}", socket.display())]
-    NotRunning {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The socket is the system's, and only root starts that daemon.
-    #[error("the system's daemon does not run: nobody serves {}", socket.display())]
-    SystemNotRunning {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The socket cannot be opened by this user.
-    #[error("no permission to open {}", socket.display())]
-    Denied {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// It does not take connections, or cannot be named.
-    #[error("cannot connect to {}: {source}", socket.display())]
-    Connect {
-        /// The socket.
-        socket: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// There is no program to start.
-    #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
-    NoProgram {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The program cannot be started.
-    #[error("cannot start {}: {source}", program.display())]
-    Spawn {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It started and ended.
-    #[error("the daemon did not start: {said}")]
-    Failed {
-        /// What it said.
-        said: String,
-    },
-    /// It started and said nothing.
-    #[error("the daemon was started and is not ready after {seconds} s")]
-    NotReady {
-        /// For how long.
-        seconds: u64,
-    },
-}
-
-impl StartError {
-    /// What to do next.
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::NotRunning { .. } => Some("start it: harnessctl daemon start".to_owned()),
-            Self::SystemNotRunning { .. } => Some(
-                "start it as root (systemctl start harnessd), or use one of your own: --socket PATH, XDG_RUNTIME_DIR"
-                    .to_owned(),
-            ),
-            Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
-            Self::NotReady { .. } => Some("it may still be reading its journal; try again".to_owned()),
-            Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
-            _ => None,
-        }
-    }
-}
 
 /// How a connection came about.
 #[derive(Debug)]

@@ -1,35 +1,21 @@
-//! What is done once a run is there: its id is printed, or it is watched, or waited for; and how its end is told.
+//! What is done once a run is there: its id is printed, or it is watched, or waited for.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 
 use harness_protocol::id::Seq;
 use harness_protocol::rpc::Submitted;
-use harness_protocol::run::{RunState, RunView, exit};
 
 use crate::cli::submit::ThenArgs;
 use crate::ctx::Ctx;
+use crate::ending::{check_output, end};
 use crate::exit::Failure;
 use crate::output::note;
-use crate::render::text::{clean, with_newline};
-use crate::verbs::follow::{self, Watched};
 use crate::waiting;
+use crate::watching::{Watched, watch};
 
 /// Checks what can be checked before there is a run.
 pub(crate) fn check(then: &ThenArgs) -> Result<(), Failure> {
     then.output.as_deref().map_or(Ok(()), check_output)
-}
-
-/// An answer must not be lost for a directory that was mistyped.
-pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if path.is_dir() {
-        return Err(Failure::usage(format!("{} is a directory", path.display())));
-    }
-    if !parent.is_dir() {
-        return Err(Failure::usage(format!("there is no directory {}", parent.display())));
-    }
-    Ok(())
 }
 
 /// Goes on with a run that was submitted.
@@ -43,7 +29,7 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
             prompts: false,
             output: then.output.as_deref(),
         };
-        return follow::watch(ctx, &watched);
+        return watch(ctx, &watched);
     }
     if then.wait || then.output.is_some() {
         if !quiet && std::io::stderr().is_terminal() {
@@ -52,77 +38,12 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
         let reply = waiting::one(&mut ctx.session, &id, &[], None)?;
         return end(ctx, &reply.run, then.output.as_deref());
     }
-    if ctx.json {
-        ctx.json(submitted)?;
-    } else {
-        writeln!(ctx.out, "{id}")?;
-    }
-    ctx.out.flush()?;
+    let told = if ctx.json { ctx.json(submitted) } else { writeln!(ctx.out, "{id}").map_err(Failure::from) };
+    // The run is there, whether its id can be told or not.
+    told.and_then(|()| Ok(ctx.out.flush()?)).map_err(|failure| failure.although(&format!("run {id} was queued")))?;
     if !quiet && std::io::stderr().is_terminal() {
         let existing = if submitted.existing { "it was there already; " } else { "" };
         note(ctx.notes.dim(format_args!("{existing}watch it: harnessctl follow {id}")));
     }
     ctx.done()
-}
-
-/// Tells the end of a run: its answer, or why there is none; gives its exit code.
-pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result<u8, Failure> {
-    for denial in &run.denials {
-        note(format_args!("harnessctl: run {}: denied: {}", run.id, clean(denial)));
-    }
-    if ctx.json {
-        ctx.json(run)?;
-    }
-    if let Some(answer) = &run.answer {
-        match output {
-            Some(path) => write_answer(path, answer, &run.id.to_string())?,
-            None if ctx.json => {}
-            None => {
-                let text = with_newline(answer);
-                let shown = if ctx.look().terminal { clean(&text) } else { text.as_ref().into() };
-                ctx.out.write_all(shown.as_bytes())?;
-            }
-        }
-    }
-    ctx.done()?;
-    if run.state != RunState::Succeeded {
-        let name = run.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
-        let why = run.error.as_deref().map(|error| format!(": {}", clean(error))).unwrap_or_default();
-        note(format_args!("harnessctl: run {}{name} {}{why}", run.id, ctx.notes.state(run.state)));
-    }
-    Ok(run.exit_code.unwrap_or(exit::STILL_RUNNING))
-}
-
-/// Writes an answer into the file that was named for it.
-pub(crate) fn write_answer(path: &Path, answer: &str, run: &str) -> Result<(), Failure> {
-    std::fs::write(path, with_newline(answer).as_bytes()).map_err(|source| Failure::Write {
-        path: path.to_owned(),
-        source,
-        hint: Some(format!("the answer is kept: harnessctl show --answer {run}")),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn a_place_for_the_answer_is_checked_before_there_is_a_run() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(check_output(&dir.path().join("answer")).is_ok());
-        assert!(check_output(Path::new("answer")).is_ok());
-        assert_eq!(check_output(dir.path()).unwrap_err().code(), 2);
-        assert_eq!(check_output(&dir.path().join("no/answer")).unwrap_err().code(), 2);
-    }
-
-    #[test]
-    fn a_written_answer_ends_its_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("answer");
-        write_answer(&file, "42", "abc").unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "42\n");
-        let error = write_answer(&dir.path().join("no/x"), "42", "abc").unwrap_err();
-        assert_eq!(error.hint().unwrap(), "the answer is kept: harnessctl show --answer abc");
-    }
 }

@@ -391,3 +391,35 @@ fn completions_and_help_need_no_daemon() {
     assert_eq!(fake.run(&["submit", "--help"]).code, 0);
     assert_eq!(fake.run(&["--version"]).code, 0);
 }
+
+#[test]
+fn a_list_is_cut_only_where_nothing_was_selected() {
+    // 50 live runs and 50 that have finished, in pages of 7, the last of which has a cursor, too.
+    let fake = Fake::new(|request, stream| {
+        let params = &request["params"];
+        let states: Vec<&str> =
+            params["select"]["states"].as_array().into_iter().flatten().map(|state| state.as_str().unwrap()).collect();
+        let wanted: Vec<Value> = (1..=100)
+            .map(|number| view(&id(number), if number <= 50 { "acting" } else { "succeeded" }, None, None, None))
+            .filter(|run| states.is_empty() || states.contains(&run["state"].as_str().unwrap()))
+            .collect();
+        let from = usize::try_from(params["cursor"].as_u64().unwrap_or(0)).unwrap();
+        let limit = usize::try_from(params["limit"].as_u64().unwrap().min(7)).unwrap();
+        let page: Vec<_> = wanted.iter().skip(from).take(limit).collect();
+        let cursor = (!page.is_empty()).then_some(from + page.len());
+        answer(stream, request, &json!({"runs": page, "cursor": cursor}));
+    });
+    let lines = |words: &[&str]| {
+        let ran = fake.run(&[&["list", "--json"], words].concat());
+        assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
+        ran.stdout.lines().count()
+    };
+    assert_eq!(lines(&[]), 70);
+    assert_eq!(lines(&["--tree"]), 70);
+    for words in [&["-l", "a=b"][..], &["--all"], &["x", "y"], &["--root", "x"]] {
+        assert_eq!(lines(words), 100, "{words:?}");
+    }
+    assert_eq!(lines(&["--state", "succeeded"]), 50);
+    let asked = fake.seen("run.list");
+    assert!(asked.iter().any(|request| request["params"]["select"]["runs"] == json!(["x", "y"])));
+}

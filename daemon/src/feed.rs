@@ -29,24 +29,33 @@ pub enum Tail {
 /// The feed. Clones are the same feed.
 #[derive(Debug, Clone)]
 pub struct Feed {
-    tail: Arc<Mutex<VecDeque<Arc<Event>>>>,
+    tail: Arc<Mutex<Kept>>,
     last: watch::Sender<Seq>,
     deltas: broadcast::Sender<Arc<Delta>>,
     most: usize,
+    most_bytes: usize,
+}
+
+/// The tail, and about how much memory it takes.
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
 }
 
 impl Feed {
-    /// A feed that keeps at most `most` events.
-    pub fn new(most: usize) -> Self {
+    /// A feed that keeps at most `most` events, of about `most_bytes` bytes together.
+    pub fn new(most: usize, most_bytes: usize) -> Self {
         Self {
             tail: Arc::default(),
             last: watch::Sender::new(Seq(0)),
             deltas: broadcast::Sender::new(DELTAS),
             most: most.max(1),
+            most_bytes,
         }
     }
 
-    fn tail(&self) -> MutexGuard<'_, VecDeque<Arc<Event>>> {
+    fn tail(&self) -> MutexGuard<'_, Kept> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,9 +64,12 @@ impl Feed {
         let Some(last) = events.last() else { return };
         {
             let mut tail = self.tail();
-            tail.extend(events.iter().map(Arc::clone));
-            let surplus = tail.len().saturating_sub(self.most);
-            tail.drain(..surplus);
+            tail.bytes += events.iter().map(|event| event.approximate_bytes()).sum::<usize>();
+            tail.events.extend(events.iter().map(Arc::clone));
+            while tail.events.len() > self.most || (tail.bytes > self.most_bytes && tail.events.len() > 1) {
+                let Some(oldest) = tail.events.pop_front() else { break };
+                tail.bytes -= oldest.approximate_bytes();
+            }
         }
         self.last.send_replace(last.seq);
     }
@@ -69,13 +81,13 @@ impl Feed {
             return Tail::Nothing;
         }
         let tail = self.tail();
-        let Some(first) = tail.front().map(|event| event.seq) else { return Tail::Nothing };
+        let Some(first) = tail.events.front().map(|event| event.seq) else { return Tail::Nothing };
         if cursor.next() < first {
             return Tail::Missing(Gap { from: cursor.next(), to: Seq(first.0 - 1) });
         }
         // Numbers have no holes, so the place follows from the number.
         let skip = usize::try_from(cursor.next().0 - first.0).unwrap_or(usize::MAX);
-        Tail::Events(tail.iter().skip(skip).take(BATCH).map(Arc::clone).collect())
+        Tail::Events(tail.events.iter().skip(skip).take(BATCH).map(Arc::clone).collect())
     }
 
     /// Tells of each new last number.
@@ -120,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_reader_gets_what_comes_after_its_cursor() {
-        let feed = Feed::new(10);
+        let feed = Feed::new(10, 1_000_000);
         assert_eq!(feed.after(Seq(0)), Tail::Nothing);
         feed.publish(&[event(1), event(2), event(3)]);
         assert_eq!(numbers(feed.after(Seq(0))), [1, 2, 3]);
@@ -130,9 +142,16 @@ mod tests {
 
     #[test]
     fn what_has_left_the_tail_is_an_explicit_gap() {
-        let feed = Feed::new(2);
+        let feed = Feed::new(2, 1_000_000);
         feed.publish(&[event(1), event(2), event(3), event(4)]);
         assert_eq!(feed.after(Seq(0)), Tail::Missing(Gap { from: Seq(1), to: Seq(2) }));
         assert_eq!(numbers(feed.after(Seq(2))), [3, 4]);
+    }
+
+    #[test]
+    fn the_tail_is_bounded_by_bytes_as_well() {
+        let feed = Feed::new(1_000, 10 * event(1).approximate_bytes());
+        (1..=100).for_each(|seq| feed.publish(&[event(seq)]));
+        assert_eq!(feed.after(Seq(0)), Tail::Missing(Gap { from: Seq(1), to: Seq(90) }));
     }
 }

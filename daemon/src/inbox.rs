@@ -99,7 +99,11 @@ impl<R> Inbox<R> {
     pub fn take_requests(&self, max: usize) -> Vec<R> {
         let mut queues = self.queues();
         let count = queues.requests.len().min(max);
-        queues.requests.drain(..count).collect()
+        let requests = queues.requests.drain(..count).collect();
+        if !queues.requests.is_empty() {
+            self.shared.came.notify_one();
+        }
+        requests
     }
 
     /// Waits until something is put in. May return without anything there.

@@ -93,13 +93,14 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let id_key = key::fresh().map_err(ServeError::Key)?;
     let config = setup.config.clone();
     let listener = Arc::new(setup.listener);
-    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), Feed::new(config.limits.events as usize));
+    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config));
     let outputs = Outputs::new(&state_dir);
     // And nobody can ask for what those left on disk.
     outputs.remove_all().map_err(ServeError::Outputs)?;
     let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
+    let most_waiting = config.limits.inbox as usize;
     let clock = Clock::start();
 
     let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &keepers, &outputs));
@@ -124,7 +125,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
     };
-    let driver = Driver::new(Parts {
+    let (orders, taken) = mpsc::channel(8);
+    let parts = Parts {
         engine: Engine::new(config.clone(), tools::catalogue(), id_key),
         journal: Memory::default(),
         executor,
@@ -133,10 +135,10 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         clock,
         service,
         reload: reloader(setup.config_source, config, Arc::clone(&listener)),
+        most_waiting,
         forget: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
-    });
-    let (orders, taken) = mpsc::channel(8);
-    let mut driver = tokio::spawn(driver.run(taken));
+    };
+    let mut driver = tokio::spawn(Driver::new(parts, taken).run());
 
     info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
     setup.notifier.ready("serving");
@@ -179,6 +181,10 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)
+}
+
+fn feed(config: &Config) -> Feed {
+    Feed::new(config.limits.events as usize, usize::try_from(config.limits.event_bytes).unwrap_or(usize::MAX))
 }
 
 /// Removes what is on disk of these runs, without holding anybody up.

@@ -30,6 +30,33 @@ pub struct Event {
     pub body: EventBody,
 }
 
+impl Event {
+    /// About how much memory it takes.
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = match &self.body {
+            EventBody::RunSubmitted { spec, .. } => {
+                spec.prompt.as_ref().map_or(0, |text| text.len()) + spec.env.len() * 128 + spec.labels.len() * 64 + 1024
+            }
+            EventBody::InferenceFinished { text, calls, .. } => {
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            }
+            EventBody::CallFinished { result } => result.envelope.len() + 256,
+            EventBody::InteractionOpened { question: text, .. }
+            | EventBody::InteractionSettled { answer: text, .. }
+            | EventBody::Denied { what: text }
+            | EventBody::MessageReceived { text }
+            | EventBody::InferenceFailed { error: text, .. } => text.len(),
+            EventBody::RunFinished { ending } => match ending {
+                Ending::Succeeded { answer: text }
+                | Ending::Failed { error: text, .. }
+                | Ending::Cancelled { error: text } => text.len(),
+            },
+            _ => 0,
+        };
+        size_of::<Self>() + texts
+    }
+}
+
 /// Who caused an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {

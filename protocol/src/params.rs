@@ -185,6 +185,9 @@ pub struct RunPage {
     pub runs: Vec<RunView>,
     /// Where the next page begins; `None` at the end.
     pub cursor: Option<u64>,
+    /// Why the journal cannot commit, while it cannot: the last of what is shown may not be durable yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 /// Parameters of `run.show`.
@@ -196,7 +199,7 @@ pub struct ShowParams {
     /// With its transcript.
     #[serde(default)]
     pub transcript: bool,
-    /// At most this many entries; 1,000 where left out. A page also ends at 4 MiB.
+    /// At most this many entries; 1,000 where left out. A page also ends at 2 MiB.
     #[serde(default)]
     pub limit: Option<u32>,
     /// Where the last page ended.
@@ -218,6 +221,9 @@ pub struct Shown {
     /// Its processes: those of calls that execute, and what earlier calls have left running. At most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessView>,
+    /// Why the journal cannot commit, while it cannot: the last of what is shown may not be durable yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 /// A process of a run.
@@ -375,11 +381,26 @@ pub struct PruneParams {
     pub dry_run: bool,
 }
 
+/// Parameters of `interaction.list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InteractionListParams {
+    /// At most this many; 1,000 where left out, and at most. A page also ends at 2 MiB.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(default)]
+    pub cursor: Option<u64>,
+}
+
 /// Reply to `interaction.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Interactions {
-    /// The open ones, oldest first; at most 1,000.
+    /// The open ones, oldest first.
     pub interactions: Vec<InteractionView>,
+    /// Where the next page begins; `None` at the end.
+    #[serde(default)]
+    pub cursor: Option<u64>,
     /// How many are open in all.
     pub total: u32,
 }

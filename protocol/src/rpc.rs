@@ -333,7 +333,7 @@ methods! {
     "run.retry" RunRetry(RetryParams) -> Submitted, "Makes a new run with the specification of a finished one.";
     "run.message" RunMessage(MessageParams) -> Submitted, "Tells a run something; a finished one goes on as a new run.";
     "run.prune" RunPrune(PruneParams) -> Changed, "Forgets finished runs.";
-    "interaction.list" InteractionList(Empty) -> Interactions, "Open interactions, oldest first.";
+    "interaction.list" InteractionList(InteractionListParams) -> Interactions, "Open interactions, oldest first.";
     "interaction.answer" InteractionAnswer(AnswerParams) -> Answered, "Settles one; the first answer wins.";
     "lane.list" LaneList(Empty) -> Lanes, "Every lane's report.";
     "lane.relieve" LaneRelieve(RelieveParams) -> LaneChanged, "Widens a lane, or undoes that.";

@@ -179,3 +179,20 @@ fn runs_are_selected_by_label_and_state() {
     harness_tests::eventually("it has ended", || list(&["--all", "--state", "cancelled"]) == 1);
     open(&daemon, "gate");
 }
+
+#[test]
+fn of_a_stream_that_was_not_kept_whole_is_said_how_much_there_is() {
+    let daemon = Daemon::configured("[tool.shell]\noutput_bytes = 1000\n");
+    let run = daemon.submit(&turn("").shell("seq 1000; echo whole >&2").turn("done"));
+    run.answer();
+    let bytes = run.results()[0].stdout.as_ref().unwrap().bytes;
+    let logs = |words: &[&str]| daemon.ctl(["logs", &run.id, "--call", "1"].iter().chain(words));
+    let told = format!("only the first 1000 of {bytes} bytes of stdout were kept");
+    for words in [&[][..], &["-f"], &["--raw"], &["--stream", "stdout"]] {
+        let output = logs(words).exits(0).tells(&told);
+        assert!(output.stdout.starts_with("1\n2\n"), "{words:?}: {output}");
+    }
+    let output = logs(&["--tail", "1", "--stream", "stdout"]).exits(1).tells("this is not the end of stdout");
+    assert!(!output.stdout.contains("1000"), "{output}");
+    assert_eq!(logs(&["--tail", "1", "--stream", "stderr"]).exits(0).stderr, "");
+}

@@ -114,6 +114,18 @@ fn it_is_started_looked_at_and_stopped_by_command() {
 }
 
 #[test]
+fn paths_in_the_environment_are_those_of_whoever_starts_it() {
+    let place = Place::new();
+    place.file("work/own.toml", "[lane.tool]\nwidth = 3\n");
+    place.sh("HARNESS_STATE_DIR=state HARNESS_CONFIG=own.toml harnessctl daemon start").ok();
+    let status = place.ctl(["daemon", "status", "--json"]).json();
+    assert_eq!((status["state_dir"].as_str(), place.lane("tool").width), (place.work().join("state").to_str(), 3));
+    let process = Process(status["pid"].as_u64().unwrap().try_into().unwrap());
+    place.ctl(["daemon", "stop"]).ok();
+    process.is_gone_soon();
+}
+
+#[test]
 fn a_drain_starts_nothing_new_and_tells_when_nothing_executes() {
     let daemon = Daemon::start();
     let run =

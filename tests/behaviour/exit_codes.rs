@@ -95,3 +95,15 @@ fn a_name_is_unique_among_live_runs_and_free_again_afterwards() {
     assert_eq!(submit(&daemon, &says("second"), &["--name", "nightly"]).ok(), "second\n");
     assert_eq!(daemon.ctl(["show", "--answer", "nightly"]).ok(), "second\n");
 }
+
+#[test]
+fn a_key_that_another_specification_has_is_refused_with_the_run_that_holds_it() {
+    let daemon = Daemon::start();
+    let keyed = ["--idempotency-key", "nightly"];
+    submit(&daemon, &says("one"), &keyed).ok();
+    let holder = daemon.run("@last").view().id.to_string();
+    submit(&daemon, &says("one"), &keyed).ok();
+    submit(&daemon, &says("two"), &keyed).exits(2).tells("\"nightly\"").tells(&format!("show {holder}"));
+    let file = daemon.file("batch", "{\"script\":{\"turn\":[{\"text\":\"x\"}]},\"idempotency_key\":\"nightly\"}\n");
+    daemon.ctl(["submit", "--batch", &file]).exits(2).tells("line 1").tells(&holder);
+}

@@ -9,6 +9,7 @@ mod fairness;
 mod first_run;
 mod insiders;
 mod lane;
+mod losses;
 mod pages;
 mod protocol;
 mod request_ids;

@@ -1,10 +1,9 @@
 //! The verbs about lanes, as they are typed.
 
 use clap::{Args, Subcommand};
-use harness_protocol::id::ReliefId;
 use harness_protocol::time::Span;
 
-use super::values::{duration, relief};
+use super::values::{duration, permits, some_time};
 
 /// `lane`.
 #[derive(Debug, Args)]
@@ -34,12 +33,16 @@ pub(crate) struct LaneArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LaneVerb {
     /// Widen a lane so that what is queued can run
+    #[command(after_help = "Example: harnessctl lane relieve --by 4 --for 30m")]
     Relieve(RelieveArgs),
     /// Set the width: `resize 8`, `resize local 8`
+    #[command(after_help = "Example: harnessctl lane resize local 8")]
     Resize(ResizeArgs),
     /// Stop granting
+    #[command(after_help = "Example: harnessctl lane pause")]
     Pause(OneLane),
     /// Grant again
+    #[command(after_help = "Example: harnessctl lane resume local")]
     Resume(OneLane),
 }
 
@@ -50,14 +53,14 @@ pub(crate) struct RelieveArgs {
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
     /// Permits to add; 1 where left out
-    #[arg(long, value_name = "N", conflicts_with = "undo")]
+    #[arg(long, value_name = "N", value_parser = permits, conflicts_with = "undo")]
     pub(crate) by: Option<u32>,
     /// For how long; for good where left out
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "undo")]
+    #[arg(long = "for", value_name = "DURATION", value_parser = some_time, conflicts_with = "undo")]
     pub(crate) during: Option<Span>,
     /// Take this relief back
-    #[arg(long, value_name = "ID", value_parser = relief)]
-    pub(crate) undo: Option<ReliefId>,
+    #[arg(long, value_name = "ID")]
+    pub(crate) undo: Option<String>,
 }
 
 /// `lane resize`.
@@ -67,7 +70,7 @@ pub(crate) struct ResizeArgs {
     #[arg(value_name = "LANE | N", required_unless_present = "width", num_args = 1..=2)]
     pub(crate) words: Vec<String>,
     /// The width
-    #[arg(long, visible_alias = "to", value_name = "N")]
+    #[arg(long, visible_alias = "to", value_name = "N", value_parser = permits)]
     pub(crate) width: Option<u32>,
 }
 

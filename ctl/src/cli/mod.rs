@@ -59,41 +59,60 @@ pub(crate) enum Verb {
     /// Queue a run, and print its id
     Submit(Box<submit::SubmitArgs>),
     /// List runs: all live ones, and the latest that finished
-    #[command(visible_alias = "ls")]
+    #[command(visible_alias = "ls", after_help = "Example: harnessctl list -l team=a --state queued,acting")]
     List(runs::ListArgs),
     /// Show one run
+    #[command(after_help = "Example: harnessctl show --answer @last")]
     Show(runs::ShowArgs),
     /// Watch a run until it ends, and exit as it does
+    #[command(after_help = "Example: harnessctl follow nightly")]
     Follow(runs::FollowArgs),
     /// Print a run's transcript, or the output of one of its calls
+    #[command(after_help = "Example: harnessctl logs @last --call 1 --stream stderr --tail 20")]
     Logs(runs::LogsArgs),
     /// Wait for runs, and print their answers
+    #[command(after_help = "Example: harnessctl wait --timeout 10m nightly || harnessctl show nightly")]
     Wait(runs::WaitArgs),
     /// End runs and what is below them
+    #[command(after_help = "Example: harnessctl cancel -l team=a --state queued")]
     Cancel(runs::CancelArgs),
     /// Pause runs: nothing new starts in them
+    #[command(after_help = "Example: harnessctl pause nightly")]
     Pause(runs::SelectArgs),
     /// Let paused runs go on
+    #[command(after_help = "Example: harnessctl resume --state paused")]
     Resume(runs::SelectArgs),
     /// Run a finished run's specification again, as a new run
+    #[command(after_help = "Example: harnessctl retry --follow @last")]
     Retry(runs::RetryArgs),
     /// Tell a run something; a finished one goes on as a new run
+    #[command(after_help = "Example: harnessctl message nightly \"leave the tests alone\"")]
     Message(runs::MessageArgs),
     /// Forget finished runs
+    #[command(after_help = "Example: harnessctl prune --state succeeded --dry-run")]
     Prune(runs::PruneArgs),
     /// List the questions that wait for an answer
+    #[command(after_help = "Example: harnessctl pending")]
     Pending,
     /// Answer a question; the first answer wins
+    #[command(after_help = "Example: harnessctl reply nightly yes")]
     Reply(runs::ReplyArgs),
     /// Show the lanes, or change one
+    #[command(after_help = "Example: harnessctl lane tool --watch")]
     Lane(lane::LaneArgs),
     /// Widen a lane so that what is queued can run
+    #[command(after_help = "Example: harnessctl relieve --by 4 --for 30m")]
     Relieve(lane::RelieveArgs),
     /// Print what happens, one JSON object a line
+    #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),
     /// Start, stop, or look at the daemon
+    #[command(after_help = "Example: harnessctl daemon status")]
     Daemon(DaemonArgs),
     /// Print a completion script for a shell
+    #[command(
+        after_help = "Example: harnessctl completions bash > ~/.local/share/bash-completion/completions/harnessctl"
+    )]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -104,10 +123,10 @@ pub(crate) enum Verb {
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Only events after this number; 0 is all of them
-    #[arg(long, value_name = "SEQ", conflicts_with = "from")]
+    #[arg(long, value_name = "SEQ", conflicts_with = "from", value_parser = values::seq)]
     pub(crate) after: Option<u64>,
     /// Only events from this number on
-    #[arg(long, value_name = "SEQ")]
+    #[arg(long, value_name = "SEQ", value_parser = values::seq)]
     pub(crate) from: Option<u64>,
     /// Go on as they happen. Without a number: only from now on
     #[arg(short, long)]
@@ -137,20 +156,26 @@ pub(crate) struct DaemonArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub(crate) enum DaemonVerb {
     /// Start it, unless it runs
+    #[command(after_help = "Example: harnessctl daemon start")]
     Start,
-    /// Stop it, and wait until it has gone. Runs are kept and go on with the next start
+    /// Stop it, and wait until it has gone. Runs live in its memory and, in this version, end with it
+    #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
     Stop,
     /// Show its health and counts
+    #[command(after_help = "Example: harnessctl daemon status --json")]
     Status,
     /// Start nothing new, and wait until nothing executes
+    #[command(after_help = "Example: harnessctl daemon drain --timeout 5m")]
     Drain {
         /// Wait at most this long (exit code 8 if something still executes)
         #[arg(long, value_name = "DURATION", value_parser = values::duration)]
         timeout: Option<Span>,
     },
     /// Undo a drain
+    #[command(after_help = "Example: harnessctl daemon undrain")]
     Undrain,
     /// Read the configuration again
+    #[command(after_help = "Example: harnessctl daemon reload")]
     Reload,
 }
 

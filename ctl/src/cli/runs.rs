@@ -8,7 +8,7 @@ use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
 use super::submit::ThenArgs;
-use super::values::{duration, label, state};
+use super::values::{duration, label, lines, state};
 
 /// Which runs, beside those named.
 #[derive(Debug, Args, Default)]
@@ -39,6 +39,9 @@ impl FilterArgs {
 /// `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    /// Only these
+    #[arg(value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Children below their parents
@@ -84,7 +87,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, requires = "call")]
     pub(crate) raw: bool,
     /// Only the last N lines
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = lines)]
     pub(crate) tail: Option<usize>,
     /// Go on as it grows, until the end
     #[arg(short, long)]
@@ -121,7 +124,7 @@ pub(crate) struct WaitArgs {
     /// Wait at most this long (exit code 8)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Span>,
-    /// Write the answer to FILE instead
+    /// Write the answer, or the lines, to FILE instead
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

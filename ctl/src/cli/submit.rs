@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use harness_protocol::spec::{OnInteraction, Priority};
 use harness_protocol::time::Span;
 
-use super::values::{Deadline, deadline, duration, label};
+use super::values::{Deadline, deadline, duration, label, some_time, steps, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,12 +47,12 @@ pub(crate) struct SubmitArgs {
     /// The model, by the provider's name for it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// Turns for the scripted provider, in TOML; no prompt is needed with it
+    /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
     /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
     /// and, if need be, `script_file`; the other flags are defaults for every line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow", "output"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow"])]
     pub(crate) batch: Option<PathBuf>,
     /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated
     #[arg(long, value_name = "KEY[=VALUE]")]
@@ -61,13 +61,13 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// End it after so many inferences
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = steps)]
     pub(crate) max_steps: Option<u32>,
     /// End it after so many tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens)]
     pub(crate) max_tokens: Option<u64>,
     /// End it after so long in inference and execution: 90, 1.5s, 10m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(crate) max_time: Option<Span>,
     /// End it so long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
@@ -95,7 +95,7 @@ pub(crate) struct ThenArgs {
     /// Wait until it ends, print the answer alone, and exit as it does
     #[arg(short, long)]
     pub(crate) wait: bool,
-    /// Wait, and write the answer to FILE instead
+    /// Wait, and write the answer (of a batch: the lines) to FILE instead
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }

@@ -19,10 +19,12 @@ fn the_definition_holds_together() {
 }
 
 #[test]
-fn every_verb_says_what_it_does_and_submit_shows_how() {
+fn every_verb_says_what_it_does_and_shows_how() {
     fn check(command: &clap::Command) {
         for verb in command.get_subcommands() {
             assert!(verb.get_about().is_some(), "{}", verb.get_name());
+            let example = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(example.contains("harnessctl "), "{} shows no example", verb.get_name());
             for arg in verb.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {}", verb.get_name(), arg.get_id());
             }
@@ -38,6 +40,29 @@ fn every_verb_says_what_it_does_and_submit_shows_how() {
 }
 
 #[test]
+fn the_examples_of_the_help_are_commands() {
+    fn examples(command: &clap::Command, all: &mut Vec<String>) {
+        for verb in command.get_subcommands() {
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            all.extend(help.strip_prefix("Example: ").map(str::to_owned));
+            examples(verb, all);
+        }
+    }
+    let mut all = Vec::new();
+    examples(&Cli::command(), &mut all);
+    assert!(all.len() > 25, "{all:?}");
+    for line in all {
+        // Without what only a shell reads.
+        let command = line.split(['|', '>', ';']).next().unwrap();
+        let words: Vec<&str> = command.split_whitespace().skip(1).map(|word| word.trim_matches('"')).collect();
+        let words = if command.contains('"') { words[..3].to_vec() } else { words };
+        if let Err(error) = parse(&words) {
+            panic!("{line}: {error}");
+        }
+    }
+}
+
+#[test]
 fn the_verbs_of_the_manual_are_there() {
     for words in [
         &["submit", "hi"][..],
@@ -45,7 +70,8 @@ fn the_verbs_of_the_manual_are_there() {
         &["submit", "--script", "f", "--env", "A", "--env-file", "f", "--max-steps", "1", "--max-tokens", "2"],
         &["submit", "hi", "--max-time", "1.5s", "--deadline", "2h", "--priority", "high", "--model", "m"],
         &["submit", "hi", "--idempotency-key", "k", "--on-interaction=fail", "--retry-for", "10m", "--wait", "-o", "f"],
-        &["submit", "--batch", "-", "--wait"],
+        &["submit", "--batch", "-", "--wait", "-o", "f"],
+        &["submit", "--script", "-", "hi"],
         &["list", "--tree", "-l", "a=b", "--state", "queued,acting", "--all", "--json"],
         &["show", "@last", "--answer"],
         &["follow", "abc"],

@@ -1,6 +1,57 @@
-//! Words of the command line that stand for values: durations, labels, deadlines.
+//! Words of the command line that stand for values: numbers, durations, labels, deadlines.
 
 use harness_protocol::time::{Span, Timestamp};
+
+/// The largest width of a lane that a daemon takes.
+pub(crate) const WIDEST: u32 = 1_000_000;
+/// The longest duration, in days: a hundred years.
+const LONGEST_DAYS: u64 = 36_500;
+
+/// Reads a whole number within bounds.
+pub(crate) fn number(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("{text:?} is no whole number"));
+    }
+    match text.parse() {
+        Ok(number) if number < least => Err(format!("{least} is the least")),
+        Ok(number) if number <= most => Ok(number),
+        // Digits alone that do not fit are too many.
+        _ => Err(format!("{most} is the most")),
+    }
+}
+
+/// Reads a number of steps.
+pub(crate) fn steps(text: &str) -> Result<u32, String> {
+    number(text, 1, u64::from(u32::MAX)).map(|steps| u32::try_from(steps).unwrap_or(u32::MAX))
+}
+
+/// Reads a number of tokens.
+pub(crate) fn tokens(text: &str) -> Result<u64, String> {
+    number(text, 1, i64::MAX.unsigned_abs())
+}
+
+/// Reads a number of lines.
+pub(crate) fn lines(text: &str) -> Result<usize, String> {
+    number(text, 0, u64::from(u32::MAX)).map(|lines| usize::try_from(lines).unwrap_or(usize::MAX))
+}
+
+/// Reads the number of an event.
+pub(crate) fn seq(text: &str) -> Result<u64, String> {
+    number(text, 0, u64::MAX)
+}
+
+/// Reads a width of a lane, or what is added to one.
+pub(crate) fn permits(text: &str) -> Result<u32, String> {
+    number(text, 0, u64::from(WIDEST)).map(|permits| u32::try_from(permits).unwrap_or(WIDEST))
+}
+
+/// Reads a duration that is not nothing.
+pub(crate) fn some_time(text: &str) -> Result<Span, String> {
+    match duration(text)? {
+        Span::ZERO => Err("it must be longer than 0".to_owned()),
+        span => Ok(span),
+    }
+}
 
 /// Reads a duration: `90`, `1.5s`, `500ms`, `10m`, `2h`, `1h30m`, `1d`.
 pub(crate) fn duration(text: &str) -> Result<Span, String> {
@@ -26,8 +77,12 @@ pub(crate) fn duration(text: &str) -> Result<Span, String> {
             "d" => 86_400.0,
             _ => return Err(wrong()),
         };
-        total = total + Span::from_secs_f64(number * factor).ok_or_else(wrong)?;
+        // What does not even fit a span is longer than that, too.
+        total = total + Span::from_secs_f64(number * factor).unwrap_or(Span::from_micros(u64::MAX));
         rest = after;
+    }
+    if total > Span::from_secs(LONGEST_DAYS * 86_400) {
+        return Err(format!("{LONGEST_DAYS}d is the longest"));
     }
     Ok(total)
 }
@@ -49,7 +104,7 @@ pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
         let micros = u64::try_from(instant.as_microsecond()).map_err(|_| "times before 1970 have passed".to_owned())?;
         return Ok(Deadline::At(Timestamp::from_micros(micros)));
     }
-    duration(text).map(Deadline::In)
+    some_time(text).map(Deadline::In)
 }
 
 /// Reads `KEY=VALUE`.
@@ -63,11 +118,6 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
 /// Reads a state of a run.
 pub(crate) fn state(text: &str) -> Result<harness_protocol::run::RunState, String> {
     text.parse().map_err(|e: harness_protocol::run::UnknownState| e.to_string())
-}
-
-/// Reads the id of a relief.
-pub(crate) fn relief(text: &str) -> Result<harness_protocol::id::ReliefId, String> {
-    text.parse().map_err(|e: harness_protocol::id::IdError| e.to_string())
 }
 
 #[cfg(test)]
@@ -86,6 +136,21 @@ mod tests {
         assert_eq!(millis("1h30m"), Ok(5_400_000));
         for wrong in ["", "m", "1h30", "-1", "1x", "1 h", "1..2s", "nan", "1e9"] {
             assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_told_with_the_bound() {
+        assert_eq!(permits("99999999999").unwrap_err(), "1000000 is the most");
+        assert_eq!(permits("1000001").unwrap_err(), "1000000 is the most");
+        assert_eq!(permits("1000000"), Ok(1_000_000));
+        assert_eq!(steps("0").unwrap_err(), "1 is the least");
+        assert_eq!(tokens("99999999999999999999999").unwrap_err(), "9223372036854775807 is the most");
+        assert_eq!(duration("36501d").unwrap_err(), "36500d is the longest");
+        assert_eq!(duration("999999999999999999d").unwrap_err(), "36500d is the longest");
+        assert!(some_time("0s").is_err() && some_time("0").is_err() && deadline("0").is_err());
+        for wrong in ["", "-1", "+1", "1.5", "x"] {
+            assert!(lines(wrong).unwrap_err().ends_with("is no whole number"), "{wrong:?}");
         }
     }
 

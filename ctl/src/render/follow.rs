@@ -14,7 +14,7 @@ use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
 use crate::output::Look;
 use crate::render::colour::Paint;
 use crate::render::live::{Piece, Stream};
-use crate::render::text::{clean, first_line};
+use crate::render::text::{clean, first_line, why};
 use crate::render::transcript::{self, command};
 
 /// Bytes of a stream that were missed, from an offset on; `None` where they cannot be had.
@@ -289,7 +289,7 @@ impl Follower {
                 (*exit_code, None)
             }
             Ending::Cancelled { error } => {
-                self.note(out, notes, &self.notes.red(format!("cancelled: {}", clean(error))))?;
+                self.note(out, notes, &self.notes.red(format!("cancelled{}", why("cancelled", error))))?;
                 (exit::CANCELLED, None)
             }
         };

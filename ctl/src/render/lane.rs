@@ -8,23 +8,37 @@ use harness_protocol::time::Timestamp;
 use crate::output::Look;
 use crate::render::bar::bar;
 use crate::render::run::short;
-use crate::render::table::Table;
-use crate::render::text::first_line;
+use crate::render::table::{Cell, Table};
+use crate::render::text::{cut_painted, first_line};
 use crate::render::units::{count, span};
+
+/// Holders that a report has at most.
+const MOST_HOLDERS: usize = 100;
 
 /// Writes the block of one lane.
 pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Timestamp) -> io::Result<()> {
+    let mut lines = summary(look, lane, now);
+    if !lane.holders.is_empty() {
+        lines.extend(holders(&[lane], now).lines(look, "  "));
+    }
+    if let Some(more) = Some(untold(lane)).filter(|more| *more > 0) {
+        lines.push(format!("  … and {} more", count(more, "permit")));
+    }
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// What there is to say of a lane but for who holds its permits. On a terminal no line is wider than that.
+pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<String> {
     let paint = look.paint;
-    writeln!(out, "{}  {}", paint.bold(&lane.name), bar(lane, paint))?;
+    let mut lines = vec![format!("{}  {}", paint.bold(&lane.name), bar(lane, paint))];
     let mut width = format!("width {}", lane.width);
     if lane.width != lane.configured_width {
         width += &format!(" (configured {})", lane.configured_width);
     }
-    writeln!(
-        out,
+    lines.push(format!(
         "  {width}  permits {}  queued {}  busy {}  parked {}  resuming {}",
         lane.permits, lane.queued, lane.busy, lane.parked, lane.resuming
-    )?;
+    ));
     let limiter = match lane.limiter {
         Limiter::None => "limiter none".to_owned(),
         other => paint.yellow(format!("limiter {}", other.as_str())),
@@ -36,12 +50,12 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Tim
     };
     let paused = if lane.paused { paint.yellow("  paused") } else { String::new() };
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
-    writeln!(out, "  {saturated}  {limiter}{paused}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%")?;
+    // What holds grants back goes first: a narrow terminal cuts the end.
+    lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
     let wait = &lane.queue_wait;
     let oldest =
         lane.oldest_queued_seconds.map(|oldest| format!("  oldest queued {}", span(oldest))).unwrap_or_default();
-    writeln!(
-        out,
+    lines.push(format!(
         "  queue wait p50 {}  p95 {}  p99 {}  max {}  (of {}){oldest}  granted {} in all",
         span(wait.p50_seconds),
         span(wait.p95_seconds),
@@ -49,26 +63,25 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Tim
         span(wait.max_seconds),
         wait.count,
         lane.granted_total
-    )?;
+    ));
     for relief in &lane.reliefs {
         let until = match relief.until {
             Some(until) => format!("for {} more", span(until.since(now))),
             None => "for good".to_owned(),
         };
-        writeln!(
-            out,
-            "  relief {}  +{}  {until}  undo: harnessctl relieve --undo {}",
-            relief.id, relief.by, relief.id
-        )?;
+        lines.push(format!("  relief {}  +{}  {until}  undo: harnessctl relieve --undo {0}", relief.id, relief.by));
     }
-    write_shares(out, look, lane)?;
-    write_holders(out, look, lane, now)
+    let mut lines: Vec<String> = match look.width {
+        Some(columns) => lines.iter().map(|line| cut_painted(line, columns).into_owned()).collect(),
+        None => lines,
+    };
+    if lane.shares.len() > 1 {
+        lines.extend(shares(lane).lines(look, "  "));
+    }
+    lines
 }
 
-fn write_shares(out: &mut dyn Write, look: Look, lane: &LaneReport) -> io::Result<()> {
-    if lane.shares.len() < 2 {
-        return Ok(());
-    }
+fn shares(lane: &LaneReport) -> Table {
     let mut table = Table::new(&["SHARE", ">WEIGHT", ">MAX", ">PERMITS", ">QUEUED", ">BUSY", ">PARKED", ">RESUMING"]);
     for share in &lane.shares {
         let max = share.max.map_or_else(|| "-".to_owned(), |max| max.to_string());
@@ -77,29 +90,34 @@ fn write_shares(out: &mut dyn Write, look: Look, lane: &LaneReport) -> io::Resul
         row.extend(numbers.map(|number| number.to_string().into()));
         table.row(row);
     }
-    table.write(out, look, "  ")
+    table
 }
 
-fn write_holders(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Timestamp) -> io::Result<()> {
-    if lane.holders.is_empty() {
-        return Ok(());
+/// Who holds permits; of several lanes with the name of the lane.
+pub(crate) fn holders(lanes: &[&LaneReport], now: Timestamp) -> Table {
+    let several = lanes.len() > 1;
+    let columns = ["LANE", "RUN", "NAME", "TOOL", ">AGE", "COMMAND"];
+    let mut table = Table::new(&columns[usize::from(!several)..]);
+    for lane in lanes {
+        for holder in &lane.holders {
+            let mut row: Vec<Cell> = if several { vec![lane.name.to_string().into()] } else { Vec::new() };
+            row.extend([
+                short(holder.run).into(),
+                holder.run_name.as_deref().unwrap_or("-").into(),
+                holder.tool.to_string().into(),
+                span(now.since(holder.since)).into(),
+                first_line(&holder.command).into(),
+            ]);
+            table.row(row);
+        }
     }
-    let mut table = Table::new(&["RUN", "NAME", "TOOL", ">AGE", "COMMAND"]);
-    for holder in &lane.holders {
-        table.row(vec![
-            short(holder.run).into(),
-            holder.run_name.as_deref().unwrap_or("-").into(),
-            holder.tool.to_string().into(),
-            span(now.since(holder.since)).into(),
-            first_line(&holder.command).into(),
-        ]);
-    }
-    table.write(out, look, "  ")?;
+    table
+}
+
+/// Permits whose holders a report leaves out.
+pub(crate) fn untold(lane: &LaneReport) -> usize {
     let more = (lane.permits as usize).saturating_sub(lane.holders.len());
-    if lane.holders.len() >= 100 && more > 0 {
-        writeln!(out, "  … and {} more", count(more, "permit"))?;
-    }
-    Ok(())
+    if lane.holders.len() >= MOST_HOLDERS { more } else { 0 }
 }
 
 #[cfg(test)]
@@ -130,7 +148,7 @@ pub(crate) mod tests {
         let expected = "\
 tool  [############] >>> ~
   width 12 (configured 8)  permits 12  queued 3  busy 12  parked 1  resuming 0
-  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  limiter width  saturation 1m 100%  5m 40%  15m 12%
+  limiter width  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  saturation 1m 100%  5m 40%  15m 12%
   queue wait p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest queued 1m15s  granted 1234 in all
   relief 000000000000a  +4  for 10m00s more  undo: harnessctl relieve --undo 000000000000a
   SHARE    WEIGHT  MAX  PERMITS  QUEUED  BUSY  PARKED  RESUMING

@@ -6,6 +6,7 @@ pub(crate) mod follow;
 pub(crate) mod lane;
 pub(crate) mod live;
 pub(crate) mod run;
+pub(crate) mod screen;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod text;

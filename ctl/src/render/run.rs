@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::ProcessView;
-use harness_protocol::run::{RunView, WaitKind, WaitingFor};
+use harness_protocol::run::{CallState, LiveCall, RunView, WaitKind, WaitingFor};
 use harness_protocol::time::{Span, Timestamp};
 
 use crate::output::Look;
@@ -117,17 +117,28 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
         line("denied", &first_line(denial))?;
     }
     for call in &run.calls {
-        let age = span(now.since(call.since));
-        line(
-            "call",
-            &format!("{} {}: {} ({} for {age})", call.call, call.tool, first_line(&call.summary), word(&call.state)),
-        )?;
+        line("call", &format!("{} {}: {} ({})", call.call, call.tool, first_line(&call.summary), how_far(call, now)))?;
     }
-    for text in [run.answer.as_deref(), run.error.as_deref()].into_iter().flatten() {
+    let error = run.error.as_deref().filter(|error| *error != run.state.as_str());
+    for text in [run.answer.as_deref(), error].into_iter().flatten() {
         writeln!(out)?;
         block(out, look, text)?;
     }
     Ok(())
+}
+
+/// How far a call is, and since when.
+fn how_far(call: &LiveCall, now: Timestamp) -> String {
+    let age = span(now.since(call.since));
+    match call.state {
+        CallState::Pending => format!("not begun for {age}"),
+        CallState::Executing => format!("executing for {age}"),
+        CallState::OffLane => format!("waiting off the lane for {age}"),
+        CallState::Returning => format!("waiting for its permit for {age}"),
+        CallState::Asking => format!("asking a person for {age}"),
+        CallState::Waiting => format!("waiting for runs for {age}"),
+        CallState::Finished => format!("finished {age} ago"),
+    }
 }
 
 fn timing(run: &RunView) -> String {

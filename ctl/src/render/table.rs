@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::output::Look;
-use crate::render::text::{cut, width};
+use crate::render::text::{cut, cut_painted, width};
 
 /// A cell: its text, and the same with colours.
 #[derive(Debug, Clone)]
@@ -55,6 +55,12 @@ impl Table {
 
     /// Writes it, each line after `indent`.
     pub(crate) fn write(&self, out: &mut dyn Write, look: Look, indent: &str) -> io::Result<()> {
+        self.lines(look, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    /// Its lines, the names of the columns first; on a terminal none is wider than that.
+    pub(crate) fn lines(&self, look: Look, indent: &str) -> Vec<String> {
+        let mut lines = Vec::with_capacity(self.rows.len() + 1);
         let last = self.header.len().saturating_sub(1);
         let widths: Vec<usize> = (0..self.header.len())
             .map(|column| {
@@ -86,9 +92,10 @@ impl Table {
                     line += "  ";
                 }
             }
-            writeln!(out, "{}", line.trim_end())?;
+            let line = line.trim_end();
+            lines.push(look.width.map_or(line.into(), |columns| cut_painted(line, columns)).into_owned());
         }
-        Ok(())
+        lines
     }
 }
 
@@ -114,5 +121,6 @@ mod tests {
     #[test]
     fn the_last_column_is_cut_to_the_terminal() {
         assert_eq!(written(Some(22)), "ID   STEPS  TITLE\nabc     12  a title t…\nd        3\n");
+        assert_eq!(written(Some(9)), "ID   STE…\nabc     …\nd       …\n", "where there is no room for it, the line is");
     }
 }

@@ -45,6 +45,41 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
+/// Cuts a line with colours to so many columns; they take none, and end with it.
+pub(crate) fn cut_painted(line: &str, columns: usize) -> Cow<'_, str> {
+    let mut kept = String::new();
+    let (mut used, mut colour) = (0, false);
+    // Where the line has to end if it turns out too long: one column is left for the ellipsis.
+    let mut fits = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        if c == '\x1b' {
+            let code: String = chars.by_ref().take_while(|&c| c != 'm').collect();
+            colour = code != "[0";
+            kept += &format!("\x1b{code}m");
+            continue;
+        }
+        used += c.width().unwrap_or(0);
+        if used + 1 > columns && fits.is_none() {
+            fits = Some((kept.len(), colour));
+        }
+        if used > columns {
+            let (end, colour) = fits.unwrap_or_default();
+            kept.truncate(end);
+            kept += if columns > 0 { "…" } else { "" };
+            kept += if colour { "\x1b[0m" } else { "" };
+            return Cow::Owned(kept);
+        }
+        kept.push(c);
+    }
+    Cow::Borrowed(line)
+}
+
+/// Why a run ended as it did: its error, unless that only says the same as its state.
+pub(crate) fn why(state: &str, error: &str) -> String {
+    if error.trim() == state { String::new() } else { format!(": {}", clean(error)) }
+}
+
 /// Ends a text with a line break, unless it has one.
 pub(crate) fn with_newline(text: &str) -> Cow<'_, str> {
     if text.ends_with('\n') { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) }
@@ -67,6 +102,21 @@ mod tests {
         assert_eq!(cut("hello!", 5), "hell…");
         assert_eq!(cut("日本語", 5), "日本…");
         assert_eq!(cut("hello", 0), "");
+    }
+
+    #[test]
+    fn colours_take_no_columns_and_end_where_a_line_is_cut() {
+        assert_eq!(cut_painted("\x1b[31mab\x1b[0mc", 3), "\x1b[31mab\x1b[0mc");
+        assert_eq!(cut_painted("\x1b[31mabcd\x1b[0m", 3), "\x1b[31mab…\x1b[0m");
+        assert_eq!(cut_painted("\x1b[31ma\x1b[0mbcd", 3), "\x1b[31ma\x1b[0mb…");
+        assert_eq!(cut_painted("日本語", 5), "日本…");
+        assert_eq!(cut_painted("abc", 0), "");
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        assert_eq!(why("cancelled", "cancelled"), "");
+        assert_eq!(why("cancelled", "by uid 0"), ": by uid 0");
     }
 
     #[test]

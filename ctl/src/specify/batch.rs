@@ -99,7 +99,7 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
     }
     let mut spec: RunSpec = serde_json::from_value(Value::Object(whole)).map_err(|e| e.to_string())?;
     if let Some(file) = script_file {
-        spec.script = Some(Arc::new(script::read(Path::new(&file)).map_err(|e| e.to_string())?));
+        spec.script = Some(Arc::new(script::read_file(Path::new(&file)).map_err(|e| e.to_string())?));
     }
     if spec.script.is_none() {
         spec.script.clone_from(&defaults.script);

@@ -5,14 +5,24 @@ use std::path::Path;
 use harness_protocol::script::Script;
 
 use crate::exit::Failure;
+use crate::specify::stdin;
 
-/// Reads a script.
+/// Reads a script from a file, or from standard input for `-`.
 pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
+    if path == Path::new("-") { check(&stdin::read("the script")?, "standard input") } else { read_file(path) }
+}
+
+/// Reads a script from a file, whatever it is called.
+pub(crate) fn read_file(path: &Path) -> Result<Script, Failure> {
     let text = std::fs::read_to_string(path).map_err(|source| Failure::Read { path: path.to_owned(), source })?;
-    let script = parse(&text).map_err(|why| Failure::usage(format!("{}:{why}", path.display())))?;
+    check(&text, &path.display().to_string())
+}
+
+fn check(text: &str, place: &str) -> Result<Script, Failure> {
+    let script = parse(text).map_err(|why| Failure::usage(format!("{place}:{why}")))?;
     if script.turns.is_empty() {
         return Err(Failure::usage_hint(
-            format!("{}: the script has no turns", path.display()),
+            format!("{place}: the script has no turns"),
             "a turn: [[turn]] and text = \"…\" on lines of their own",
         ));
     }

@@ -21,8 +21,21 @@ pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
     Ok(select)
 }
 
-/// Tells what changed.
-pub(super) fn tell(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
+/// Tells what changed. `what` is what was done to them.
+pub(super) fn tell(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<(), Failure> {
+    write(ctx, changed).map_err(|failure| {
+        failure.although(&match changed.runs.as_slice() {
+            [run] => format!("run {run} was {what}"),
+            runs => format!("{} runs were {what}", runs.len()),
+        })
+    })?;
+    for unchanged in &changed.unchanged {
+        note(format_args!("harnessctl: run {}: {}", unchanged.run, in_english(&unchanged.why)));
+    }
+    Ok(())
+}
+
+fn write(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
     if ctx.json {
         ctx.json(changed)?;
     } else {
@@ -30,16 +43,17 @@ pub(super) fn tell(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
             writeln!(ctx.out, "{run}")?;
         }
     }
-    ctx.out.flush()?;
-    for unchanged in &changed.unchanged {
-        note(format_args!("harnessctl: run {}: {}", unchanged.run, unchanged.why));
-    }
-    Ok(())
+    Ok(ctx.out.flush()?)
+}
+
+/// Runs succeed and fail by themselves; they do not cancel.
+fn in_english(why: &str) -> String {
+    why.replace("it has cancelled already", "it was cancelled already")
 }
 
 /// The same; that nothing changed is a failure, because it was to.
 pub(super) fn tell_or_fail(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<u8, Failure> {
-    tell(ctx, changed)?;
+    tell(ctx, changed, what)?;
     if changed.runs.is_empty() {
         let why = if changed.unchanged.is_empty() { "no run matches" } else { "it applies to none of them" };
         return Err(Failure::nothing_applied(format!("nothing was {what}: {why}")));

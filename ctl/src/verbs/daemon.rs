@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use harness_protocol::rpc::{DrainParams, Empty, method};
+use harness_protocol::rpc::{DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
 use crate::cli::DaemonVerb;
-use crate::client::PATIENCE;
+use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
+use crate::patience::PATIENCE;
 use crate::render;
 use crate::render::units::now;
-use crate::start::{self, StartError};
+use crate::start;
+use crate::start_error::StartError;
 
 /// Between two looks at a socket that is about to go.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
@@ -60,17 +62,21 @@ fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
 }
 
 fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
-    let status = match ctx.session.call::<method::DaemonStatus>(&Empty {}) {
-        Err(Failure::Start(StartError::NotRunning { .. })) => {
-            note(ctx.notes.dim("the daemon does not run"));
-            return ctx.done();
-        }
-        other => other?,
-    };
     let until = Instant::now() + PATIENCE;
+    let Some(status) = status_of_one_to_stop(ctx, until)? else {
+        note(ctx.notes.dim("the daemon does not run"));
+        return ctx.done();
+    };
     let client = ctx.session.client()?;
-    client.call::<method::DaemonStop>(&Empty {})?;
-    let closed = client.closed(until.saturating_duration_since(Instant::now()))?;
+    let told = client.call::<method::DaemonStop>(&Empty {}).map_err(Failure::from);
+    let closed = match told {
+        // Somebody else told it, too.
+        Err(failure) if failure.is_loss() => true,
+        told => {
+            told?;
+            client.closed(until.saturating_duration_since(Instant::now()))?
+        }
+    };
     ctx.session.hang_up();
     // The socket of systemd stays; of any other daemon it goes, or another daemon has it.
     while !(closed && (status.socket_activated || is_gone(ctx, status.pid)?)) {
@@ -91,13 +97,32 @@ fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
     ctx.done()
 }
 
+/// The status of the daemon, unless none runs. One that is leaving already is waited for.
+fn status_of_one_to_stop(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Failure> {
+    loop {
+        let client = match start::find(ctx.session.socket()) {
+            Err(StartError::NotRunning { .. }) => return Ok(None),
+            found => {
+                found?;
+                ctx.session.client()
+            }
+        };
+        match client.and_then(|client| Ok(client.call::<method::DaemonStatus>(&Empty {})?)) {
+            Err(failure) if failure.is_loss() && Instant::now() < until => {
+                ctx.session.hang_up();
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            status => return status.map(Some),
+        }
+    }
+}
+
 fn is_gone(ctx: &mut Ctx, pid: u32) -> Result<bool, Failure> {
     match start::find(ctx.session.socket()) {
         Err(StartError::NotRunning { .. }) => Ok(true),
         Err(error) => Err(error.into()),
-        Ok(_) => {
-            let other = ctx.session.client()?.pid();
-            ctx.session.hang_up();
+        Ok(stream) => {
+            let other = Client::new(stream, None).ok().and_then(|client| client.pid());
             Ok(other.is_some_and(|other| other != pid))
         }
     }

@@ -9,6 +9,7 @@ use std::io::Write;
 use harness_protocol::event::{EVENT_KINDS, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{ListParams, SubscribeParams, method};
+use harness_protocol::run::exit;
 
 use crate::cli::EventsArgs;
 use crate::client::Note;
@@ -16,7 +17,7 @@ use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
 use crate::incoming::RawEvent;
 use crate::output::Out;
-use crate::waiting::{is_loss, show_params};
+use crate::waiting::show_params;
 
 pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
     if let Some(kind) = args.kinds.iter().find(|kind| !EVENT_KINDS.contains(&kind.as_str())) {
@@ -37,31 +38,52 @@ fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Fa
         kinds: args.kinds.clone(),
         deltas: args.deltas,
     };
+    let mut last = None;
     loop {
-        match stream(ctx, &mut params) {
-            Err(failure) if is_loss(&failure) => {
+        match stream(ctx, &mut params, &mut last) {
+            Err(failure) if failure.is_loss() => {
                 ctx.out.flush()?;
                 ctx.session.recover(&failure)?;
             }
+            Err(failure) if failure.is_unknown() && ctx.session.lost_at().is_some() => return Err(forgotten()),
             other => return other.map(|()| 0),
         }
     }
 }
 
-/// Writes until the connection ends.
-fn stream(ctx: &mut Ctx, params: &mut SubscribeParams) -> Result<(), Failure> {
-    let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(params)?;
+/// The daemon that has come back is not the one whose events were followed.
+fn forgotten() -> Failure {
+    Failure::Other {
+        code: exit::NOT_FOUND,
+        message: "the daemon was started again, and has forgotten the events that were followed".to_owned(),
+        hint: Some("its numbers begin anew: harnessctl events -f --after 0".to_owned()),
+    }
+}
+
+/// Writes until the connection ends. `last` is what was written last: a daemon that has come back must know it, too.
+fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEvent>) -> Result<(), Failure> {
+    // What follows the last one is only sent again together with it.
+    let mut known = last.clone();
+    let after = known.as_ref().map(|event| Seq(event.seq.0.saturating_sub(1))).or(params.after);
+    let asked = SubscribeParams { after, ..params.clone() };
+    let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&asked)?;
     params.after.get_or_insert(subscribed.last_seq);
     loop {
         match next(ctx)? {
             Note::Event(event) => {
-                writeln!(ctx.out, "{}", event.json)?;
+                match known.take() {
+                    Some(seen) if seen.json == event.json => {}
+                    Some(_) => return Err(forgotten()),
+                    None => writeln!(ctx.out, "{}", event.json)?,
+                }
                 params.after = Some(event.seq);
+                *last = Some(event);
             }
             Note::Delta(delta) => write_json(&mut ctx.out, &serde_json::json!({ "delta": delta }))?,
             Note::Gap(gap) => {
                 write_json(&mut ctx.out, &serde_json::json!({ "gap": gap }))?;
                 params.after = Some(gap.to);
+                (known, *last) = (None, None);
             }
         }
     }

@@ -3,13 +3,14 @@
 use std::io::Write;
 
 use harness_protocol::lane::LaneReport;
-use harness_protocol::rpc::{Empty, ErrorKind, Lanes, RpcError, method};
+use harness_protocol::rpc::{Empty, method};
 
 use crate::cli::lane::{LaneArgs, LaneVerb};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render;
 use crate::render::units::now;
+use crate::verbs::lane_named::only;
 use crate::verbs::{lane_change, lane_check};
 
 pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
@@ -33,42 +34,41 @@ pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
     }
 }
 
-/// All lanes, or the one that was named.
-pub(super) fn only(lanes: Lanes, name: Option<&str>) -> Result<Vec<LaneReport>, Failure> {
-    let Some(name) = name else { return Ok(lanes.lanes) };
-    let names: Vec<String> = lanes.lanes.iter().map(|lane| lane.name.to_string()).collect();
-    match lanes.lanes.into_iter().find(|lane| &*lane.name == name) {
-        Some(lane) => Ok(vec![lane]),
-        None => Err(Failure::Other {
-            code: ErrorKind::NotFound.exit_code(),
-            message: RpcError::new(ErrorKind::NotFound, format!("there is no lane {name:?}")).message,
-            hint: Some(format!("the lanes: {}", names.join(", "))),
-        }),
-    }
-}
-
 fn show(ctx: &mut Ctx, lanes: &[LaneReport], one: bool, again: bool) -> Result<(), Failure> {
     if ctx.json {
         match lanes {
             [lane] if one => ctx.json(lane)?,
             lanes => ctx.json(&serde_json::json!({ "lanes": lanes }))?,
         }
+    } else if again && ctx.out.look.terminal {
+        draw(ctx, lanes)?;
     } else {
         let (look, now) = (ctx.look(), now());
-        if again && look.terminal {
-            // Home first, then what is left below: clearing before drawing would flicker.
-            write!(ctx.out, "\x1b[H\x1b[J")?;
-        }
         for (index, lane) in lanes.iter().enumerate() {
             if index > 0 {
                 writeln!(ctx.out)?;
             }
             render::lane::write(&mut ctx.out, look, lane, now)?;
         }
-        if again && !look.terminal {
+        if again {
             writeln!(ctx.out)?;
         }
     }
     ctx.out.flush()?;
+    Ok(())
+}
+
+/// Fills the window, however large it is by now.
+fn draw(ctx: &mut Ctx, lanes: &[LaneReport]) -> Result<(), Failure> {
+    // The last row is where the cursor rests.
+    let rows = ctx.out.measure().saturating_sub(1);
+    let look = ctx.look();
+    write!(ctx.out, "\x1b[H")?;
+    for line in render::screen::screen(look, lanes, now(), rows) {
+        // Cleared line by line and before it is written: to clear all at once flickers, and behind a full line the last
+        // character would go.
+        writeln!(ctx.out, "\x1b[K{line}")?;
+    }
+    write!(ctx.out, "\x1b[J")?;
     Ok(())
 }

@@ -3,24 +3,31 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use harness_protocol::id::{IdError, ReliefId};
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{LaneParams, RelieveParams, ResizeParams, method};
+use harness_protocol::run::exit;
 
 use crate::cli::lane::{OneLane, RelieveArgs, ResizeArgs};
+use crate::cli::values::permits;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
 
+/// Where lanes and reliefs are found.
+const WHERE: &str = "`harnessctl lane` shows the lanes and their reliefs";
+
 pub(super) fn relieve(ctx: &mut Ctx, args: &RelieveArgs) -> Result<u8, Failure> {
+    let undo = args.undo.as_deref().map(relief_called).transpose()?;
     let params = RelieveParams {
         lane: args.lane.as_deref().map(Arc::from),
-        by: if args.undo.is_some() { 0 } else { args.by.unwrap_or(1) },
+        by: if undo.is_some() { 0 } else { args.by.unwrap_or(1) },
         for_seconds: args.during,
-        undo: args.undo,
+        undo,
     };
     let changed = ctx.session.call::<method::LaneRelieve>(&params).map_err(elsewhere)?;
-    tell(ctx, &changed)?;
-    if let (None, false, Some(relief)) = (args.undo, ctx.json, changed.relief) {
+    tell(ctx, &changed, &widths(&changed))?;
+    if let (None, false, Some(relief)) = (undo, ctx.json, changed.relief) {
         note(ctx.notes.dim(format_args!("undo it: harnessctl relieve --undo {relief}")));
     }
     ctx.done()
@@ -30,24 +37,33 @@ pub(super) fn resize(ctx: &mut Ctx, args: &ResizeArgs) -> Result<u8, Failure> {
     let (lane, width) = lane_and_width(&args.words, args.width)?;
     let params = ResizeParams { lane: lane.map(Arc::from), width };
     let changed = ctx.session.call::<method::LaneResize>(&params).map_err(elsewhere)?;
-    tell(ctx, &changed)?;
+    tell(ctx, &changed, &widths(&changed))?;
     ctx.done()
 }
 
 pub(super) fn pause(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
     let changed = ctx.session.call::<method::LanePause>(&lane(args)).map_err(elsewhere)?;
-    tell(ctx, &changed)?;
+    tell(ctx, &changed, &format!("{} paused", changed.lane))?;
     ctx.done()
 }
 
 pub(super) fn resume(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
     let changed = ctx.session.call::<method::LaneResume>(&lane(args)).map_err(elsewhere)?;
-    tell(ctx, &changed)?;
+    tell(ctx, &changed, &format!("{} grants again", changed.lane))?;
     ctx.done()
 }
 
+/// A word that is no id at all names no relief either.
+fn relief_called(word: &str) -> Result<ReliefId, Failure> {
+    word.parse().map_err(|_: IdError| Failure::Other {
+        code: exit::NOT_FOUND,
+        message: format!("no relief is called {word:?}"),
+        hint: Some(WHERE.to_owned()),
+    })
+}
+
 fn elsewhere(failure: Failure) -> Failure {
-    failure.look_in("`harnessctl lane` shows the lanes and their reliefs")
+    failure.look_in(WHERE)
 }
 
 fn lane(args: &OneLane) -> LaneParams {
@@ -56,25 +72,27 @@ fn lane(args: &OneLane) -> LaneParams {
 
 /// The width is the word that is a number. A lane that is called like one takes `--width`.
 fn lane_and_width(words: &[String], width: Option<u32>) -> Result<(Option<&str>, u32), Failure> {
-    let number = |word: &String| word.parse::<u32>().ok();
-    match (words, width) {
-        ([], Some(width)) => Ok((None, width)),
-        ([lane], Some(width)) => Ok((Some(lane), width)),
-        ([word], None) if let Some(width) = number(word) => Ok((None, width)),
-        ([lane, word], None) if let Some(width) = number(word) => Ok((Some(lane), width)),
-        ([word, lane], None) if let Some(width) = number(word) => Ok((Some(lane), width)),
-        _ => Err(Failure::usage_hint("no width is given", "harnessctl lane resize [LANE] N")),
-    }
+    let is_number = |word: &String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let (lane, word) = match (words, width) {
+        ([], Some(width)) => return Ok((None, width)),
+        ([lane], Some(width)) => return Ok((Some(lane), width)),
+        ([word], None) if is_number(word) => (None, word),
+        ([lane, word], None) if is_number(word) => (Some(lane.as_str()), word),
+        ([word, lane], None) if is_number(word) => (Some(lane.as_str()), word),
+        _ => return Err(Failure::usage_hint("no width is given", "harnessctl lane resize [LANE] N")),
+    };
+    let width = permits(word).map_err(|why| Failure::usage(format!("{word} is no width of a lane: {why}")))?;
+    Ok((lane, width))
 }
 
-fn tell(ctx: &mut Ctx, changed: &LaneChanged) -> Result<(), Failure> {
-    if ctx.json {
-        ctx.json(changed)?;
-    } else {
-        let relief = changed.relief.map(|relief| format!(" relief {relief}")).unwrap_or_default();
-        writeln!(ctx.out, "{} width {} -> {}{relief}", changed.lane, changed.width_before, changed.width)?;
-    }
-    ctx.out.flush()?;
+fn widths(changed: &LaneChanged) -> String {
+    let relief = changed.relief.map(|relief| format!(" relief {relief}")).unwrap_or_default();
+    format!("{} width {} -> {}{relief}", changed.lane, changed.width_before, changed.width)
+}
+
+fn tell(ctx: &mut Ctx, changed: &LaneChanged, line: &str) -> Result<(), Failure> {
+    let written = if ctx.json { ctx.json(changed) } else { writeln!(ctx.out, "{line}").map_err(Failure::from) };
+    written.and_then(|()| Ok(ctx.out.flush()?)).map_err(|failure| failure.although(&format!("it was done: {line}")))?;
     if let Some(remark) = changed.note.as_deref().filter(|_| !ctx.json) {
         note(format_args!("harnessctl: {remark}"));
     }
@@ -98,5 +116,10 @@ mod tests {
         assert_eq!(read(&["8"], Some(4)), Some((Some("8".to_owned()), 4)));
         assert_eq!(read(&["local"], None), None);
         assert_eq!(read(&["-1"], None), None);
+        let error = lane_and_width(&["99999999999".to_owned()], None).unwrap_err();
+        assert_eq!(
+            (error.code(), error.to_string()),
+            (2, "99999999999 is no width of a lane: 1000000 is the most".to_owned())
+        );
     }
 }

@@ -11,8 +11,8 @@ use crate::cli::lane::LaneArgs;
 use crate::client::ClientError;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::start::StartError;
-use crate::verbs::lane::only;
+use crate::start_error::StartError;
+use crate::verbs::lane_named::only;
 
 /// The check itself went wrong.
 pub(crate) const UNKNOWN: u8 = 3;
@@ -44,8 +44,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> Result<u8, Fa
         CRITICAL => "CRITICAL",
         _ => "UNKNOWN",
     };
-    writeln!(ctx.out, "LANE {word} - {}", verdict.text)?;
-    ctx.out.flush()?;
+    let told = writeln!(ctx.out, "LANE {word} - {}", verdict.text).and_then(|()| ctx.out.flush());
+    // Nobody knows what was not told, whatever it was.
+    told.map_err(|error| Failure::Other { code: UNKNOWN, message: Failure::Output(error).to_string(), hint: None })?;
     Ok(verdict.code)
 }
 
@@ -58,7 +59,10 @@ fn verdict(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> Verdict {
         return Verdict::new(UNKNOWN, format!("there is no metric {metric:?}: {}", METRICS.join(" ")));
     }
     ctx.session.never_start();
-    let lanes = match ctx.session.call_within::<method::LaneList>(&Empty {}, Some(LIMIT)) {
+    // One that has just gone is down: it is not waited for.
+    let asked =
+        ctx.session.client().and_then(|client| Ok(client.call_within::<method::LaneList>(&Empty {}, Some(LIMIT))?));
+    let lanes = match asked {
         Ok(lanes) => lanes,
         Err(failure) => return unanswered(&failure),
     };

@@ -17,26 +17,14 @@ use crate::render::text::first_line;
 use crate::render::units::{now, span};
 
 /// Finished runs that are listed where nobody asked for more.
-const LATEST: u32 = 20;
+const LATEST: usize = 20;
 /// Runs of a page.
 const PAGE: u32 = 500;
 
 pub(super) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Failure> {
-    let select = args.filter.selector(&[]);
-    let (runs, more) = if args.filter.all || !select.states.is_empty() {
-        (pages(ctx, &select, args.root.as_ref(), None)?.0, false)
-    } else {
-        let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.into_iter().partition(|state| !state.is_terminal());
-        let of = |states| Selector { states, ..select.clone() };
-        let (mut runs, _) = pages(ctx, &of(live), args.root.as_ref(), None)?;
-        let (latest, more) = pages(ctx, &of(finished), args.root.as_ref(), Some(LATEST))?;
-        // A run that ended between the two requests is in both.
-        let known: BTreeSet<RunId> = latest.iter().map(|run| run.id).collect();
-        runs.retain(|run| !known.contains(&run.id));
-        runs.extend(latest);
-        runs.sort_by_key(|run| std::cmp::Reverse(run.submitted_at));
-        (runs, more)
-    };
+    let select = args.filter.selector(&args.runs);
+    let selected = select != Selector::default() || args.root.is_some();
+    let (runs, more) = if selected { (all(ctx, &select, args.root.as_ref())?, false) } else { at_a_glance(ctx)? };
     if ctx.json {
         for run in &runs {
             ctx.json(run)?;
@@ -59,23 +47,40 @@ pub(super) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Failure> {
     ctx.done()
 }
 
-/// The runs of a selector, newest first, and whether there are more than were asked for.
-fn pages(
-    ctx: &mut Ctx,
-    select: &Selector,
-    root: Option<&String>,
-    most: Option<u32>,
-) -> Result<(Vec<RunView>, bool), Failure> {
+/// All live runs and the latest that finished, newest first, and whether more have finished.
+fn at_a_glance(ctx: &mut Ctx) -> Result<(Vec<RunView>, bool), Failure> {
+    let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.into_iter().partition(|state| !state.is_terminal());
+    let of = |states| Selector { states, ..Selector::default() };
+    let mut runs = all(ctx, &of(live), None)?;
+    // One more than is shown, because a page may end early: only so it is certain that there are more.
+    let mut latest = pages(ctx, &of(finished), None, LATEST + 1)?;
+    let more = latest.len() > LATEST;
+    latest.truncate(LATEST);
+    // A run that ended between the two requests is in both.
+    let known: BTreeSet<RunId> = latest.iter().map(|run| run.id).collect();
+    runs.retain(|run| !known.contains(&run.id));
+    runs.extend(latest);
+    runs.sort_by_key(|run| std::cmp::Reverse(run.submitted_at));
+    Ok((runs, more))
+}
+
+/// All runs of a selector, newest first.
+fn all(ctx: &mut Ctx, select: &Selector, root: Option<&String>) -> Result<Vec<RunView>, Failure> {
+    pages(ctx, select, root, usize::MAX)
+}
+
+/// The runs of a selector, newest first, and no more than `most`.
+fn pages(ctx: &mut Ctx, select: &Selector, root: Option<&String>, most: usize) -> Result<Vec<RunView>, Failure> {
     let mut runs = Vec::new();
-    let mut params =
-        ListParams { select: select.clone(), root: root.cloned(), limit: Some(most.unwrap_or(PAGE)), cursor: None };
+    let mut cursor = None;
     loop {
+        let limit = u32::try_from(most - runs.len()).unwrap_or(PAGE).min(PAGE);
+        let params = ListParams { select: select.clone(), root: root.cloned(), limit: Some(limit), cursor };
         let page = ctx.session.call::<method::RunList>(&params)?;
         runs.extend(page.runs);
-        match page.cursor {
-            Some(_) if most.is_some() => return Ok((runs, true)),
-            Some(cursor) => params.cursor = Some(cursor),
-            None => return Ok((runs, false)),
+        cursor = page.cursor;
+        if cursor.is_none() || runs.len() >= most {
+            return Ok(runs);
         }
     }
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use harness_protocol::envelope::incomplete_suffix;
 use harness_protocol::id::{CallId, ID_CHARS};
 use harness_protocol::rpc::{OutputParams, OutputReply, OutputStream, SubscribeParams, method};
-use harness_protocol::run::{CallResult, Entry};
+use harness_protocol::run::{CallResult, Entry, exit};
 
 use crate::cli::runs::LogsArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::output::Out;
+use crate::output::{Out, note};
 use crate::render::text::clean;
 use crate::render::transcript;
-use crate::verbs::logs::pages;
-use crate::waiting::{detach, is_loss};
+use crate::verbs::pages::pages;
+use crate::waiting::of_runs;
 
 /// Bytes of one request.
 const CHUNK: u32 = 1024 * 1024;
@@ -58,14 +58,41 @@ pub(super) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Failure> {
             carry: Vec::new(),
             plain: !args.raw && ctx.out.look.terminal,
             live: true,
+            kept: 0,
         });
     }
-    if args.follow {
-        grow(ctx, &found, &mut readers)?
+    let result = if args.follow {
+        grow(ctx, &found, &mut readers)?;
+        find(ctx, &found.run, &found.call.to_string())?.result
     } else {
-        once(ctx, &found, &mut readers)?
+        once(ctx, &found, &mut readers)?;
+        found.result
+    };
+    ctx.done()?;
+    let mut whole = true;
+    for reader in &readers {
+        if let Some(line) = result.as_ref().and_then(|result| what_is_missing(reader, result, args.tail.is_some())) {
+            note(format_args!("harnessctl: {line}"));
+            whole = false;
+        }
     }
-    ctx.done()
+    // Whoever wants the last lines wants those of the stream, not of what was kept of it.
+    Ok(if whole || args.tail.is_none() { exit::SUCCEEDED } else { exit::FAILED })
+}
+
+/// What is to be said of a stream of which less was kept than was written.
+fn what_is_missing(reader: &Reader, result: &CallResult, tail: bool) -> Option<String> {
+    let (name, info) = match reader.stream {
+        OutputStream::Stdout => ("stdout", &result.stdout),
+        OutputStream::Stderr => ("stderr", &result.stderr),
+    };
+    let (kept, written) = (reader.kept, info.as_ref()?.bytes);
+    match (kept, tail) {
+        _ if kept >= written => None,
+        (0, _) => Some(format!("none of the {written} bytes of {name} were kept")),
+        (_, true) => Some(format!("this is not the end of {name}: only the first {kept} of {written} bytes were kept")),
+        (_, false) => Some(format!("only the first {kept} of {written} bytes of {name} were kept")),
+    }
 }
 
 /// A call, and its result if it has one.
@@ -129,6 +156,8 @@ struct Reader {
     /// For a terminal: decoded, without control characters.
     plain: bool,
     live: bool,
+    /// Bytes of it that there are.
+    kept: u64,
 }
 
 impl Reader {
@@ -137,7 +166,7 @@ impl Reader {
         let mut any = false;
         loop {
             let reply = read(ctx, found, self.stream, self.offset, CHUNK)?;
-            self.live = reply.live;
+            (self.live, self.kept) = (reply.live, reply.total);
             if reply.bytes.is_empty() {
                 break;
             }
@@ -183,10 +212,10 @@ fn grow(ctx: &mut Ctx, found: &Found, readers: &mut [Reader]) -> Result<(), Fail
     loop {
         match grow_on(ctx, found, readers) {
             Ok(()) => return Ok(()),
-            Err(failure) if is_loss(&failure) => ctx.session.recover(&failure),
+            Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
             Err(failure) => Err(failure),
         }
-        .map_err(|failure| detach(failure, || vec![found.run.clone()]))?;
+        .map_err(|failure| of_runs(failure, &ctx.session, || vec![found.run.clone()]))?;
     }
 }
 
@@ -249,6 +278,23 @@ fn last_lines(bytes: &[u8], mut wanted: usize, at_end: bool) -> Result<usize, us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use harness_protocol::run::StreamInfo;
+
+    #[test]
+    fn what_was_not_kept_is_told() {
+        let mut result = CallResult::plain(CallId::from_u64(1), "shell".into(), "", false);
+        result.stdout = Some(StreamInfo { bytes: 10, omitted: 0, path: None });
+        let told = |kept, tail| {
+            let reader =
+                Reader { stream: OutputStream::Stdout, offset: 0, carry: Vec::new(), plain: false, live: false, kept };
+            what_is_missing(&reader, &result, tail)
+        };
+        assert_eq!(told(10, false), None);
+        assert_eq!(told(4, false).as_deref(), Some("only the first 4 of 10 bytes of stdout were kept"));
+        let tail = "this is not the end of stdout: only the first 4 of 10 bytes were kept";
+        assert_eq!(told(4, true).as_deref(), Some(tail));
+        assert_eq!(told(0, true).as_deref(), Some("none of the 10 bytes of stdout were kept"));
+    }
 
     #[test]
     fn a_call_is_named_by_number_id_or_the_start_of_it() {

@@ -1,6 +1,6 @@
 //! `pending`: the questions that wait for an answer.
 
-use harness_protocol::rpc::{Empty, method};
+use harness_protocol::rpc::{InteractionListParams, method};
 
 use crate::ctx::Ctx;
 use crate::exit::Failure;
@@ -11,7 +11,7 @@ use crate::render::text::first_line;
 use crate::render::units::{now, span};
 
 pub(super) fn run(ctx: &mut Ctx) -> Result<u8, Failure> {
-    let open = ctx.session.call::<method::InteractionList>(&Empty {})?;
+    let open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;
     if ctx.json {
         for interaction in &open.interactions {
             ctx.json(interaction)?;

@@ -12,14 +12,15 @@ use crate::verbs::changed::{selector, tell, tell_or_fail};
 pub(super) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
     let params = PruneParams { select: selector(&args.select)?, dry_run: args.dry_run };
     let changed = ctx.session.call::<method::RunPrune>(&params)?;
+    let what = if args.dry_run { "found" } else { "forgotten" };
     if !args.select.runs.is_empty() {
-        return tell_or_fail(ctx, &changed, "forgotten");
+        return tell_or_fail(ctx, &changed, what);
     }
     // Housekeeping that finds nothing to do has done its work.
-    tell(ctx, &changed)?;
+    tell(ctx, &changed, what)?;
     if !ctx.json {
-        let verb = if args.dry_run { "would be forgotten" } else { "forgotten" };
-        note(ctx.notes.dim(format_args!("{} {verb}", count(changed.runs.len(), "run"))));
+        let what = if args.dry_run { "would be forgotten" } else { what };
+        note(ctx.notes.dim(format_args!("{} {what}", count(changed.runs.len(), "run"))));
     }
     ctx.done()
 }

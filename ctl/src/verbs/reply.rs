@@ -11,7 +11,7 @@ use crate::specify;
 pub(super) fn run(ctx: &mut Ctx, args: &ReplyArgs) -> Result<u8, Failure> {
     // An empty answer may be the right one. What comes from a pipe ends with a line break that nobody meant.
     let answer = match args.text.as_str() {
-        "-" => specify::read_stdin("the answer")?.trim_end_matches('\n').into(),
+        "-" => specify::stdin::read("the answer")?.trim_end_matches('\n').into(),
         text => text.into(),
     };
     let params = AnswerParams { interaction: args.id.clone(), answer };

@@ -3,14 +3,14 @@
 use std::io::Write;
 
 use harness_protocol::rpc::{ProcessView, ShowParams, Shown, method};
-use harness_protocol::run::{Entry, RunView};
+use harness_protocol::run::{Entry, RunState, RunView};
 use serde::Serialize;
 
 use crate::cli::runs::ShowArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render;
-use crate::render::text::{clean, with_newline};
+use crate::render::text::{clean, why, with_newline};
 use crate::render::units::now;
 use crate::waiting::show_params;
 
@@ -39,7 +39,10 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
     }
     let Some(answer) = &run.answer else {
         let why = match run.error.as_deref() {
-            Some(error) => format!("run {} {}: {error}", run.id, run.state),
+            Some(error) => {
+                let verb = if run.state == RunState::Cancelled { "was " } else { "" };
+                format!("run {} {verb}{}{}", run.id, run.state, why(run.state.as_str(), error))
+            }
             None => format!("run {} has no answer yet: it is {}", run.id, run.state),
         };
         return Err(Failure::nothing_applied(why));

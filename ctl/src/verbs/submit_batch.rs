@@ -9,14 +9,18 @@ use harness_protocol::rpc::{RpcError, Submitted, method};
 use harness_protocol::run::exit;
 
 use crate::cli::submit::SubmitArgs;
-use crate::client::{ClientError, Flow, PATIENCE, is_for_now};
+use crate::client::{Flow, is_for_now, is_stopping};
 use crate::ctx::{Ctx, write_json};
+use crate::ending::check_output;
 use crate::exit::Failure;
 use crate::output::{Out, Progress, note};
+use crate::patience::PATIENCE;
+use crate::sink::Sink;
 use crate::specify;
 use crate::specify::batch::{Item, read};
-use crate::verbs::submit::pause_before_retry;
-use crate::waiting::Many;
+use crate::verbs::key_held::held;
+use crate::verbs::try_again::pause_before_retry;
+use crate::waiting_many::Many;
 
 /// Connections that may be lost before it is given up, with a key that makes the submit repeatable.
 const LOSSES: u32 = 5;
@@ -24,16 +28,25 @@ const LOSSES: u32 = 5;
 pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, Failure> {
     let items = read(file, &specify::defaults(args)?, args.idempotency_key.as_deref())?;
     let until = args.retry_for.map(|span| Instant::now() + span.to_std());
-    let mut batch =
-        Batch { replies: vec![None; items.len()], printed: 0, print: !args.then.wait, progress: Progress::new() };
+    let waits = args.then.wait || args.then.output.is_some();
+    // Emptied before the first is submitted: what cannot be written is better known then.
+    args.then.output.as_deref().map_or(Ok(()), check_output)?;
+    let sink = Sink::new(args.then.output.as_deref())?;
+    let mut batch = Batch { replies: vec![None; items.len()], printed: 0, print: !waits, progress: Progress::new() };
     let stopped = submit(ctx, &items, &mut batch, until);
     batch.progress.clear();
     let code = batch.complain(&items);
     if let Err(failure) = stopped {
-        note(format_args!("harnessctl: {} of {} were submitted", batch.submitted().count(), items.len()));
+        let mut ids = batch.submitted().map(|submitted| submitted.id);
+        let range = match (ids.next(), ids.last()) {
+            (Some(first), Some(last)) => format!(", from {first} to {last}"),
+            (Some(only), None) => format!(": {only}"),
+            _ => String::new(),
+        };
+        note(format_args!("harnessctl: {} of {} were submitted{range}", batch.submitted().count(), items.len()));
         return Err(failure);
     }
-    if !args.then.wait {
+    if !waits {
         ctx.done()?;
         return Ok(code);
     }
@@ -44,7 +57,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, F
     if runs.is_empty() {
         return Ok(exit::FAILED);
     }
-    let waited = Many::new(runs).wait(ctx, (!old).then(|| Seq(first.saturating_sub(1))), None)?;
+    let waited = Many::new(runs, sink).wait(ctx, (!old).then(|| Seq(first.saturating_sub(1))), None)?;
     Ok(if code == exit::SUCCEEDED { waited } else { exit::FAILED })
 }
 
@@ -55,13 +68,16 @@ fn submit(ctx: &mut Ctx, items: &[Item], batch: &mut Batch, until: Option<Instan
     loop {
         match attempt(ctx, items, batch) {
             Ok(None) => return Ok(()),
+            Ok(Some(refusal)) if until.is_some() && is_stopping(&refusal) => {
+                ctx.session.recover(&Failure::Refused(refusal))?;
+            }
             Ok(Some(refusal)) => match pause_before_retry(&refusal, until) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(Failure::Refused(refusal)),
             },
-            Err(Failure::Client(ClientError::Lost { .. })) if repeatable && losses < LOSSES => {
+            Err(failure) if repeatable && failure.is_loss() && losses < LOSSES => {
                 losses += 1;
-                ctx.session.hang_up();
+                ctx.session.recover(&failure)?;
             }
             Err(failure) => return Err(failure),
         }
@@ -133,15 +149,20 @@ impl Batch {
     /// Says which lines were refused; gives the exit code of the first.
     fn complain(&self, items: &[Item]) -> u8 {
         let refused = items.iter().zip(&self.replies).filter_map(|(item, reply)| match reply {
-            Some(Err(error)) => Some((item.line, error)),
+            Some(Err(error)) => Some((item, error)),
             _ => None,
         });
         let mut code = exit::SUCCEEDED;
-        for (line, error) in refused {
-            note(format_args!("harnessctl: line {line}: {error}"));
+        for (item, error) in refused {
             if code == exit::SUCCEEDED {
                 code = error.data.exit_code;
             }
+            let key = item.params.idempotency_key.as_deref();
+            let error = match key.and_then(|key| held(key, error)) {
+                Some(held) => held.to_string(),
+                None => error.to_string(),
+            };
+            note(format_args!("harnessctl: line {}: {error}", item.line));
         }
         code
     }

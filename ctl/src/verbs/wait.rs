@@ -1,25 +1,28 @@
 //! `wait`: until runs end, or reach a state.
 
-use std::io::Write;
 use std::time::Instant;
 
+use harness_protocol::id::Seq;
 use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, method};
-use harness_protocol::run::exit;
+use harness_protocol::run::{RunView, exit};
 
 use crate::cli::runs::WaitArgs;
-use crate::client::{Flow, PATIENCE};
+use crate::client::Flow;
 use crate::ctx::Ctx;
+use crate::ending::{check_output, end};
 use crate::exit::Failure;
-use crate::then::{check_output, end};
-use crate::waiting::{self, Many, Outcome, show_params};
+use crate::outcome::Outcome;
+use crate::patience::PATIENCE;
+use crate::sink::Sink;
+use crate::waiting::{self, show_params};
+use crate::waiting_many::Many;
 
 pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), check_output)?;
     let until = args.timeout.map(|span| Instant::now() + span.to_std());
     match args.runs.as_slice() {
         [run] => one(ctx, args, run, until),
-        _ if args.output.is_some() => Err(Failure::usage("-o takes the answer of one run")),
-        runs if args.states.is_empty() => several(ctx, runs, until),
+        runs if args.states.is_empty() => several(ctx, args, runs, until),
         runs => several_for(ctx, args, runs, until),
     }
 }
@@ -59,7 +62,23 @@ fn still_running(run: &str, state: &str) -> Failure {
     }
 }
 
-fn several(ctx: &mut Ctx, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+fn several(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+    let (from, known) = loop {
+        match look(ctx, names) {
+            Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
+            looked => break looked?,
+        }
+    };
+    // A subscription serves one wait; the wait makes its own.
+    ctx.session.hang_up();
+    let runs = known.iter().map(|run| run.id).collect();
+    let mut many = Many::new(runs, Sink::new(args.output.as_deref())?);
+    known.iter().for_each(|run| many.know(run));
+    many.wait(ctx, Some(from), until)
+}
+
+/// The runs as they are, and the number of the last event before them.
+fn look(ctx: &mut Ctx, names: &[String]) -> Result<(Seq, Vec<RunView>), Failure> {
     // Subscribed first, then looked at: an end in between is seen by one or the other.
     let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
     let from = ctx.session.call::<method::EventSubscribe>(&now)?.last_seq;
@@ -69,31 +88,23 @@ fn several(ctx: &mut Ctx, names: &[String], until: Option<Instant>) -> Result<u8
         views[index] = Some(reply);
         Flow::Go
     })?;
-    // A subscription serves one wait; the wait makes its own.
-    ctx.session.hang_up();
-    let mut runs = Vec::new();
-    let mut known = Vec::new();
-    for reply in views.into_iter().flatten() {
-        let run = reply.map_err(Failure::Refused)?.run;
-        runs.push(run.id);
-        known.push(run);
-    }
-    let mut many = Many::new(runs);
-    known.iter().for_each(|run| many.know(run));
-    many.wait(ctx, Some(from), until)
+    let runs = views.into_iter().flatten().map(|reply| Ok(reply.map_err(Failure::Refused)?.run));
+    Ok((from, runs.collect::<Result<_, Failure>>()?))
 }
 
 fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
     let replies = waiting::each_for(&mut ctx.session, names, &args.states, until)?;
+    let mut sink = Sink::new(args.output.as_deref())?;
+    let out = &mut ctx.out;
     for (name, reply) in names.iter().zip(&replies) {
         match reply {
-            Ok(reply) if ctx.json => ctx.json(&reply.run)?,
-            Ok(reply) => writeln!(ctx.out, "{}", Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
-            Err(error) if ctx.json => ctx.json(&serde_json::json!({ "id": name, "error": error }))?,
-            Err(error) => writeln!(ctx.out, "{}", Outcome::refused(error).line(name))?,
+            Ok(reply) if ctx.json => sink.json(out, &reply.run)?,
+            Ok(reply) => sink.line(out, &Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
+            Err(error) if ctx.json => sink.json(out, &serde_json::json!({ "id": name, "error": error }))?,
+            Err(error) => sink.line(out, &Outcome::refused(error).line(name))?,
         }
     }
-    ctx.done()?;
+    sink.flush(out)?;
     Ok(code_of_several(&replies))
 }
 

@@ -1,5 +1,5 @@
 //! A stand-in for the daemon, and the real `harnessctl` that talks to it.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

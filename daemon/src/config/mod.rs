@@ -115,6 +115,8 @@ pub struct Bounds {
     pub live_runs: u32,
     /// Finished runs that stay in memory.
     pub finished_runs: u32,
+    /// Bytes of the transcripts of finished runs that stay in memory.
+    pub finished_bytes: u64,
     /// Children of one run.
     pub children: u32,
     /// Depth of a tree of runs; a run without a parent has depth 1.
@@ -133,6 +135,8 @@ pub struct Bounds {
     pub subscriptions_per_connection: u32,
     /// Events that stay in memory for subscribers.
     pub events: u32,
+    /// Bytes of these, about.
+    pub event_bytes: u64,
 }
 
 /// The control socket.
@@ -197,6 +201,7 @@ impl Default for Bounds {
         Self {
             live_runs: 100_000,
             finished_runs: 20_000,
+            finished_bytes: 1024 * 1024 * 1024,
             children: 1_000,
             depth: 8,
             calls_per_step: 128,
@@ -206,6 +211,7 @@ impl Default for Bounds {
             requests_per_connection: 1_024,
             subscriptions_per_connection: 16,
             events: 200_000,
+            event_bytes: 256 * 1024 * 1024,
         }
     }
 }

@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -88,6 +88,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         caller,
         places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
+        waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
         door,
         outgoing: Arc::clone(&outgoing),
         subscriptions: BTreeMap::new(),
@@ -131,6 +132,8 @@ struct Connection {
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    /// Requests that wait for something to happen leave some places to those that make it happen.
+    waits: Arc<Semaphore>,
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
     next_subscription: u64,
     tasks: JoinSet<()>,
@@ -144,7 +147,7 @@ impl Connection {
             match read.read(&mut buffer).await {
                 Ok(0) => {
                     if let Some(Frame::Line(line)) = decoder.finish() {
-                        self.take(&line).await;
+                        self.take(&line, &read).await;
                     }
                     break;
                 }
@@ -153,7 +156,11 @@ impl Connection {
             }
             while let Some(frame) = decoder.next_frame() {
                 match frame {
-                    Frame::Line(line) => self.take(&line).await,
+                    Frame::Line(line) => {
+                        if !self.take(&line, &read).await {
+                            return;
+                        }
+                    }
                     Frame::Oversized => {
                         let message = format!("a line has at most {MAX_FRAME_BYTES} bytes; the connection is closed");
                         self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(wire::OVERSIZED));
@@ -173,8 +180,10 @@ impl Connection {
         let answered = async {
             // Every place is free again once every answer is written.
             let _ = self.places.acquire_many(all).await;
-            while !self.outgoing.is_drained() || !self.subscriptions.is_empty() {
-                tokio::time::sleep(LOOK_FOR_PEER).await;
+            self.outgoing.drained().await;
+            if !self.subscriptions.is_empty() {
+                // They end with the peer.
+                std::future::pending::<()>().await;
             }
         };
         let gone = async {
@@ -188,22 +197,44 @@ impl Connection {
         }
     }
 
-    async fn take(&mut self, line: &[u8]) {
-        match wire::read(line) {
+    /// Takes a line. Says whether to go on: not, when the peer is gone.
+    async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
+        let line = wire::read(line);
+        if matches!(line, Line::Notification) {
+            return true;
+        }
+        let Some(request) = place_among(&self.places, read).await else { return false };
+        match line {
             Line::Notification => {}
-            Line::Bad(id, error) => self.refuse(id, error),
+            Line::Bad(id, error) => {
+                self.outgoing.reply(&Response::<()>::new(id, Err(error)), Some(Place { request, special: None }));
+            }
             Line::Call(id, call) => {
-                let large =
-                    matches!(*call, Call::RunShow(_) | Call::RunList(_) | Call::RunOutput(_) | Call::LaneList(_));
-                // Neither semaphore is ever closed.
-                let Ok(request) = Arc::clone(&self.places).acquire_owned().await else { return };
-                let large = match large {
-                    true => Arc::clone(&self.large).acquire_owned().await.ok(),
-                    false => None,
+                let special = match *call {
+                    Call::RunWait(_) | Call::DaemonDrain(_) => match Arc::clone(&self.waits).try_acquire_owned() {
+                        Ok(wait) => Some(wait),
+                        Err(_) => {
+                            let message = "too many requests of this connection wait already; use another one";
+                            let error = RpcError::new(ErrorKind::Busy, message);
+                            let place = Place { request, special: None };
+                            self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), Some(place));
+                            return true;
+                        }
+                    },
+                    Call::RunShow(_)
+                    | Call::RunList(_)
+                    | Call::RunOutput(_)
+                    | Call::LaneList(_)
+                    | Call::InteractionList(_) => match place_among(&self.large, read).await {
+                        Some(large) => Some(large),
+                        None => return false,
+                    },
+                    _ => None,
                 };
-                self.call(id, *call, Place { request, large });
+                self.call(id, *call, Place { request, special });
             }
         }
+        true
     }
 
     fn refuse(&self, id: Option<RequestId>, error: RpcError) {
@@ -243,7 +274,7 @@ impl Connection {
                 Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
                 Call::RunList(params) => Wanted::Read(Read::List(params), responder),
                 Call::RunShow(params) => Wanted::Read(Read::Show(params), responder),
-                Call::InteractionList(_) => Wanted::Read(Read::Interactions, responder),
+                Call::InteractionList(params) => Wanted::Read(Read::Interactions(params), responder),
                 Call::LaneList(_) => Wanted::Read(Read::Lanes, responder),
                 Call::RunWait(params) => Wanted::Wait(params, responder),
                 Call::DaemonDrain(params) => Wanted::Drain(params, responder),
@@ -342,6 +373,22 @@ impl Connection {
         while self.put(Wanted::Left).is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// A place, once there is one; `None` when the peer is gone before.
+async fn place_among(places: &Arc<Semaphore>, read: &OwnedReadHalf) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    let gone = async {
+        while !is_gone(read.as_ref()) {
+            tokio::time::sleep(LOOK_FOR_PEER).await;
+        }
+    };
+    tokio::select! {
+        place = Arc::clone(places).acquire_owned() => place.ok(),
+        () = gone => None,
     }
 }
 

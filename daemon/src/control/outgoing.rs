@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 
 use super::request::Place;
 
+/// Bytes that may wait before the connection is given up.
+const MOST_UNREAD: usize = 64 * 1024 * 1024;
 /// Bytes that may wait before notifications have to.
 const ROOM: usize = 256 * 1024;
 
@@ -57,6 +59,12 @@ impl Outgoing {
 
     fn push(&self, frame: Vec<u8>, place: Option<Place>) {
         let mut queue = self.queue();
+        if queue.bytes > MOST_UNREAD {
+            // Whoever asks for this much and reads none of it does not want it.
+            drop(queue);
+            self.close();
+            return;
+        }
         if !queue.closed {
             queue.bytes += frame.len();
             queue.frames.push_back((frame, place));
@@ -147,10 +155,5 @@ impl Outgoing {
         drop(frames);
         self.filled.notify_one();
         self.emptied.notify_waiters();
-    }
-
-    /// Whether it is closed.
-    pub fn is_closed(&self) -> bool {
-        self.queue().closed
     }
 }

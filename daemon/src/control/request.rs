@@ -2,7 +2,8 @@
 
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    DrainParams, ListParams, OutputParams, RequestId, Response, RpcError, ShowParams, SubscribeParams, WaitParams,
+    DrainParams, InteractionListParams, ListParams, OutputParams, RequestId, Response, RpcError, ShowParams,
+    SubscribeParams, WaitParams,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -60,7 +61,7 @@ pub enum Read {
     /// One run.
     Show(ShowParams),
     /// Open interactions.
-    Interactions,
+    Interactions(InteractionListParams),
     /// Every lane.
     Lanes,
 }
@@ -107,8 +108,8 @@ pub struct Responder {
 pub struct Place {
     /// Its place among the requests.
     pub request: OwnedSemaphorePermit,
-    /// Its place among those with a large answer.
-    pub large: Option<OwnedSemaphorePermit>,
+    /// Its place among those with a large answer, or among those that wait.
+    pub special: Option<OwnedSemaphorePermit>,
 }
 
 impl Responder {
@@ -121,11 +122,6 @@ impl Responder {
     pub fn send<T: Serialize>(mut self, answer: Result<T, RpcError>) {
         let Some(id) = self.id.take() else { return };
         self.outgoing.reply(&Response::new(Some(id), answer), self.place.take());
-    }
-
-    /// Whether nobody reads the answer any more.
-    pub fn is_closed(&self) -> bool {
-        self.outgoing.is_closed()
     }
 }
 

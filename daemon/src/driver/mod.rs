@@ -25,6 +25,7 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
 use harness_protocol::time::{Span, Timestamp};
+use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
@@ -95,6 +96,8 @@ pub struct Parts<J> {
     pub service: Service,
     /// Reads the configuration again.
     pub reload: Box<dyn FnMut() -> Result<Reloaded, String> + Send>,
+    /// Requests that may wait while the journal cannot commit.
+    pub most_waiting: usize,
     /// Runs were forgotten: what is on disk of them can go. Must not take long.
     pub forget: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
 }
@@ -109,6 +112,7 @@ pub struct Driver<J> {
     next_reply: u64,
     stopping: bool,
     stop_answers: Vec<Responder>,
+    orders: mpsc::Receiver<Order>,
 }
 
 /// What is done with the answer to a command.
@@ -121,7 +125,7 @@ enum Pending {
 
 impl<J: Journal> Driver<J> {
     /// A driver, not yet driving.
-    pub fn new(parts: Parts<J>) -> Self {
+    pub fn new(parts: Parts<J>, orders: mpsc::Receiver<Order>) -> Self {
         Self {
             parts,
             waiters: Waiters::default(),
@@ -130,16 +134,19 @@ impl<J: Journal> Driver<J> {
             next_reply: 0,
             stopping: false,
             stop_answers: Vec::new(),
+            orders,
         }
     }
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
-    pub async fn run(mut self, mut orders: tokio::sync::mpsc::Receiver<Order>) {
+    pub async fn run(mut self) {
         let step = self.parts.engine.recover(self.parts.clock.now());
         self.commit_and_act(step).await;
         while !self.stopping {
-            self.wait(&mut orders).await;
-            self.turn().await;
+            self.wait().await;
+            if !self.stopping {
+                self.turn().await;
+            }
         }
         // What jobs report from here on is not taken: after the next start their calls count as interrupted.
         self.parts.executor.shut_down().await;
@@ -149,10 +156,13 @@ impl<J: Journal> Driver<J> {
     }
 
     /// Waits until there is something to do.
-    async fn wait(&mut self, orders: &mut tokio::sync::mpsc::Receiver<Order>) {
+    async fn wait(&mut self) {
         if !self.backlog.is_empty() {
             // Let the others have a turn; there is work, so this is not a wait.
             tokio::task::yield_now().await;
+            if let Ok(order) = self.orders.try_recv() {
+                self.obey(Some(order)).await;
+            }
             return;
         }
         let due = self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).min();
@@ -166,10 +176,14 @@ impl<J: Journal> Driver<J> {
         tokio::select! {
             () = self.parts.inbox.came() => {}
             () = deadline => {}
-            order = orders.recv() => match order {
-                Some(Order::Reload) => self.reload_by_order().await,
-                Some(Order::Stop) | None => self.stopping = true,
-            },
+            order = self.orders.recv() => self.obey(order).await,
+        }
+    }
+
+    async fn obey(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Reload) => self.reload_by_order().await,
+            Some(Order::Stop) | None => self.stopping = true,
         }
     }
 
@@ -195,7 +209,7 @@ impl<J: Journal> Driver<J> {
 
     /// One turn: everything that came goes into one step, then what was to be read is read.
     async fn turn(&mut self) {
-        let (reports, requests) = self.parts.inbox.take(BATCH);
+        let (reports, requests) = self.parts.inbox.take(BATCH.saturating_sub(self.backlog.len()));
         self.backlog.extend(requests);
         let mut inputs: Vec<Input> = reports
             .into_iter()
@@ -210,6 +224,10 @@ impl<J: Journal> Driver<J> {
         if !inputs.is_empty() || due {
             let step = self.parts.engine.step(now, inputs);
             self.commit_and_act(step).await;
+        }
+        if self.stopping {
+            // The step may not be in the journal: nobody is shown what it came to.
+            return;
         }
         for request in reads {
             self.read(request);
@@ -238,6 +256,7 @@ impl<J: Journal> Driver<J> {
                     let pending = Pending::AfterDrain(due, responder);
                     inputs.push(self.input(connection, caller, Command::Drain(true), pending));
                 }
+                Wanted::Reload(responder) if caller.run.is_some() => responder.send::<()>(Err(reads::forbidden())),
                 Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
                 wanted => {
                     has_read.insert(connection);
@@ -323,17 +342,29 @@ impl<J: Journal> Driver<J> {
         loop {
             tokio::select! {
                 () = &mut sleep => return true,
-                () = self.parts.inbox.came() => {}
+                () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
+                order = self.orders.recv() => {
+                    if order != Some(Order::Reload) {
+                        self.stopping = true;
+                        return false;
+                    }
+                    continue;
+                }
             }
             let requests = self.parts.inbox.take_requests(BATCH);
-            let mut waiting: BTreeSet<ConnectionId> = self.backlog.iter().map(|request| request.connection).collect();
+            // Whoever has something in the step that is held is not shown what that may come to.
+            let in_step = self.replies.values().map(|(connection, _)| *connection);
+            let mut waiting: BTreeSet<ConnectionId> =
+                self.backlog.iter().map(|r| r.connection).chain(in_step).collect();
             for request in requests {
                 let Request { connection, caller, wanted } = request;
                 match wanted {
-                    Wanted::Stop(responder) => {
+                    Wanted::Stop(responder) if caller.run.is_none() => {
                         self.stop(responder);
                         return false;
                     }
+                    // That a run has ended may be in the step that is held.
+                    wanted @ Wanted::Wait(..) => self.backlog.push_back(Request { connection, caller, wanted }),
                     Wanted::Command(
                         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. },
                         responder,

@@ -7,6 +7,7 @@ use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
     DaemonStatusReply, ErrorKind, Health, ListParams, OutputParams, RpcError, SubscribeParams,
 };
+use harness_protocol::run::{RunView, WaitKind, WaitingFor};
 
 use super::Service;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
@@ -14,13 +15,13 @@ use crate::world::Engine;
 use crate::world::boundary::{Caller, Now};
 
 /// Runs of a tree that a subscription can follow from the start.
-const MOST_FOLLOWED: u32 = 1_000;
+const MOST_FOLLOWED: u32 = 100_000;
 
 pub(super) fn forgotten(run: RunId) -> RpcError {
     RpcError::new(ErrorKind::NotFound, format!("run {run} is no longer in memory"))
 }
 
-fn forbidden() -> RpcError {
+pub(super) fn forbidden() -> RpcError {
     let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
     RpcError::new(ErrorKind::Forbidden, message)
 }
@@ -40,16 +41,22 @@ pub(super) fn answer(engine: &Engine, service: &Service, read: Read, caller: Cal
         Read::Show(params) => {
             let shown = find(engine, &params.run, caller).and_then(|run| {
                 let mut shown = engine.show(&params, caller.uid, now)?;
+                mark_held(service, std::slice::from_mut(&mut shown.run), now);
+                shown.held.clone_from(&service.held);
                 shown.processes = (service.processes)(run);
                 Ok(shown)
             });
             responder.send(shown);
         }
-        Read::List(params) => responder.send(list(engine, params, caller, now)),
-        Read::Status | Read::Interactions | Read::Lanes if caller.run.is_some() => {
+        Read::List(params) => responder.send(list(engine, params, caller, now).map(|mut page| {
+            mark_held(service, &mut page.runs, now);
+            page.held.clone_from(&service.held);
+            page
+        })),
+        Read::Status | Read::Interactions(_) | Read::Lanes if caller.run.is_some() => {
             responder.send::<()>(Err(forbidden()))
         }
-        Read::Interactions => responder.send(Ok(engine.interactions())),
+        Read::Interactions(params) => responder.send(Ok(engine.interactions(params))),
         Read::Lanes => {
             let mut lanes = engine.lanes(now);
             if service.held.is_some() {
@@ -58,6 +65,16 @@ pub(super) fn answer(engine: &Engine, service: &Service, read: Read, caller: Cal
             responder.send(Ok(lanes));
         }
         Read::Status => responder.send(Ok(status(engine, service))),
+    }
+}
+
+/// While the journal cannot commit, that is what live runs wait for.
+fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
+    if service.held.is_some() {
+        for run in runs.iter_mut().filter(|run| !run.state.is_terminal()) {
+            let storage = || WaitingFor { kind: WaitKind::Storage, id: String::new(), since: now.wall, position: None };
+            run.waiting_for.get_or_insert_with(storage);
+        }
     }
 }
 
@@ -71,7 +88,8 @@ fn list(
         if let Some(root) = &params.root {
             find(engine, root, caller)?;
         } else {
-            params.root = engine.root_of(own).map(|root| root.to_string());
+            // A run that is forgotten has no tree to look at any more.
+            params.root = Some(engine.root_of(own).ok_or_else(forbidden)?.to_string());
         }
     }
     engine.list(&params, caller.uid, now)
@@ -113,7 +131,7 @@ pub(super) fn follow(engine: &Engine, last: Seq, params: SubscribeParams, caller
     }
     let (top, tree) = match (&params.run, caller.run) {
         (Some(name), _) => (Some(find(engine, name, caller)?), params.tree),
-        (None, Some(own)) => (engine.root_of(own), true),
+        (None, Some(own)) => (Some(engine.root_of(own).ok_or_else(forbidden)?), true),
         (None, None) => (None, false),
     };
     let runs = top.map(|top| {
@@ -123,6 +141,10 @@ pub(super) fn follow(engine: &Engine, last: Seq, params: SubscribeParams, caller
         }
         runs
     });
+    if runs.as_ref().is_some_and(|runs| runs.len() >= MOST_FOLLOWED as usize) {
+        let message = format!("the tree has more than {MOST_FOLLOWED} runs; follow all events, or a part of the tree");
+        return Err(RpcError::new(ErrorKind::Invalid, message));
+    }
     // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
     let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
     let kinds = params.kinds.into_iter().collect();

@@ -46,7 +46,7 @@ impl Bench {
     fn start() -> Self {
         let config = Config::default();
         let (journal, journalist) = Memory::scripted();
-        let (inbox, feed) = (Inbox::new(100), Feed::new(1_000));
+        let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000));
         let calls = Arc::new(AtomicUsize::new(0));
         let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
         let executor_config = ExecutorConfig {
@@ -57,7 +57,8 @@ impl Bench {
         let reports = inbox.clone();
         let report = Arc::new(move |report| reports.report(report));
         let clock = Clock::start();
-        let driver = Driver::new(Parts {
+        let (orders, taken) = mpsc::channel(1);
+        let parts = Parts {
             engine: Engine::new(config, crate::tools::catalogue(), 7),
             journal,
             executor: Executor::new(executor_config, report, feed.deltas()),
@@ -75,10 +76,10 @@ impl Bench {
                 held: None,
             },
             reload: Box::new(|| Err("there is no configuration here".to_owned())),
+            most_waiting: 100,
             forget: Box::new(drop),
-        });
-        let (orders, taken) = mpsc::channel(1);
-        let driver = tokio::spawn(driver.run(taken));
+        };
+        let driver = tokio::spawn(Driver::new(parts, taken).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
     }
 
@@ -86,7 +87,7 @@ impl Bench {
     fn ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Answer {
         let outgoing = Arc::new(Outgoing::default());
         let places = Arc::new(Semaphore::new(1));
-        let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), large: None };
+        let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), special: None };
         let responder = Responder::new(RequestId::Number(1), Arc::clone(&outgoing), place);
         let caller = Caller { uid: 1000, run: None };
         let request = Request { connection: ConnectionId(connection), caller, wanted: wanted(responder) };
@@ -233,5 +234,16 @@ async fn what_one_connection_asks_takes_effect_in_order() {
     for (index, answer) in answers.iter().enumerate() {
         assert_eq!(count(&answer.get().await.unwrap()), index + 1);
     }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_signal_stops_a_daemon_that_is_held() {
+    let bench = Bench::start();
+    bench.status().await;
+    bench.journal.set(Mood::Failing);
+    let before = bench.tries();
+    let _caught = bench.submit(1);
+    bench.tried(before).await;
     bench.stop().await;
 }

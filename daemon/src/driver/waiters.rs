@@ -25,6 +25,8 @@ struct Waiter {
 pub(super) struct Waiters {
     by_run: BTreeMap<RunId, Vec<Waiter>>,
     by_time: BTreeSet<(Span, RunId)>,
+    /// Runs that a connection has waited for.
+    by_connection: BTreeMap<ConnectionId, BTreeSet<RunId>>,
     drains: Vec<(ConnectionId, Option<Span>, Responder)>,
 }
 
@@ -40,6 +42,7 @@ impl Waiters {
         if let Some(due) = due {
             self.by_time.insert((due, run));
         }
+        self.by_connection.entry(connection).or_default().insert(run);
         self.by_run.entry(run).or_default().push(Waiter { connection, states, due, responder });
     }
 
@@ -104,13 +107,20 @@ impl Waiters {
 
     /// Nobody waits behind this connection any more.
     pub(super) fn left(&mut self, connection: ConnectionId) {
-        self.by_run.retain(|_, waiters| {
-            waiters.retain(|waiter| waiter.connection != connection);
-            !waiters.is_empty()
-        });
         self.drains.retain(|(other, _, _)| *other != connection);
-        let by_run = &self.by_run;
-        self.by_time.retain(|(due, run)| by_run.get(run).is_some_and(|w| w.iter().any(|w| w.due == Some(*due))));
+        for run in self.by_connection.remove(&connection).unwrap_or_default() {
+            let Some(waiters) = self.by_run.get_mut(&run) else { continue };
+            for waiter in waiters.extract_if(.., |waiter| waiter.connection == connection) {
+                if let Some(due) = waiter.due {
+                    self.by_time.remove(&(due, run));
+                }
+            }
+            // The time of one that stays may be the same.
+            self.by_time.extend(waiters.iter().filter_map(|waiter| Some((waiter.due?, run))));
+            if waiters.is_empty() {
+                self.by_run.remove(&run);
+            }
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! ```text
 //!            enter                     grant
 //!  (none) ─────────▶ Queued ──────────────────────────▶ Busy ──┐ grant_extra, keep
-//!     │                │ park                    park  │  ▲ ◀──┘ (more permits, fewer)
-//!     │ enter_parked   ▼                               ▼  │ grant
+//!     │                │ park: Deferred, and by       │  ▲ ◀──┘ (more permits, fewer)
+//!     │                ▼ resume back to Queued   park  │  │
+//!     │ enter_parked                                   ▼  │ grant
 //!     └────────────▶ Parked ◀────────────────────── Parked│
 //!                      │ resume                           │
 //!                      └───────────▶ Resuming ────────────┘
@@ -93,6 +94,12 @@ pub enum TicketState {
     Parked = 2,
     /// Has done waiting and wants a permit again.
     Resuming = 3,
+    /// Taken out of the queue before its first permit, because its run was paused; it goes back to where it came from.
+    Deferred = 4,
+}
+
+impl TicketState {
+    const COUNT: usize = 5;
 }
 
 /// Classes of what waits for a permit, by precedence.
@@ -132,18 +139,16 @@ struct Share {
     settings: ShareSettings,
     /// Stride scheduling (Waldspurger and Weihl, 1995): the share with the smallest pass is next, and pays for a grant
     /// with a stride in inverse proportion to its weight.
-    pass: u64,
+    ///
+    /// One for each class: what a share got in one is not held against it in another, where it could starve for it.
+    pass: [u64; Class::COUNT],
     permits: u32,
-    tickets: [u32; 4],
+    tickets: [u32; TicketState::COUNT],
 }
 
 impl Share {
     fn is_full(&self) -> bool {
         self.settings.max.is_some_and(|max| self.permits >= max.max(1))
-    }
-
-    fn waiting(&self) -> u32 {
-        self.tickets[TicketState::Queued as usize] + self.tickets[TicketState::Resuming as usize]
     }
 }
 
@@ -171,6 +176,8 @@ pub struct Lane {
     configured_width: u32,
     width: u32,
     reliefs: BTreeMap<ReliefId, Relief>,
+    /// What the reliefs add.
+    relieved: u32,
     paused: bool,
     /// What else holds grants back: a provider's limits, a drain.
     hold: Option<Limiter>,
@@ -178,10 +185,10 @@ pub struct Lane {
     slab: Slab,
     queues: Queues,
     permits: u32,
-    tickets: [u32; 4],
+    tickets: [u32; TicketState::COUNT],
     turn: u8,
-    /// The pass of the share that was served last: where a share that comes back begins.
-    virtual_time: u64,
+    /// For each class the pass of the share that was served last: where a share that comes back begins.
+    virtual_time: [u64; Class::COUNT],
     granted: u64,
     waits: Waits,
     saturation: Saturation,
@@ -191,22 +198,24 @@ impl Lane {
     /// An empty lane.
     pub fn new(settings: Settings) -> Self {
         let width = settings.width.clamp(1, MAX_WIDTH);
-        let share = |settings| Share { settings, pass: 0, permits: 0, tickets: [0; 4] };
+        let share =
+            |settings| Share { settings, pass: [0; Class::COUNT], permits: 0, tickets: [0; TicketState::COUNT] };
         let shares: Vec<Share> = settings.shares.into_iter().map(share).collect();
         Self {
             name: settings.name,
             configured_width: width,
             width,
             reliefs: BTreeMap::new(),
+            relieved: 0,
             paused: false,
             hold: None,
             queues: Queues::new(shares.len()),
             shares,
             slab: Slab::default(),
             permits: 0,
-            tickets: [0; 4],
+            tickets: [0; TicketState::COUNT],
             turn: 0,
-            virtual_time: 0,
+            virtual_time: [0; Class::COUNT],
             granted: 0,
             waits: Waits::default(),
             saturation: Saturation::default(),
@@ -253,9 +262,9 @@ impl Lane {
         for (index, share) in self.shares.iter().enumerate() {
             if let Some(head) = self.queues.first(class, index)
                 && !share.is_full()
-                && best.is_none_or(|(pass, _)| share.pass < pass)
+                && best.is_none_or(|(pass, _)| share.pass[class as usize] < pass)
             {
-                best = Some((share.pass, head));
+                best = Some((share.pass[class as usize], head));
             }
         }
         best.map(|(_, head)| head)
@@ -265,16 +274,14 @@ impl Lane {
     pub fn grant(&mut self, id: TicketId, now: Timestamp) {
         let Some(ticket) = self.slab.get(id) else { return };
         let (share, since, state) = (ticket.share, ticket.since, ticket.state);
-        if ticket.class().is_none() {
-            return;
-        }
+        let Some(class) = ticket.class().map(|class| class as usize) else { return };
         self.queues.remove_granted(&mut self.slab, id);
         if state == TicketState::Queued {
             self.waits.record(now.since(since), now);
         }
         let granted = &mut self.shares[usize::from(share.0)];
-        self.virtual_time = granted.pass;
-        granted.pass = granted.pass.saturating_add(SCALE / u64::from(granted.settings.weight.max(1)));
+        self.virtual_time[class] = granted.pass[class];
+        granted.pass[class] = granted.pass[class].saturating_add(SCALE / u64::from(granted.settings.weight.max(1)));
         self.turn = (self.turn + 1) % 8;
         self.granted += 1;
         self.set_permits(id, 1);
@@ -313,16 +320,26 @@ impl Lane {
         }
     }
 
-    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted.
+    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted. One that has never held anything is
+    /// only put off.
     pub fn park(&mut self, id: TicketId, now: Timestamp) {
+        let to = match ticket_state(&self.slab, id) {
+            Some(TicketState::Queued | TicketState::Deferred) => TicketState::Deferred,
+            _ => TicketState::Parked,
+        };
         self.withdraw(id);
-        self.transition(id, TicketState::Parked, now);
+        self.transition(id, to, now);
     }
 
     /// Lets a parked ticket want a permit again.
     pub fn resume(&mut self, id: TicketId, now: Timestamp) {
-        if ticket_state(&self.slab, id) == Some(TicketState::Parked) {
-            self.transition(id, TicketState::Resuming, now);
+        let to = match ticket_state(&self.slab, id) {
+            Some(TicketState::Parked) => Some(TicketState::Resuming),
+            Some(TicketState::Deferred) => Some(TicketState::Queued),
+            _ => None,
+        };
+        if let Some(to) = to {
+            self.transition(id, to, now);
             self.enqueue(id);
             self.saturation.note(self.is_saturated(), now);
         }
@@ -348,10 +365,12 @@ impl Lane {
 
     fn enqueue(&mut self, id: TicketId) {
         let Some(ticket) = self.slab.get(id) else { return };
-        let share = &mut self.shares[usize::from(ticket.share.0)];
-        // The ticket is counted already: alone, it is the first of a share that comes back, which has saved up nothing.
-        if share.waiting() == 1 {
-            share.pass = share.pass.max(self.virtual_time);
+        let Some(class) = ticket.class() else { return };
+        let share = usize::from(ticket.share.0);
+        // A share that comes back to a class has saved up nothing there.
+        if self.queues.first(class, share).is_none() {
+            let pass = &mut self.shares[share].pass[class as usize];
+            *pass = (*pass).max(self.virtual_time[class as usize]);
         }
         self.queues.insert(&mut self.slab, id);
     }
@@ -413,7 +432,7 @@ impl Lane {
 
     /// Permits in all.
     pub fn width(&self) -> u32 {
-        self.reliefs.values().fold(self.width, |sum, relief| sum.saturating_add(relief.by)).min(MAX_WIDTH)
+        self.width.saturating_add(self.relieved).min(MAX_WIDTH)
     }
 
     /// Its width by configuration.
@@ -424,6 +443,7 @@ impl Lane {
     fn changed(&mut self, now: Timestamp, change: impl FnOnce(&mut Self)) -> Widths {
         let before = self.width();
         change(self);
+        self.relieved = self.reliefs.values().fold(0, |sum: u32, relief| sum.saturating_add(relief.by));
         self.saturation.note(self.is_saturated(), now);
         Widths { before, after: self.width() }
     }
@@ -442,6 +462,11 @@ impl Lane {
         self.changed(now, |lane| {
             lane.reliefs.remove(&id);
         })
+    }
+
+    /// Reliefs in force.
+    pub fn reliefs(&self) -> usize {
+        self.reliefs.len()
     }
 
     /// Whether that relief is in force.

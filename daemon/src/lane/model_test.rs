@@ -28,12 +28,13 @@ struct Model {
     width: u32,
     relieved: u32,
     paused: bool,
-    shares: Vec<(u32, Option<u32>, u64)>,
+    /// Weight, bound, and for each class the pass.
+    shares: Vec<(u32, Option<u32>, [u64; 4])>,
     tickets: Vec<Simple>,
     /// For each class and share, the roots in turn, each with its tickets in turn.
     queues: Vec<Vec<Ring>>,
     turn: usize,
-    time: u64,
+    time: [u64; 4],
 }
 
 impl Model {
@@ -41,7 +42,7 @@ impl Model {
         match ticket.state {
             TicketState::Resuming => Some(0),
             TicketState::Queued => Some(1 + ticket.claim.priority as usize),
-            TicketState::Busy | TicketState::Parked => None,
+            TicketState::Busy | TicketState::Parked | TicketState::Deferred => None,
         }
     }
 
@@ -72,10 +73,11 @@ impl Model {
     fn join(&mut self, id: TicketId) {
         let ticket = self.ticket(id).clone();
         let share = usize::from(ticket.claim.share.0);
-        if self.waiting_in(share) == 1 {
-            self.shares[share].2 = self.shares[share].2.max(self.time);
+        let class = Self::class(&ticket).unwrap();
+        let queue = &mut self.queues[class][share];
+        if queue.is_empty() {
+            self.shares[share].2[class] = self.shares[share].2[class].max(self.time[class]);
         }
-        let queue = &mut self.queues[Self::class(&ticket).unwrap()][share];
         match queue.iter_mut().find(|(root, _)| *root == ticket.claim.root) {
             Some((_, list)) => list.push_back(id),
             None => queue.push_back((ticket.claim.root, VecDeque::from([id]))),
@@ -101,7 +103,7 @@ impl Model {
         let first = |class: usize| {
             (0..self.shares.len())
                 .filter(|&share| !self.queues[class][share].is_empty() && !self.is_full(share))
-                .min_by_key(|&share| (self.shares[share].2, share))
+                .min_by_key(|&share| (self.shares[share].2[class], share))
                 .map(|share| self.queues[class][share][0].1[0])
         };
         first([0, 1, 0, 2, 0, 1, 0, 3][self.turn]).or_else(|| (0..4).find_map(first))
@@ -110,14 +112,15 @@ impl Model {
     fn grant(&mut self, id: TicketId) {
         let ticket = self.ticket(id).clone();
         let share = usize::from(ticket.claim.share.0);
-        let queue = &mut self.queues[Self::class(&ticket).unwrap()][share];
+        let class = Self::class(&ticket).unwrap();
+        let queue = &mut self.queues[class][share];
         let (root, mut list) = queue.pop_front().unwrap();
         list.pop_front();
         if !list.is_empty() {
             queue.push_back((root, list));
         }
-        self.time = self.shares[share].2;
-        self.shares[share].2 += SCALE / u64::from(self.shares[share].0);
+        self.time[class] = self.shares[share].2[class];
+        self.shares[share].2[class] += SCALE / u64::from(self.shares[share].0);
         self.turn = (self.turn + 1) % 8;
         let ticket = self.ticket(id);
         ticket.state = TicketState::Busy;
@@ -173,11 +176,11 @@ fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
         width: 2,
         relieved: 0,
         paused: false,
-        shares: vec![(1, None, 0), (3, None, 0), (1, Some(2), 0)],
+        shares: vec![(1, None, [0; 4]), (3, None, [0; 4]), (1, Some(2), [0; 4])],
         tickets: Vec::new(),
         queues: vec![vec![VecDeque::new(); 3]; 4],
         turn: 0,
-        time: 0,
+        time: [0; 4],
     };
     let (mut reliefs, mut made) = (Vec::new(), 0u64);
     for (step, op) in ops.into_iter().enumerate() {
@@ -227,14 +230,21 @@ fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
                 if let Some(id) = pick(n, &model) {
                     lane.park(id, now);
                     model.take_out(id);
-                    model.ticket(id).state = TicketState::Parked;
+                    let ticket = model.ticket(id);
+                    let never_held = matches!(ticket.state, TicketState::Queued | TicketState::Deferred);
+                    ticket.state = if never_held { TicketState::Deferred } else { TicketState::Parked };
                 }
             }
             Op::Resume(n) => {
                 if let Some(id) = pick(n, &model) {
                     lane.resume(id, now);
-                    if model.ticket(id).state == TicketState::Parked {
-                        model.ticket(id).state = TicketState::Resuming;
+                    let next = match model.ticket(id).state {
+                        TicketState::Parked => Some(TicketState::Resuming),
+                        TicketState::Deferred => Some(TicketState::Queued),
+                        _ => None,
+                    };
+                    if let Some(next) = next {
+                        model.ticket(id).state = next;
                         model.join(id);
                     }
                 }
@@ -346,6 +356,32 @@ fn shares_are_served_in_proportion_to_their_weights() {
     }
     let heavy = drain(&mut lane, 400).into_iter().filter(|run| *run >= 1000).count();
     assert!((299..=301).contains(&heavy), "{heavy}");
+}
+
+#[test]
+fn what_a_share_got_in_one_class_is_not_held_against_it_in_another() {
+    let mut lane = lane(1);
+    for run in 0..700 {
+        lane.enter(claim(run, run, 0, Priority::High), Timestamp::default());
+    }
+    drain(&mut lane, 600);
+    for run in 0..100 {
+        lane.enter(claim(1000 + run, 1000 + run, 2, Priority::High), Timestamp::default());
+    }
+    let old = drain(&mut lane, 100).into_iter().filter(|run| *run < 1000).count();
+    assert!((49..=51).contains(&old), "{old}");
+}
+
+#[test]
+fn a_ticket_that_is_put_off_before_its_first_permit_comes_back_to_its_own_class() {
+    let mut lane = lane(1);
+    let now = Timestamp::default();
+    let low = lane.enter(claim(1, 1, 0, Priority::Low), now);
+    lane.park(low, now);
+    assert_eq!(lane.report(now).parked, 1);
+    lane.enter(claim(2, 2, 0, Priority::High), now);
+    lane.resume(low, now);
+    assert_eq!((lane.state(low), lane.peek().map(|(_, run)| run.as_u64())), (Some(TicketState::Queued), Some(2)));
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Lane {
             configured_width: self.configured_width,
             queued: self.tickets(TicketState::Queued),
             busy: self.tickets(TicketState::Busy),
-            parked: self.tickets(TicketState::Parked),
+            parked: self.tickets(TicketState::Parked) + self.tickets(TicketState::Deferred),
             resuming: self.tickets(TicketState::Resuming),
             permits: self.permits,
             saturated: self.is_saturated(),
@@ -129,7 +129,7 @@ impl Lane {
                 max: share.settings.max,
                 queued: share.tickets[TicketState::Queued as usize],
                 busy: share.tickets[TicketState::Busy as usize],
-                parked: share.tickets[TicketState::Parked as usize],
+                parked: share.tickets[TicketState::Parked as usize] + share.tickets[TicketState::Deferred as usize],
                 resuming: share.tickets[TicketState::Resuming as usize],
                 permits: share.permits,
             })
@@ -181,10 +181,10 @@ impl Lane {
             .map(|t| Claimed { run: t.run, state: t.state, permits: t.permits, since: t.since })
             .collect();
         tickets.sort_by_key(|ticket| ticket.run);
-        let shares: Vec<(u64, u32, [u32; 4])> = self.shares.iter().map(|s| (s.pass, s.permits, s.tickets)).collect();
+        let shares: Vec<_> = self.shares.iter().map(|s| (s.pass, s.permits, s.tickets)).collect();
         let order = self.queues.order(&self.slab);
         format!(
-            "{} width {}/{} reliefs {:?} paused {} hold {:?} permits {} tickets {:?} turn {} time {} granted {} shares {:?} {:?} {:?}",
+            "{} width {}/{} reliefs {:?} paused {} hold {:?} permits {} tickets {:?} turn {} time {:?} granted {} shares {:?} {:?} {:?}",
             self.name,
             self.width,
             self.configured_width,
@@ -207,9 +207,9 @@ impl Lane {
     /// # Errors
     /// The first count that is wrong.
     pub fn check(&self) -> Result<(), String> {
-        let mut tickets = [0u32; 4];
+        let mut tickets = [0u32; TicketState::COUNT];
         let mut permits = 0;
-        let mut by_share = vec![([0u32; 4], 0u32); self.shares.len()];
+        let mut by_share = vec![([0u32; TicketState::COUNT], 0u32); self.shares.len()];
         for ticket in self.slab.iter() {
             let holds = u32::from(ticket.permits);
             if (ticket.state == TicketState::Busy) != (holds > 0) {

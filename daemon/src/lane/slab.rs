@@ -65,7 +65,7 @@ impl Ticket {
         match self.state {
             TicketState::Queued => Some(Class::of(self.priority)),
             TicketState::Resuming => Some(Class::Resumed),
-            TicketState::Busy | TicketState::Parked => None,
+            TicketState::Busy | TicketState::Parked | TicketState::Deferred => None,
         }
     }
 }

@@ -75,6 +75,20 @@ pub(crate) struct Stopwatch {
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Transcript(pub(crate) Vec<Entry>);
 
+impl Transcript {
+    /// About how much memory its texts take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let size = |entry: &Entry| match entry {
+            Entry::User { text } => text.len(),
+            Entry::Assistant { text, calls } => {
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            }
+            Entry::Result { result } => result.envelope.len() + 256,
+        };
+        self.0.iter().map(|entry| size(entry) as u64 + 64).sum()
+    }
+}
+
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Spent(pub(crate) Usage);
@@ -104,6 +118,8 @@ pub(crate) struct Denials(pub(crate) Vec<Arc<str>>);
 pub(crate) struct Ended {
     pub(crate) ending: Ending,
     pub(crate) at: Timestamp,
+    /// About how much memory its texts take.
+    pub(crate) bytes: u64,
 }
 
 /// The calls of the step at hand. Present while it has some.

@@ -13,7 +13,7 @@ use harness_protocol::run::{Entry, exit};
 use super::StepSystems;
 use super::components::{Call, Mail, Spent, Stage, Transcript};
 use super::phase::Phase;
-use super::resources::Runs;
+use super::resources::{Daemon, Runs};
 use super::scene::Scene;
 use super::stop::{fail_run, finish_call, finish_run, wind_up};
 use super::{dispatch, world_tools};
@@ -105,7 +105,10 @@ fn act(scene: &mut Scene<'_>, run: RunId) {
     }
     if !life.paused {
         let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
-        if let Some(call) = at_hand.cloned() {
+        // A child that may not start now is not refused for good: it waits for the end of the drain.
+        let put_off =
+            |call: &Call| scene.res::<Daemon>().draining && call.kind == Some(ToolKind::World(WorldTool::SpawnAgent));
+        if let Some(call) = at_hand.filter(|call| !put_off(call)).cloned() {
             perform(scene, run, &call);
             // It may be first in line again, and is on the agenda only where something about it changed.
             scene.wake(run);
@@ -184,7 +187,7 @@ fn balance(scene: &mut Scene<'_>, run: RunId) {
         (Some(TicketState::Busy), None) if held > executing => {
             scene.emit(Some(run), EventBody::BatchYielded { keeps: u32::from(executing) });
         }
-        (None | Some(TicketState::Parked), Some(_)) => {
+        (None | Some(TicketState::Parked | TicketState::Deferred), Some(_)) => {
             scene.emit(Some(run), EventBody::BatchQueued);
         }
         (None | Some(TicketState::Queued | TicketState::Resuming), None) => {

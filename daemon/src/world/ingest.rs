@@ -1,7 +1,9 @@
 //! Set Ingest: what people and programs want, in the order of its coming. Each command is answered once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bevy_ecs::entity::Entity;
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{Cause, EventBody, StopReason, Via};
@@ -14,7 +16,8 @@ use harness_protocol::time::Span;
 
 use super::StepSystems;
 use super::boundary::{Caller, Command, Effect, Input, LaneChange, Reply};
-use super::components::{Children, Origin, Transcript};
+use super::components::{Children, Mail, Origin, Transcript};
+use super::decide::has_ended;
 use super::ids::Ids;
 use super::phase::Phase;
 use super::resources::{Daemon, Interactions, TOOL_LANE};
@@ -22,6 +25,9 @@ use super::scene::Scene;
 use super::submit::{Descent, check_text, submit};
 use super::{select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
+
+/// Reliefs of one lane at once.
+const MOST_RELIEFS: usize = 64;
 
 pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems(take_commands.in_set(StepSystems::Ingest));
@@ -120,6 +126,11 @@ fn message(scene: &mut Scene<'_>, caller: Caller, name: &str, text: Arc<str>) ->
     }
     let (Some(spec), Some(life)) = (scene.spec(run), scene.life(run)) else { return Err(gone(run)) };
     if !matches!(life.phase, Phase::Ended(_)) {
+        let unread: usize = scene.get::<Mail>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
+        if unread + text.len() > scene.setup().config.limits.text_bytes as usize {
+            let message = format!("run {run} has too many messages that its model has not read yet");
+            return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+        }
         if life.stopping.is_some() {
             return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is being ended")));
         }
@@ -136,6 +147,7 @@ fn message(scene: &mut Scene<'_>, caller: Caller, name: &str, text: Arc<str>) ->
 
 fn cancel(scene: &mut Scene<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
+    let mut seen = BTreeSet::new();
     for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
         let mut subtree = vec![(run, entity)];
         let mut next = 0;
@@ -145,20 +157,27 @@ fn cancel(scene: &mut Scene<'_>, caller: Caller, select: &Selector, force: bool)
             subtree.extend(children.into_iter().filter_map(|child| Some((child, scene.entity(child)?))));
         }
         let before = changed.runs.len();
+        let known = seen.contains(&run);
         for (run, _) in subtree {
-            if !changed.runs.contains(&run) && stop::stop(scene, run, StopReason::Cancelled, force) {
+            if seen.insert(run) && stop::stop(scene, run, StopReason::Cancelled, force) {
                 changed.runs.push(run);
             }
         }
-        if changed.runs.len() == before && !changed.runs.contains(&run) {
-            let why = match select::state(scene.world(), entity) {
-                Some(state) if state.is_terminal() => format!("it has {state} already"),
-                _ => "it is being ended already".to_owned(),
-            };
-            changed.unchanged.push(Unchanged { run, why });
+        if changed.runs.len() == before && !known {
+            changed.unchanged.push(Unchanged { run, why: over(scene, entity) });
         }
     }
     Ok(Reply::Changed(changed))
+}
+
+/// Why nothing about a run can be changed any more.
+fn over(scene: &Scene<'_>, entity: Entity) -> String {
+    match select::state(scene.world(), entity) {
+        Some(RunState::Succeeded) => "it has succeeded already".to_owned(),
+        Some(RunState::Failed) => "it has failed already".to_owned(),
+        Some(RunState::Cancelled) => "it was cancelled before".to_owned(),
+        _ => "it is being ended already".to_owned(),
+    }
 }
 
 fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
@@ -189,13 +208,17 @@ fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) 
 fn prune(scene: &mut Scene<'_>, caller: Caller, select: &Selector, dry_run: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     for (run, entity) in select::several(scene.world(), select, caller.uid, true)? {
-        if select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+        let top_lives = scene.identity(run).is_some_and(|identity| !has_ended(scene, identity.root));
+        if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+            changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
+        } else if top_lives {
+            let why = "the run at the top of its tree is live and may ask for its answer".to_owned();
+            changed.unchanged.push(Unchanged { run, why });
+        } else {
             if !dry_run {
                 scene.emit(Some(run), EventBody::RunForgotten);
             }
             changed.runs.push(run);
-        } else {
-            changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
         }
     }
     Ok(Reply::Changed(changed))
@@ -241,6 +264,10 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
             relief = Some(id);
             if during == Some(Span::ZERO) {
                 return Err(RpcError::new(ErrorKind::Invalid, "a relief lasts for more than 0 seconds, or for good"));
+            }
+            if current.reliefs() >= MOST_RELIEFS {
+                let message = format!("lane {lane} has {MOST_RELIEFS} reliefs in force; undo some, or resize it");
+                return Err(RpcError::new(ErrorKind::Busy, message));
             }
             if by > MAX_WIDTH {
                 return Err(RpcError::new(ErrorKind::Invalid, format!("a relief adds at most {MAX_WIDTH} permits")));

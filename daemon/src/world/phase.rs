@@ -85,7 +85,9 @@ pub(crate) fn condition(life: &Life, batch: Option<&BatchState>, tool_lane: &Lan
 fn acting(batch: Option<&BatchState>, tool_lane: &Lane) -> (RunState, Bucket) {
     match batch.and_then(|batch| batch.ticket).and_then(|ticket| tool_lane.state(ticket)) {
         Some(TicketState::Parked) => (RunState::Waiting, Bucket::Waiting),
-        Some(TicketState::Queued | TicketState::Resuming | TicketState::Busy) => (RunState::Acting, Bucket::Lane),
+        Some(TicketState::Queued | TicketState::Deferred | TicketState::Resuming | TicketState::Busy) => {
+            (RunState::Acting, Bucket::Lane)
+        }
         // A run that is being ended has given up its ticket while a job of it waits off the lane.
         None if batch.is_some_and(|batch| batch.calls.iter().any(|call| call.stage == Stage::OffLane)) => {
             (RunState::Waiting, Bucket::Waiting)

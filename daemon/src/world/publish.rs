@@ -17,15 +17,16 @@ pub(super) fn install(schedule: &mut Schedule) {
 /// Keeps the finished runs within their bound.
 fn forget_oldest(world: &mut World) {
     let mut scene = Scene::new(world);
-    let bound = scene.setup().config.limits.finished_runs as usize;
-    while let Some(run) = oldest_beyond(&scene, bound) {
+    let limits = &scene.setup().config.limits;
+    let (runs, bytes) = (limits.finished_runs as usize, limits.finished_bytes);
+    while let Some(run) = oldest_beyond(&scene, runs, bytes) {
         scene.emit(Some(run), EventBody::RunForgotten);
     }
 }
 
-fn oldest_beyond(scene: &Scene<'_>, bound: usize) -> Option<RunId> {
+fn oldest_beyond(scene: &Scene<'_>, most: usize, bytes: u64) -> Option<RunId> {
     let runs = scene.res::<Runs>();
-    if runs.finished.len() <= bound {
+    if runs.finished.len() <= most && runs.finished_bytes <= bytes {
         return None;
     }
     let (_, number) = runs.by_end.first()?;

@@ -33,8 +33,10 @@ pub(crate) struct Runs {
     pub(crate) live: BTreeMap<u64, Entity>,
     /// Those that have, in the order of their numbers.
     pub(crate) finished: BTreeMap<u64, Entity>,
-    /// The same in the order of their ends.
+    /// Of these, those whose whole tree's top has ended, in the order of their ends: they can be forgotten.
     pub(crate) by_end: BTreeSet<(Timestamp, u64)>,
+    /// Bytes of the transcripts of finished runs.
+    pub(crate) finished_bytes: u64,
     /// Live runs by name.
     pub(crate) names: HashMap<Arc<str>, RunId>,
     pub(crate) keys: HashMap<Arc<str>, RunId>,

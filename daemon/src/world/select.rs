@@ -2,13 +2,15 @@
 //!
 //! Reads the indexes; never scans the runs unless a label or a state is asked for.
 
+use std::collections::BTreeSet;
+
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::id::{IdPrefix, InteractionId, RunId};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::RunState;
 
-use super::components::{Identity, Spec, Stopwatch};
+use super::components::{Batch, Identity, Spec, Stage, Stopwatch};
 use super::resources::{Interactions, Runs};
 
 /// The run that `name` means.
@@ -79,9 +81,10 @@ pub(crate) fn several(
 ) -> Result<Vec<(RunId, Entity)>, RpcError> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
+        let mut seen = BTreeSet::new();
         for name in &select.runs {
             let (run, entity) = one(world, name, uid)?;
-            if fits(world, entity, select) && !chosen.contains(&(run, entity)) {
+            if fits(world, entity, select) && seen.insert(run) {
                 chosen.push((run, entity));
             }
         }
@@ -110,6 +113,9 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
     {
         return Ok(id);
     }
+    if world.resource::<Runs>().names.contains_key(name) {
+        return asked_by(world, name, uid);
+    }
     if let Ok(prefix) = name.parse::<IdPrefix>() {
         let range = InteractionId::from_u64(*prefix.range().start())..=InteractionId::from_u64(*prefix.range().end());
         let open: Vec<InteractionId> = interactions.open.range(range.clone()).map(|(&id, _)| id).take(8).collect();
@@ -124,11 +130,21 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
             several => return Err(several_open(name, several)),
         }
     }
-    let Ok((run, _)) = one(world, name, uid) else {
+    asked_by(world, name, uid)
+}
+
+/// The one question that a run asks.
+fn asked_by(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcError> {
+    let Ok((run, entity)) = one(world, name, uid) else {
         return Err(not_found(&format!("no interaction {}", shown(name))));
     };
-    let open: Vec<InteractionId> =
-        interactions.open.iter().filter(|(_, open)| open.run == run).map(|(&id, _)| id).take(8).collect();
+    let open: Vec<InteractionId> = world.get::<Batch>(entity).map_or_else(Vec::new, |batch| {
+        let asks = batch.0.calls.iter().filter_map(|call| match call.stage {
+            Stage::Asking(interaction) => Some(interaction),
+            _ => None,
+        });
+        asks.take(8).collect()
+    });
     match open.as_slice() {
         [id] => Ok(*id),
         [] => Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} asks nothing"))),

@@ -21,6 +21,10 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Attempts at one inference before its run fails.
 const MAX_ATTEMPTS: u32 = 10;
+/// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
+const MOST_CALLS: usize = 1_024;
+/// Bytes of one answer, so that its event fits into a frame.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
 
 pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems((take_reports, fire_timers).chain().in_set(StepSystems::Settle));
@@ -51,7 +55,7 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                 matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
             });
             if current {
-                match answer(outcome) {
+                match answer(outcome).and_then(within_bounds) {
                     Ok(completion) => answered(scene, job.run, step, completion),
                     Err(error) => unanswered(scene, job.run, step, attempt, &error),
                 }
@@ -83,6 +87,20 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
         }
         Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
     }
+}
+
+/// An answer that no frame and no step could hold is no answer.
+fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
+    let fault = |message: String| InferenceError { class: ErrorClass::Never, message };
+    let calls = completion.calls.len();
+    if calls > MOST_CALLS {
+        return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
+    }
+    let bytes = completion.text.len() + completion.calls.iter().map(|call| call.args.len()).sum::<usize>();
+    if bytes > MOST_BYTES {
+        return Err(fault(format!("the model's answer has {bytes} bytes; at most {MOST_BYTES} are taken")));
+    }
+    Ok(completion)
 }
 
 fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use harness_protocol::event::EventBody;
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError, Submitted};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
@@ -31,7 +31,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         if key.is_empty() || key.len() > 256 {
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
         }
-        if let Some(existing) = existing(scene, key, &spec)? {
+        if let Some(existing) = existing(scene, key, &spec, descent.parent)? {
             return Ok(existing);
         }
     }
@@ -56,14 +56,20 @@ fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
 }
 
-fn existing(scene: &Scene<'_>, key: &Arc<str>, spec: &RunSpec) -> Result<Option<Submitted>, RpcError> {
+fn existing(
+    scene: &Scene<'_>,
+    key: &Arc<str>,
+    spec: &RunSpec,
+    parent: Option<RunId>,
+) -> Result<Option<Submitted>, RpcError> {
     let Some(&run) = scene.res::<Runs>().keys.get(key) else { return Ok(None) };
-    let same = scene.spec(run).is_some_and(|existing| is_same(&existing.0, spec));
+    let Some(identity) = scene.identity(run) else { return Ok(None) };
+    let same = identity.parent == parent && scene.spec(run).is_some_and(|existing| is_same(&existing.0, spec));
     if !same {
         let message = format!("run {run} was submitted under this idempotency key with another specification");
         return Err(RpcError::new(ErrorKind::Conflict, message));
     }
-    Ok(Some(Submitted { id: run, seq: Seq(0), existing: true }))
+    Ok(Some(Submitted { id: run, seq: identity.seq, existing: true }))
 }
 
 /// Whether two specifications ask for the same. Where the caller's PATH pointed, and whether a terminal was there, are
@@ -81,9 +87,20 @@ fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
 fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
     let bounds = &scene.setup().config.limits;
     if scene.res::<Daemon>().draining {
-        return Err(RpcError::new(ErrorKind::Busy, "the daemon is draining; it takes new runs after `daemon undrain`"));
+        let error = RpcError::new(ErrorKind::Busy, "the daemon is draining; it takes new runs after `daemon undrain`");
+        return Err(error.retry_after(Span::from_secs(30)));
     }
     let runs = scene.res::<Runs>();
+    if runs.finished.len() > runs.by_end.len() + bounds.finished_runs as usize {
+        let message = "too many finished runs are kept for the live runs above them; try again when those have ended";
+        return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(30)));
+    }
+    if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
+        return Err(invalid("its deadline has passed already"));
+    }
+    if descent.continues.is_some_and(|earlier| scene.entity(earlier).is_none()) {
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, "the run that it goes on from is no longer in memory"));
+    }
     if runs.live.len() >= bounds.live_runs as usize {
         let message =
             format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);

@@ -2,6 +2,7 @@
 //!
 //! They need no permit and have no job: waiting costs a component.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use super::stop::{finish_call, stop};
 use super::submit::{Descent, submit};
 use harness_protocol::event::Ending;
 
+/// Bytes of the answers in the result of one wait.
+const WAIT_BYTES: usize = 256 * 1024;
 /// Most runs that one call may wait for.
 const MAX_TARGETS: usize = 1_000;
 
@@ -213,18 +216,31 @@ fn name_of(scene: &Scene<'_>, run: RunId) -> String {
     }
 }
 
+/// As much of a text as there is room for, and how much is missing.
+fn cut(text: &str, room: usize) -> Cow<'_, str> {
+    if text.len() <= room {
+        return Cow::Borrowed(text);
+    }
+    let mut end = room;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Owned(format!("{}\n[{} more bytes; ask for fewer agents at once]", &text[..end], text.len() - end))
+}
+
 /// Gives a wait that is over its result: how each run ended, and with what.
 pub(super) fn end_wait(scene: &mut Scene<'_>, run: RunId, call: CallId) {
     let waited = scene.batch(run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
     let Some(Stage::Waiting { runs, .. }) = waited else { return };
     let mut text = String::new();
+    let room = WAIT_BYTES / runs.len().max(1);
     for target in runs {
         let name = name_of(scene, target);
         let ended = scene.entity(target).and_then(|entity| scene.get::<Ended>(entity));
         // Writing to a String cannot fail.
         let _ = match ended.map(|ended| &ended.ending) {
-            Some(Ending::Succeeded { answer }) => writeln!(text, "Agent {name} succeeded:\n{answer}"),
-            Some(Ending::Failed { error, .. }) => writeln!(text, "Agent {name} failed: {error}"),
+            Some(Ending::Succeeded { answer }) => writeln!(text, "Agent {name} succeeded:\n{}", cut(answer, room)),
+            Some(Ending::Failed { error, .. }) => writeln!(text, "Agent {name} failed: {}", cut(error, room)),
             Some(Ending::Cancelled { .. }) => writeln!(text, "Agent {name} was cancelled."),
             None if scene.entity(target).is_some() => writeln!(text, "Agent {name} is still at work."),
             None => writeln!(text, "Agent {name} has ended; nothing more is known of it."),

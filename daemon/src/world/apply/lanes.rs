@@ -1,18 +1,23 @@
 //! Events that concern a lane, or the daemon as a whole.
 
+use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
+use super::super::components::{Identity, Stopwatch};
 use super::super::ids::Ids;
-use super::super::resources::{Daemon, Lanes, Timer, Timers};
+use super::super::resources::{Daemon, Lanes, Runs, Timer, Timers};
+use super::{edit, wake};
 use crate::lane::Lane;
 
-pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
+/// `before` is the time of the event before this one.
+pub(super) fn about_daemon(world: &mut World, body: &EventBody, before: Timestamp, at: Timestamp) {
     match body {
         EventBody::DaemonStarted { lanes } => {
             drain(world, false);
+            account_for_downtime(world, before, at);
             for lane in lanes {
                 change(world, &lane.lane, |l| {
                     l.configure(lane.width, at);
@@ -20,7 +25,16 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
             }
         }
         EventBody::DrainStarted => drain(world, true),
-        EventBody::DrainEnded => drain(world, false),
+        EventBody::DrainEnded => {
+            drain(world, false);
+            // Children that were put off can be started now.
+            let live: Vec<Entity> = world.resource::<Runs>().live.values().copied().collect();
+            for entity in live {
+                if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
+                    wake(world, run);
+                }
+            }
+        }
         EventBody::LaneRelieved { lane, relief, by, until } => {
             world.resource_mut::<Ids>().reliefs += 1;
             world.resource_mut::<Timers>().set(Timer::Relief(lane.clone(), *relief), *until);
@@ -43,6 +57,18 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
         EventBody::LaneResumed { lane } => change(world, lane, |l| l.set_paused(false)),
         _ => {}
+    }
+}
+
+/// Nobody worked while the daemon was away: that time was spent waiting, whatever a run was about before.
+fn account_for_downtime(world: &mut World, before: Timestamp, at: Timestamp) {
+    let live: Vec<Entity> = world.resource::<Runs>().live.values().copied().collect();
+    for entity in live {
+        edit::<Stopwatch>(world, entity, |watch| {
+            watch.timing = watch.timing_at(before.max(watch.since));
+            watch.timing.waiting = watch.timing.waiting + at.since(before.max(watch.since));
+            watch.since = at;
+        });
     }
 }
 

@@ -20,11 +20,11 @@ use crate::lane::{Claim, Lane, ShareId};
 
 /// Changes the world as the event says.
 pub(crate) fn apply(world: &mut World, event: &Event) {
-    {
+    let before = {
         let mut daemon = world.resource_mut::<Daemon>();
         daemon.last_seq = event.seq;
-        daemon.last_at = event.at;
-    }
+        std::mem::replace(&mut daemon.last_at, event.at)
+    };
     let at = event.at;
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { .. }, Some(run)) => runs::submitted(world, event, run),
@@ -34,7 +34,7 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
             about_run(world, event, body, run, entity);
             settle_account(world, run, entity, at);
         }
-        (body, None) => lanes::about_daemon(world, body, at),
+        (body, None) => lanes::about_daemon(world, body, before, at),
     }
 }
 

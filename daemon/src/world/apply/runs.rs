@@ -261,13 +261,16 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     };
     edit::<Life>(world, entity, |life| life.phase = Phase::Ended(state));
     let watchers = world.entity_mut(entity).take::<Watchers>();
-    world.entity_mut(entity).insert(Ended { ending: ending.clone(), at });
-    let Some(number) = world.get::<Identity>(entity).map(|identity| identity.number) else { return };
+    let bytes = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
+    world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });
+    let Some((number, root)) = world.get::<Identity>(entity).map(|identity| (identity.number, identity.root)) else {
+        return;
+    };
     let name = world.get::<Spec>(entity).and_then(|spec| spec.0.name.clone());
     let mut runs = world.resource_mut::<Runs>();
     runs.live.remove(&number);
     runs.finished.insert(number, entity);
-    runs.by_end.insert((at, number));
+    runs.finished_bytes += bytes;
     if let Some(name) = name
         && runs.names.get(&name) == Some(&run)
     {
@@ -277,22 +280,48 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     for timer in [Timer::Deadline(run), Timer::MaxTime(run), Timer::Retry(run)] {
         timers.set(timer, None);
     }
+    may_be_forgotten(world, run, entity, root);
     for watcher in watchers.map(|watchers| watchers.0).unwrap_or_default() {
         wake(world, watcher);
+    }
+}
+
+/// A finished run stays as long as the top of its tree lives: whoever waits for it there may still ask for its answer.
+fn may_be_forgotten(world: &mut World, run: RunId, entity: Entity, root: RunId) {
+    let is_live = |world: &World, run| self::entity(world, run).is_some_and(|e| world.get::<Ended>(e).is_none());
+    if run != root {
+        if !is_live(world, root) {
+            note_end(world, entity);
+        }
+        return;
+    }
+    let mut open = vec![entity];
+    while let Some(at) = open.pop() {
+        note_end(world, at);
+        let children = world.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
+        open.extend(children.into_iter().filter_map(|child| self::entity(world, child)));
+    }
+}
+
+fn note_end(world: &mut World, entity: Entity) {
+    if let (Some(ended), Some(identity)) = (world.get::<Ended>(entity), world.get::<Identity>(entity)) {
+        let entry = (ended.at, identity.number);
+        world.resource_mut::<Runs>().by_end.insert(entry);
     }
 }
 
 pub(super) fn forgotten(world: &mut World, run: RunId) {
     let Some(entity) = entity(world, run) else { return };
     let Some(identity) = world.get::<Identity>(entity).cloned() else { return };
-    let ended = world.get::<Ended>(entity).map(|ended| ended.at);
+    let ended = world.get::<Ended>(entity).map(|ended| (ended.at, ended.bytes));
     let shown = world.get::<Stopwatch>(entity).map(|watch| watch.shown);
     let key = world.get::<Origin>(entity).and_then(|origin| origin.idempotency_key.clone());
     let mut runs = world.resource_mut::<Runs>();
     runs.by_id.remove(&run);
     runs.finished.remove(&identity.number);
-    if let Some(at) = ended {
+    if let Some((at, bytes)) = ended {
         runs.by_end.remove(&(at, identity.number));
+        runs.finished_bytes = runs.finished_bytes.saturating_sub(bytes);
     }
     if let Some(count) = shown.and_then(|state| runs.states.get_mut(&state)) {
         *count = count.saturating_sub(1);

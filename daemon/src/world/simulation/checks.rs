@@ -56,10 +56,11 @@ impl Simulation {
             }
         }
         assert_eq!(executing, lanes.tool.permits());
-        let counted: u32 = [TicketState::Queued, TicketState::Busy, TicketState::Parked, TicketState::Resuming]
-            .into_iter()
-            .map(|state| lanes.tool.tickets(state))
-            .sum();
+        let counted: u32 =
+            [TicketState::Queued, TicketState::Busy, TicketState::Parked, TicketState::Resuming, TicketState::Deferred]
+                .into_iter()
+                .map(|state| lanes.tool.tickets(state))
+                .sum();
         assert_eq!(counted, tickets, "tickets and live batches");
         let kept: BTreeMap<_, _> = runs.states.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
         assert_eq!(kept, states);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown,
+    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown,
 };
 use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
@@ -104,10 +104,11 @@ impl Engine {
         let top = params.root.as_deref().map(|name| self.find(name, uid)).transpose()?;
         let at = self.time(now);
         let runs = self.world.resource::<Runs>();
-        let mut page = RunPage { runs: Vec::new(), cursor: None };
+        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let mut bytes = 0;
-        let named = params.select.runs.iter().map(|name| select::one(&self.world, name, uid));
-        let named = named.collect::<Result<Vec<_>, _>>()?;
+        if !params.select.runs.is_empty() {
+            return self.named(params, top, uid, at);
+        }
         let below = params.cursor.unwrap_or(u64::MAX);
         let mut live = runs.live.range(..below).rev().peekable();
         let mut finished = runs.finished.range(..below).rev().peekable();
@@ -121,9 +122,8 @@ impl Engine {
             let next = if newer_is_live { live.next() } else { finished.next() };
             let Some((&number, &entity)) = next else { break };
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
-            let wanted = (named.is_empty() || named.iter().any(|(run, _)| *run == id))
-                && select::fits(&self.world, entity, &params.select)
-                && top.is_none_or(|top| self.is_in_tree(id, top));
+            let wanted =
+                select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
             if let Some(view) = wanted.then(|| run::view(&self.world, entity, at)).flatten() {
                 bytes += run::size(&view);
                 if bytes > PAGE_BYTES && !page.runs.is_empty() {
@@ -143,6 +143,26 @@ impl Engine {
         Ok(page)
     }
 
+    /// The runs that are named, in that order, on one page: as many as fit.
+    fn named(&self, params: &ListParams, top: Option<RunId>, uid: u32, at: Timestamp) -> Result<RunPage, RpcError> {
+        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
+        let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
+        let mut bytes = 0;
+        for (index, name) in params.select.runs.iter().enumerate().skip(first) {
+            let (id, entity) = select::one(&self.world, name, uid)?;
+            let wanted =
+                select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
+            let Some(view) = wanted.then(|| run::view(&self.world, entity, at)).flatten() else { continue };
+            bytes += run::size(&view);
+            if (bytes > PAGE_BYTES || page.runs.len() >= 1_000) && !page.runs.is_empty() {
+                page.cursor = Some(index as u64);
+                break;
+            }
+            page.runs.push(view);
+        }
+        Ok(page)
+    }
+
     /// One run, with a page of its transcript.
     ///
     /// # Errors
@@ -151,7 +171,7 @@ impl Engine {
         let (id, entity) = select::one(&self.world, &params.run, uid)?;
         let gone = || RpcError::new(ErrorKind::NotFound, format!("run {id} is gone"));
         let run = run::view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
-        let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new() };
+        let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None };
         if !params.transcript {
             return Ok(shown);
         }
@@ -172,13 +192,28 @@ impl Engine {
     }
 
     /// Open interactions, oldest first.
-    pub fn interactions(&self) -> InteractionPage {
+    pub fn interactions(&self, params: InteractionListParams) -> InteractionPage {
         let open = &self.world.resource::<Interactions>().open;
         let mut in_order: Vec<_> = open.iter().collect();
         in_order.sort_by_key(|(_, open)| open.number);
-        let interactions: Vec<InteractionView> = in_order
+        let limit = params.limit.map_or(MOST_INTERACTIONS, |limit| (limit as usize).clamp(1, MOST_INTERACTIONS));
+        let after = params.cursor.unwrap_or(0);
+        let mut bytes = 0;
+        let mut rest = in_order.into_iter().filter(|(_, open)| open.number > after).peekable();
+        let mut page = Vec::new();
+        while let Some((id, open)) = rest.peek().copied()
+            && page.len() < limit
+        {
+            bytes += json_bytes(&open.question) + 300;
+            if bytes > PAGE_BYTES && !page.is_empty() {
+                break;
+            }
+            page.push((id, open));
+            rest.next();
+        }
+        let cursor = rest.peek().and_then(|_| page.last()).map(|(_, open)| open.number);
+        let interactions: Vec<InteractionView> = page
             .into_iter()
-            .take(MOST_INTERACTIONS)
             .map(|(&id, open)| InteractionView {
                 id,
                 run: open.run,
@@ -188,7 +223,7 @@ impl Engine {
                 since: open.since,
             })
             .collect();
-        InteractionPage { interactions, total: u32::try_from(open.len()).unwrap_or(u32::MAX) }
+        InteractionPage { interactions, cursor, total: u32::try_from(open.len()).unwrap_or(u32::MAX) }
     }
 
     /// Runs by state.
@@ -234,8 +269,20 @@ impl Engine {
 
 fn size(entry: &Entry) -> usize {
     match entry {
-        Entry::User { text } => text.len(),
-        Entry::Assistant { text, calls } => text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>(),
-        Entry::Result { result } => result.envelope.len() + 512,
+        Entry::User { text } => json_bytes(text),
+        Entry::Assistant { text, calls } => {
+            json_bytes(text) + calls.iter().map(|call| json_bytes(&call.args) + 64).sum::<usize>()
+        }
+        Entry::Result { result } => json_bytes(&result.envelope) + 512,
     }
+}
+
+/// Bytes of a text as a string of JSON.
+fn json_bytes(text: &str) -> usize {
+    let size = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+        0..=0x1F => 6,
+        _ => 1,
+    };
+    text.bytes().map(size).sum()
 }

@@ -1,0 +1,68 @@
+//! How a run ended, as one line tells it.
+
+use harness_protocol::event::Ending;
+use harness_protocol::rpc::RpcError;
+use harness_protocol::run::{RunState, RunView, exit};
+
+use crate::render::text::first_line;
+
+/// How a run ended, or that it is not there.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Outcome {
+    /// Its state; `None` where there is no such run.
+    pub(crate) state: Option<RunState>,
+    /// Its exit code; `None` while it is live.
+    pub(crate) code: Option<u8>,
+    /// Its answer, or its error.
+    pub(crate) text: String,
+}
+
+impl Outcome {
+    /// What its last event tells.
+    pub(crate) fn ended(ending: &Ending) -> Self {
+        let (state, code, text) = match ending {
+            Ending::Succeeded { answer } => (RunState::Succeeded, exit::SUCCEEDED, answer),
+            Ending::Failed { error, exit_code } => (RunState::Failed, *exit_code, error),
+            Ending::Cancelled { error } => (RunState::Cancelled, exit::CANCELLED, error),
+        };
+        Self { state: Some(state), code: Some(code), text: text.to_string() }
+    }
+
+    /// What a view tells.
+    pub(crate) fn of(run: &RunView) -> Self {
+        let text = run.answer.as_deref().or(run.error.as_deref()).unwrap_or_default();
+        Self { state: Some(run.state), code: run.exit_code, text: text.to_owned() }
+    }
+
+    /// That there is no such run.
+    pub(crate) fn refused(error: &RpcError) -> Self {
+        Self { state: None, code: Some(error.data.exit_code), text: error.message.clone() }
+    }
+
+    /// The line of a run: `ID STATE EXIT TEXT`.
+    pub(crate) fn line(&self, run: &str) -> String {
+        let state = self.state.map_or("unknown", RunState::as_str);
+        let code = self.code.map_or_else(|| "-".to_owned(), |code| code.to_string());
+        let text = first_line(&self.text);
+        // What is the same as the state says nothing more.
+        let text = if text == state { "" } else { &text };
+        format!("{run} {state} {code} {text}").trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_id_the_state_the_code_and_the_first_line() {
+        let outcome = Outcome { state: Some(RunState::Succeeded), code: Some(0), text: "\none\ntwo".to_owned() };
+        assert_eq!(outcome.line("abc"), "abc succeeded 0 one");
+        let live = Outcome { state: Some(RunState::Thinking), code: None, text: String::new() };
+        assert_eq!(live.line("abc"), "abc thinking -");
+        let failed = Outcome::ended(&Ending::Failed { error: "steps".into(), exit_code: 9 });
+        assert_eq!(failed.line("abc"), "abc failed 9 steps");
+        let cancelled = Outcome::ended(&Ending::Cancelled { error: "cancelled".into() });
+        assert_eq!(cancelled.line("abc"), "abc cancelled 5");
+    }
+}
