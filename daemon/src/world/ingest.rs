@@ -175,7 +175,7 @@ fn over(scene: &Scene<'_>, entity: Entity) -> String {
     match select::state(scene.world(), entity) {
         Some(RunState::Succeeded) => "it has succeeded already".to_owned(),
         Some(RunState::Failed) => "it has failed already".to_owned(),
-        Some(RunState::Cancelled) => "it was cancelled before".to_owned(),
+        Some(RunState::Cancelled) => "it was cancelled already".to_owned(),
         _ => "it is being ended already".to_owned(),
     }
 }
