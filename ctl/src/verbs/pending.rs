@@ -11,7 +11,13 @@ use crate::render::text::first_line;
 use crate::render::units::{now, span};
 
 pub(super) fn run(ctx: &mut Ctx) -> Result<u8, Failure> {
-    let open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;
+    let mut open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;
+    while let Some(cursor) = open.cursor {
+        let params = InteractionListParams { cursor: Some(cursor), ..InteractionListParams::default() };
+        let next = ctx.session.call::<method::InteractionList>(&params)?;
+        open.interactions.extend(next.interactions);
+        open.cursor = next.cursor;
+    }
     if ctx.json {
         for interaction in &open.interactions {
             ctx.json(interaction)?;

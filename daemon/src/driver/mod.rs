@@ -452,8 +452,7 @@ impl<J: Journal> Driver<J> {
                 let _ = tell.send(reads::output(engine, &params, caller));
             }
             Wanted::Stop(responder) if caller.run.is_some() => {
-                responder
-                    .send::<()>(Err(RpcError::new(ErrorKind::Forbidden, "a tool of a run may not stop the daemon")));
+                responder.send::<()>(Err(reads::forbidden()));
             }
             Wanted::Stop(responder) => self.stop(responder),
             Wanted::Left => self.waiters.left(connection),

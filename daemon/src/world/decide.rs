@@ -13,7 +13,7 @@ use harness_protocol::run::{Entry, exit};
 use super::StepSystems;
 use super::components::{Call, Mail, Spent, Stage, Transcript};
 use super::phase::Phase;
-use super::resources::{Daemon, Runs};
+use super::resources::Daemon;
 use super::scene::Scene;
 use super::stop::{fail_run, finish_call, finish_run, wind_up};
 use super::{dispatch, world_tools};
@@ -154,16 +154,11 @@ fn perform(scene: &mut Scene<'_>, run: RunId, call: &Call) {
 fn settled_wait(scene: &Scene<'_>, run: RunId) -> Option<CallId> {
     let batch = scene.batch(run)?;
     let over = |call: &&Call| match &call.stage {
-        Stage::Waiting { runs, any: true } => runs.iter().any(|&target| has_ended(scene, target)),
-        Stage::Waiting { runs, any: false } => runs.iter().all(|&target| has_ended(scene, target)),
+        Stage::Waiting { runs, any: true } => runs.iter().any(|&target| scene.has_ended(target)),
+        Stage::Waiting { runs, any: false } => runs.iter().all(|&target| scene.has_ended(target)),
         _ => false,
     };
     batch.0.calls.iter().find(over).map(|call| call.id)
-}
-
-/// Whether a run has ended; one that is forgotten has.
-pub(super) fn has_ended(scene: &Scene<'_>, run: RunId) -> bool {
-    scene.identity(run).is_none_or(|identity| !scene.res::<Runs>().live.contains_key(&identity.number))
 }
 
 /// Makes the ticket of a batch fit its calls. Permits held and not used go to the next call, or back to the lane; where

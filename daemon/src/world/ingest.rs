@@ -17,7 +17,6 @@ use harness_protocol::time::Span;
 use super::StepSystems;
 use super::boundary::{Caller, Command, Effect, Input, LaneChange, Reply};
 use super::components::{Children, Mail, Origin, Transcript};
-use super::decide::has_ended;
 use super::ids::Ids;
 use super::phase::Phase;
 use super::resources::{Daemon, Interactions, TOOL_LANE};
@@ -175,7 +174,7 @@ fn over(scene: &Scene<'_>, entity: Entity) -> String {
     match select::state(scene.world(), entity) {
         Some(RunState::Succeeded) => "it has succeeded already".to_owned(),
         Some(RunState::Failed) => "it has failed already".to_owned(),
-        Some(RunState::Cancelled) => "it was cancelled before".to_owned(),
+        Some(RunState::Cancelled) => "it was cancelled already".to_owned(),
         _ => "it is being ended already".to_owned(),
     }
 }
@@ -208,7 +207,7 @@ fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) 
 fn prune(scene: &mut Scene<'_>, caller: Caller, select: &Selector, dry_run: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     for (run, entity) in select::several(scene.world(), select, caller.uid, true)? {
-        let top_lives = scene.identity(run).is_some_and(|identity| !has_ended(scene, identity.root));
+        let top_lives = scene.identity(run).is_some_and(|identity| !scene.has_ended(identity.root));
         if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
             changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
         } else if top_lives {

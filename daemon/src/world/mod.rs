@@ -18,6 +18,7 @@ mod apply;
 pub mod boundary;
 mod clock;
 mod components;
+mod condition;
 mod decide;
 mod digest;
 mod dispatch;

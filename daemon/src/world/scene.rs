@@ -129,6 +129,11 @@ impl<'w> Scene<'w> {
         self.entity(run).and_then(|entity| self.get(entity))
     }
 
+    /// Whether a run has ended; one that is forgotten has.
+    pub(crate) fn has_ended(&self, run: RunId) -> bool {
+        self.identity(run).is_none_or(|identity| !self.res::<Runs>().live.contains_key(&identity.number))
+    }
+
     pub(crate) fn setup(&self) -> &Setup {
         self.res()
     }

@@ -13,7 +13,6 @@ use harness_protocol::spec::{OnInteraction, RunSpec};
 use serde::Deserialize;
 
 use super::components::{Call, Children, Ended, Stage};
-use super::decide::has_ended;
 use super::ids::Ids;
 use super::scene::Scene;
 use super::select;
@@ -191,7 +190,7 @@ fn ring(scene: &Scene<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> 
             return Some(ring);
         }
         for target in waits_of(scene, at) {
-            if !has_ended(scene, target) && !seen.contains_key(&target) {
+            if !scene.has_ended(target) && !seen.contains_key(&target) {
                 seen.insert(target, at);
                 open.push(target);
             }

@@ -14,7 +14,8 @@ use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
 
 use super::components::{Batch, BatchState, Identity, Life, Spec, Stopwatch};
-use super::phase::{Bucket, Phase, condition};
+use super::condition::condition;
+use super::phase::{Bucket, Phase};
 use super::resources::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
 use crate::lane::{Claim, Lane, ShareId};
 
