@@ -1,6 +1,7 @@
 //! Scripts of the embedded provider: turns from a file, so that a machine with no key and no network runs the real thing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +17,7 @@ pub struct Script {
     pub turns: Vec<Turn>,
     /// Scripts for children: `spawn_agent` with `script = "NAME"` uses one of these.
     #[serde(default, rename = "script", skip_serializing_if = "BTreeMap::is_empty")]
-    pub scripts: BTreeMap<String, Script>,
+    pub scripts: BTreeMap<String, Arc<Script>>,
 }
 
 /// One answer of the scripted model.

@@ -34,7 +34,7 @@ fn spec() -> Arc<RunSpec> {
         delay: Some(SPAN),
         fault: Some(Fault::RateLimit),
     };
-    let script = Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Script::default())]) };
+    let script = Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Arc::new(Script::default()))]) };
     Arc::new(RunSpec {
         prompt: Some("do it".into()),
         name: Some("nightly".into()),

@@ -97,7 +97,7 @@ fn tools() -> crate::catalogue::Catalogue {
 }
 
 fn script() -> Arc<Script> {
-    Arc::new(Script { scripts: BTreeMap::from([("child".to_owned(), Script::default())]), ..Script::default() })
+    Arc::new(Script { scripts: BTreeMap::from([("child".to_owned(), Arc::default())]), ..Script::default() })
 }
 
 const OPERATOR: Caller = Caller { uid: 7, run: None };

@@ -99,7 +99,7 @@ pub(super) fn spawn_agent(scene: &mut Scene<'_>, run: RunId, call: &Call) {
     let script = match &args.script {
         None => None,
         Some(name) => match above.script.as_ref().and_then(|script| script.scripts.get(name)) {
-            Some(script) => Some(Arc::new(script.clone())),
+            Some(script) => Some(Arc::clone(script)),
             None => {
                 finish_call(scene, run, call.id, format!("There is no script {name:?} for a child here."), true);
                 return;

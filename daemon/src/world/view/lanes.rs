@@ -21,6 +21,11 @@ impl Engine {
         LaneList { lanes: self.world.resource::<Lanes>().iter().map(|lane| self.lane_report(lane, at)).collect() }
     }
 
+    /// Width of a lane by configuration; `None` where there is no such lane.
+    pub fn configured_width(&self, lane: &str) -> Option<u32> {
+        self.world.resource::<Lanes>().get(lane).map(Lane::configured_width)
+    }
+
     fn lane_report(&self, lane: &Lane, at: Timestamp) -> LaneReport {
         let mut report = lane.report(at);
         let is_tool_lane = &*report.name == TOOL_LANE;
