@@ -52,6 +52,11 @@ fn spec() -> Arc<RunSpec> {
             max_time_seconds: Some(SPAN),
             deadline_seconds: Some(SPAN),
             deadline_at: Some(AT),
+            cpu_seconds: Some(60),
+            address_space_bytes: Some(1 << 30),
+            open_files: Some(256),
+            file_size_bytes: Some(1 << 20),
+            processes: Some(512),
         },
         on_interaction: OnInteraction::Fail,
     })

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use harness_protocol::id::CallId;
+use harness_protocol::limit::CallLimits;
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
@@ -55,7 +56,7 @@ impl Bench {
             timeout: Span::from_secs(60),
             envelope_bytes: 4096,
             output_bytes: 1 << 20,
-            limits: config::CallLimits::default(),
+            limits: CallLimits::default(),
         };
         let outputs = Outputs::new(dir.path());
         let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&keepers));

@@ -40,7 +40,6 @@ use tokio::time::{sleep, timeout};
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
 pub use self::keepers::{Keepers, Process, RUN_VARIABLE};
-pub use self::launch::Limits;
 pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::spawn::{Launch, Program, SpawnError};

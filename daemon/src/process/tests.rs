@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use harness_protocol::envelope::Kept;
 use harness_protocol::id::CallId;
+use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::OutputStream;
 use tokio::sync::mpsc;
 
@@ -68,7 +69,7 @@ impl Bench {
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
         let launch =
-            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: Limits::default() };
+            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: CallLimits::default() };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
         run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
@@ -490,7 +491,7 @@ async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_th
             cwd: bench.dir.path(),
             env: &bench.env,
             tty: false,
-            limits: Limits::default(),
+            limits: CallLimits::default(),
         };
         let bounds = Bounds { timeout: bench.timeout, keep: bench.keep };
         let (_canceller, mut cancel) = canceller();
