@@ -11,6 +11,7 @@ mod insiders;
 mod lane;
 mod losses;
 mod pages;
+mod processes_input;
 mod processes_limits;
 mod protocol;
 mod request_ids;
