@@ -19,6 +19,7 @@ mod processes_output;
 mod protocol;
 mod request_ids;
 mod secrets;
+mod soak;
 mod subscribers;
 mod systemd;
 mod waiting;
