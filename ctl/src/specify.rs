@@ -11,6 +11,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 
+use harness_protocol::limit::CallLimits;
 use harness_protocol::spec::{Limits, OnInteraction, RunSpec};
 
 use crate::cli::submit::SubmitArgs;
@@ -33,6 +34,19 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
         Some(Deadline::In(span)) => (Some(span), None),
         Some(Deadline::At(at)) => (None, Some(at)),
     };
+    let mut of_calls = CallLimits::default();
+    for &(limit, value) in &args.limits {
+        *limit.of_mut(&mut of_calls) = Some(value);
+    }
+    let mut limits = Limits {
+        max_steps: args.max_steps,
+        max_tokens: args.max_tokens,
+        max_time_seconds: args.max_time,
+        deadline_seconds,
+        deadline_at,
+        ..Limits::default()
+    };
+    limits.set_of_calls(of_calls);
     Ok(RunSpec {
         prompt: None,
         name: args.name.as_deref().map(Arc::from),
@@ -44,13 +58,7 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
         script: script.map(Arc::new),
         workdir: Some(absolute(args.workdir.as_deref().unwrap_or(Path::new(".")))?.into()),
         env: env::collect(&args.env, &args.env_file, &|name| std::env::var(name).ok())?,
-        limits: Limits {
-            max_steps: args.max_steps,
-            max_tokens: args.max_tokens,
-            max_time_seconds: args.max_time,
-            deadline_seconds,
-            deadline_at,
-        },
+        limits,
         on_interaction: args.on_interaction.map_or_else(on_interaction, Into::into),
     })
 }

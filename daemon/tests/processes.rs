@@ -196,7 +196,7 @@ fn what_a_call_does_to_its_keeper_touches_nobody_else() {
 
 #[test]
 fn five_hundred_calls_with_few_descriptors_leave_none_behind_and_no_keeper_too_many() {
-    let calls = if std::env::var_os("HARNESS_E2E_FULL").is_some() { 5_000 } else { 500 };
+    let calls = if std::env::var_os("HARNESS_SOAK").is_some() { 5_000 } else { 500 };
     let place = Place::behind("ulimit -n 256", "");
     let turns = |calls: usize| {
         let call = json!({"tool": "shell", "args": {"command": "true"}});
@@ -224,8 +224,7 @@ fn five_hundred_calls_with_few_descriptors_leave_none_behind_and_no_keeper_too_m
 
 #[test]
 fn many_that_write_without_end_take_bounded_memory_and_end_in_time() {
-    let (many, bytes) =
-        if std::env::var_os("HARNESS_E2E_FULL").is_some() { (100, 256_000_000) } else { (24, 4_000_000) };
+    let (many, bytes) = if std::env::var_os("HARNESS_SOAK").is_some() { (100, 256_000_000) } else { (24, 4_000_000) };
     let place = Place::behind("", "[lane.tool]\nwidth = 100\n[tool.shell]\noutput_bytes = 100000\n");
     place.shell("true");
     let resident = || place.ask("daemon.status", &json!({}))["rss_bytes"].as_u64().unwrap();

@@ -9,6 +9,7 @@ pub mod event;
 pub mod framing;
 pub mod id;
 pub mod lane;
+pub mod limit;
 mod params;
 pub mod paths;
 pub mod rpc;

@@ -50,7 +50,8 @@ pub struct RunSpec {
     pub on_interaction: OnInteraction,
 }
 
-/// Limits of a run. At a limit the run ends; see the exit codes 9 and 124.
+/// Limits of a run. At one of steps, tokens or time the run ends; see the exit codes 9 and 124. The others are those of each
+/// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -69,6 +70,21 @@ pub struct Limits {
     /// Wall clock, absolute. The earlier of the two deadlines counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
+    /// Seconds of CPU time of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<u64>,
+    /// Bytes of address space of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_space_bytes: Option<u64>,
+    /// Descriptors of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u64>,
+    /// Bytes of a file that a process writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_size_bytes: Option<u64>,
+    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
 }
 
 impl Limits {

@@ -34,7 +34,8 @@ fn spec() -> Arc<RunSpec> {
         delay: Some(SPAN),
         fault: Some(Fault::RateLimit),
     };
-    let script = Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Arc::new(Script::default()))]) };
+    let script =
+        Script { turns: vec![turn], scripts: BTreeMap::from([("helper".to_owned(), Arc::new(Script::default()))]) };
     Arc::new(RunSpec {
         prompt: Some("do it".into()),
         name: Some("nightly".into()),
@@ -52,6 +53,11 @@ fn spec() -> Arc<RunSpec> {
             max_time_seconds: Some(SPAN),
             deadline_seconds: Some(SPAN),
             deadline_at: Some(AT),
+            cpu_seconds: Some(60),
+            address_space_bytes: Some(1 << 30),
+            open_files: Some(256),
+            file_size_bytes: Some(1 << 20),
+            processes: Some(512),
         },
         on_interaction: OnInteraction::Fail,
     })

@@ -11,6 +11,7 @@ mod process;
 mod programs;
 mod run;
 mod script;
+mod unprivileged;
 
 use std::time::{Duration, Instant};
 

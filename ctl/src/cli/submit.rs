@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use harness_protocol::limit::CallLimit;
 use harness_protocol::spec::{OnInteraction, Priority};
 use harness_protocol::time::Span;
 
-use super::values::{Deadline, deadline, duration, label, some_time, steps, tokens};
+use super::values::{Deadline, call_limit, deadline, duration, label, some_time, steps, tokens};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,6 +73,10 @@ pub(crate) struct SubmitArgs {
     /// End it so long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
     pub(crate) deadline: Option<Deadline>,
+    /// What each process of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes;
+    /// bytes may be typed as 64MiB; may be repeated
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = call_limit)]
+    pub(crate) limits: Vec<(CallLimit, u64)>,
     /// Who goes first within a lane
     #[arg(long)]
     pub(crate) priority: Option<PriorityWord>,

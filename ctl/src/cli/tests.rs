@@ -70,6 +70,7 @@ fn the_verbs_of_the_manual_are_there() {
         &["submit", "--script", "f", "--env", "A", "--env-file", "f", "--max-steps", "1", "--max-tokens", "2"],
         &["submit", "hi", "--max-time", "1.5s", "--deadline", "2h", "--priority", "high", "--model", "m"],
         &["submit", "hi", "--idempotency-key", "k", "--on-interaction=fail", "--retry-for", "10m", "--wait", "-o", "f"],
+        &["submit", "hi", "--limit", "open_files=64", "--limit", "address_space_bytes=64MiB"],
         &["submit", "--batch", "-", "--wait", "-o", "f"],
         &["submit", "--script", "-", "hi"],
         &["list", "--tree", "-l", "a=b", "--state", "queued,acting", "--all", "--json"],

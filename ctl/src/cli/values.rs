@@ -1,5 +1,6 @@
 //! Words of the command line that stand for values: numbers, durations, labels, deadlines.
 
+use harness_protocol::limit::CallLimit;
 use harness_protocol::time::{Span, Timestamp};
 
 /// The largest width of a lane that a daemon takes.
@@ -115,6 +116,35 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Reads a limit of calls: `open_files=64`, `address_space_bytes=512MiB`.
+pub(crate) fn call_limit(text: &str) -> Result<(CallLimit, u64), String> {
+    let wrong = || format!("{text:?} is no limit: NAME=VALUE");
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let limit = CallLimit::named(&name.replace('-', "_")).ok_or_else(|| {
+        let names: Vec<&str> = CallLimit::ALL.iter().map(|limit| limit.name()).collect();
+        format!("there is no limit {name:?}; there are: {}", names.join(", "))
+    })?;
+    let (least, most) = limit.bounds().into_inner();
+    let value = if limit.is_bytes() { bytes(value, least, most) } else { number(value, least, most) };
+    Ok((limit, value?))
+}
+
+fn bytes(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits);
+    let bits = match unit {
+        "" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return Err(format!("{text:?} is no number of bytes: 1000000, 64MiB, 2GiB")),
+    };
+    // What does not even fit is too many, too.
+    let value = number(digits, 0, most)?.saturating_mul(1 << bits);
+    number(&value.to_string(), least, most)
+}
+
 /// Reads a state of a run.
 pub(crate) fn state(text: &str) -> Result<harness_protocol::run::RunState, String> {
     text.parse().map_err(|e: harness_protocol::run::UnknownState| e.to_string())
@@ -159,6 +189,27 @@ mod tests {
         assert_eq!(deadline("2h"), Ok(Deadline::In(Span::from_secs(7200))));
         assert_eq!(deadline("1970-01-01T00:00:01Z"), Ok(Deadline::At(Timestamp::from_micros(1_000_000))));
         assert!(deadline("tomorrow-ish").is_err());
+    }
+
+    #[test]
+    fn a_limit_has_a_name_and_a_value_within_its_bounds() {
+        assert_eq!(call_limit("open_files=64"), Ok((CallLimit::OpenFiles, 64)));
+        assert_eq!(call_limit("cpu-seconds=2"), Ok((CallLimit::CpuSeconds, 2)));
+        for text in ["address_space_bytes=67108864", "address_space_bytes=64MiB", "address_space_bytes=64M"] {
+            assert_eq!(call_limit(text), Ok((CallLimit::AddressSpaceBytes, 64 << 20)));
+        }
+        for (text, told) in [
+            ("open_files", "NAME=VALUE"),
+            ("mood=3", "there are: cpu_seconds, address_space_bytes"),
+            ("open_files=64K", "no whole number"),
+            ("open_files=2", "16 is the least"),
+            ("address_space_bytes=1MiB", "16777216 is the least"),
+            ("address_space_bytes=9999999T", "is the most"),
+            ("file_size_bytes=1.5GiB", "no number of bytes"),
+            ("file_size_bytes=", "no whole number"),
+        ] {
+            assert!(call_limit(text).unwrap_err().contains(told), "{text}: {:?}", call_limit(text));
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use harness_protocol::limit::CallLimit;
+
 use super::raw::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialect, Problem, Provider, Share};
 
@@ -76,13 +78,10 @@ impl Draft {
                 set(&mut to.output_bytes, shell.whole("output_bytes", 0..=1 << 40));
                 shell.section("limits", |limits| {
                     let to = &mut to.limits;
-                    to.cpu_seconds = limits.whole("cpu_seconds", 1..=1 << 30).or(to.cpu_seconds);
-                    // A program that cannot even be loaded would be no limit but an outage.
-                    let address_space = limits.whole("address_space_bytes", 1 << 24..=1 << 50);
-                    to.address_space_bytes = address_space.or(to.address_space_bytes);
-                    to.open_files = limits.whole("open_files", 16..=1 << 20).or(to.open_files);
-                    to.file_size_bytes = limits.whole("file_size_bytes", 0..=1 << 50).or(to.file_size_bytes);
-                    to.processes = limits.whole("processes", 1..=1 << 22).or(to.processes);
+                    for limit in CallLimit::ALL {
+                        let place = limit.of_mut(to);
+                        *place = limits.whole(limit.name(), limit.bounds()).or(*place);
+                    }
                 });
             });
         });
@@ -179,7 +178,7 @@ mod tests {
 
     use harness_protocol::time::Span;
 
-    use crate::config::CallLimits;
+    use harness_protocol::limit::CallLimits;
 
     use super::*;
 

@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
 pub use read::{ConfigSource, LoadError, ReadError, read_files};
@@ -89,23 +90,8 @@ pub struct Shell {
     pub envelope_bytes: u32,
     /// Bytes of each stream that are kept on disk.
     pub output_bytes: u64,
-    /// What each process of a call may use: `[tool.shell.limits]`.
+    /// What each process of a call may use where its run does not say: `[tool.shell.limits]`.
     pub limits: CallLimits,
-}
-
-/// What each process of a call may use. What is left out is not limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CallLimits {
-    /// Seconds of CPU time.
-    pub cpu_seconds: Option<u64>,
-    /// Bytes of address space.
-    pub address_space_bytes: Option<u64>,
-    /// Descriptors.
-    pub open_files: Option<u64>,
-    /// Bytes of a file that is written.
-    pub file_size_bytes: Option<u64>,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
-    pub processes: Option<u64>,
 }
 
 /// Bounds. At each the caller gets a clear answer.

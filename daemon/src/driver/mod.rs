@@ -270,7 +270,8 @@ impl<J: Journal> Driver<J> {
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
         match (self.parts.reload)() {
             Ok((file, lanes)) => {
-                let is_new = |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
+                let is_new =
+                    |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
                 let told = |(lane, width): &(Arc<str>, u32)| format!("lane {lane}: width {width}");
                 let changes = lanes.iter().filter(is_new).map(told).collect();
                 let pending = Pending::AfterReload(file, changes, responder);

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use harness_protocol::id::CallId;
+use harness_protocol::limit::CallLimits;
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
@@ -55,7 +56,7 @@ impl Bench {
             timeout: Span::from_secs(60),
             envelope_bytes: 4096,
             output_bytes: 1 << 20,
-            limits: config::CallLimits::default(),
+            limits: CallLimits::default(),
         };
         let outputs = Outputs::new(dir.path());
         let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&keepers));
@@ -359,34 +360,5 @@ async fn a_cancel_ends_a_delay_and_a_stall() {
         bench.executor.cancel(id, false);
         let error = bench.inferred().await.unwrap_err();
         assert_eq!((error.class, error.message.as_str()), (ErrorClass::Never, "cancelled"));
-    }
-}
-
-/// Run by hand: `cargo test -p harnessd --release --lib -- --ignored --nocapture a_thousand`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn a_thousand_silent_commands_eight_at_a_time() {
-    let mut bench = Bench::new();
-    let begun = std::time::Instant::now();
-    let start = |number| {
-        let spec = Arc::new(RunSpec::default());
-        let task = CallTask { tool: "shell".into(), args: r#"{"command":"true"}"#.into(), spec };
-        bench.executor.start(Job { id: job(number), task: Task::Call(task) });
-    };
-    (0..8).for_each(start);
-    for number in 8..1008 {
-        let Some(Report::Outcome(_, Outcome::Call(result))) = bench.reports.recv().await else { panic!() };
-        assert_eq!(result.exit_code, Some(0));
-        if number < 1000 {
-            start(number);
-        }
-    }
-    let took = begun.elapsed();
-    let begun = std::time::Instant::now();
-    let xargs = "seq 1 1000 | xargs -P 8 -I{} sh -c true";
-    assert!(std::process::Command::new("sh").args(["-c", xargs]).status().unwrap().success());
-    #[expect(clippy::print_stderr, reason = "a measurement is to be read")]
-    {
-        eprintln!("ours {took:?}, xargs {:?}", begun.elapsed());
     }
 }

@@ -12,43 +12,26 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use nix::sys::resource::{Resource, setrlimit};
+use harness_protocol::limit::{CallLimit, CallLimits};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 
-/// Bounds of each process of a call, by the kernel. What is left out is what the daemon has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Seconds of CPU time.
-    pub cpu_seconds: Option<u64>,
-    /// Bytes of address space.
-    pub address_space_bytes: Option<u64>,
-    /// Descriptors.
-    pub open_files: Option<u64>,
-    /// Bytes of a file that is written.
-    pub file_size_bytes: Option<u64>,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
-    pub processes: Option<u64>,
-}
-
-impl Limits {
-    const fn all(&self) -> [(&'static str, Resource, Option<u64>); 5] {
-        [
-            ("cpu", Resource::RLIMIT_CPU, self.cpu_seconds),
-            ("as", Resource::RLIMIT_AS, self.address_space_bytes),
-            ("files", Resource::RLIMIT_NOFILE, self.open_files),
-            ("size", Resource::RLIMIT_FSIZE, self.file_size_bytes),
-            ("processes", Resource::RLIMIT_NPROC, self.processes),
-        ]
+/// How the kernel calls a limit.
+const fn resource(limit: CallLimit) -> Resource {
+    match limit {
+        CallLimit::CpuSeconds => Resource::RLIMIT_CPU,
+        CallLimit::AddressSpaceBytes => Resource::RLIMIT_AS,
+        CallLimit::OpenFiles => Resource::RLIMIT_NOFILE,
+        CallLimit::FileSizeBytes => Resource::RLIMIT_FSIZE,
+        CallLimit::Processes => Resource::RLIMIT_NPROC,
     }
 }
 
 /// What a launcher is to do, as its first argument: nothing where it is empty.
-pub(super) fn instructions(limits: &Limits, terminal: Option<&Path>) -> OsString {
+pub(super) fn instructions(limits: &CallLimits, terminal: Option<&Path>) -> OsString {
     let mut text = OsString::new();
-    for (name, _, limit) in limits.all() {
-        if let Some(limit) = limit {
-            text.push(format!("{name}={limit},"));
-        }
+    for (limit, value) in limits.set() {
+        text.push(format!("{}={value},", limit.name()));
     }
     if let Some(terminal) = terminal {
         text.push("tty=");
@@ -78,23 +61,22 @@ fn follow(instructions: &OsStr) -> io::Result<()> {
         // The first terminal that the leader of a session opens becomes that session's.
         drop(OpenOptions::new().read(true).write(true).open(terminal)?);
     }
-    for (resource, limit) in limits {
+    for (limit, value) in limits {
         // With CPU time the soft limit is a signal that says what it is, the hard one is SIGKILL.
-        let hard = if resource == Resource::RLIMIT_CPU { limit.saturating_add(1) } else { limit };
-        let (_, most) = nix::sys::resource::getrlimit(resource)?;
-        setrlimit(resource, limit.min(most), hard.min(most))?;
+        let hard = if limit == CallLimit::CpuSeconds { value.saturating_add(1) } else { value };
+        let (_, most) = getrlimit(resource(limit))?;
+        setrlimit(resource(limit), value.min(most), hard.min(most))?;
     }
     Ok(())
 }
 
-fn parse(instructions: &OsStr) -> (Vec<(Resource, u64)>, Option<PathBuf>) {
+fn parse(instructions: &OsStr) -> (Vec<(CallLimit, u64)>, Option<PathBuf>) {
     let (mut limits, mut terminal) = (Vec::new(), None);
     for one in instructions.as_bytes().split(|&byte| byte == b',') {
         if let Some(path) = one.strip_prefix(b"tty=") {
             terminal = Some(PathBuf::from(OsStr::from_bytes(path)));
         } else if let Some((name, limit)) = str::from_utf8(one).ok().and_then(|one| one.split_once('=')) {
-            let known = Limits::default().all().into_iter().find(|(known, _, _)| *known == name);
-            limits.extend(known.map(|(_, resource, _)| resource).zip(limit.parse().ok()));
+            limits.extend(CallLimit::named(name).zip(limit.parse().ok()));
         }
     }
     (limits, terminal)
@@ -106,11 +88,11 @@ mod tests {
 
     #[test]
     fn instructions_are_understood() {
-        assert!(instructions(&Limits::default(), None).is_empty());
-        let limits = Limits { cpu_seconds: Some(3), processes: Some(7), ..Limits::default() };
+        assert!(instructions(&CallLimits::default(), None).is_empty());
+        let limits = CallLimits { cpu_seconds: Some(3), processes: Some(7), ..CallLimits::default() };
         let text = instructions(&limits, Some(Path::new("/dev/pts/4")));
-        let expected = vec![(Resource::RLIMIT_CPU, 3), (Resource::RLIMIT_NPROC, 7)];
+        let expected = vec![(CallLimit::CpuSeconds, 3), (CallLimit::Processes, 7)];
         assert_eq!(parse(&text), (expected, Some("/dev/pts/4".into())));
-        assert_eq!(parse(OsStr::new("nonsense=1,cpu=x,")), (Vec::new(), None));
+        assert_eq!(parse(OsStr::new("nonsense=1,cpu_seconds=x,")), (Vec::new(), None));
     }
 }

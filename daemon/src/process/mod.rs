@@ -40,7 +40,6 @@ use tokio::time::{sleep, timeout};
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
 pub use self::keepers::{Keepers, Process, RUN_VARIABLE};
-pub use self::launch::Limits;
 pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::spawn::{Launch, Program, SpawnError};
@@ -189,7 +188,9 @@ async fn attempt(
         streams.take(on_piece);
     }
     let mut left = if held.is_swept() { Left::Lost } else { Left::Nothing };
-    if streams.are_open() && !held.is_alone() && !closed(&mut streams, cancel, on_piece).await && cancel.is_wanted() {
+    // Also where nobody is left: a pipe that was made larger holds more than is taken in one go.
+    let open = streams.are_open() && !closed(&mut streams, cancel, on_piece).await;
+    if open && !held.is_alone() && cancel.is_wanted() {
         // Whoever cancels does not wait for what background children may still write.
         left = Left::Ended;
         let stop = cancel.level();

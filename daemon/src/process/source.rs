@@ -70,7 +70,11 @@ impl Source {
         let result = match self {
             Self::Closed => return Read::End,
             Self::Fresh(fd) => read_from(&*fd, buffer),
-            Self::Watched(fd) => fd.try_io(Interest::READABLE, |fd| read_from(fd, buffer)),
+            // The runtime says that nothing is there as long as it has not looked. What has ended has written all the same.
+            Self::Watched(fd) => match fd.try_io(Interest::READABLE, |fd| read_from(fd, buffer)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => read_from(fd.get_ref(), buffer),
+                result => result,
+            },
         };
         match result {
             Ok(0) => {}

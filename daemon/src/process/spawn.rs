@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use harness_protocol::limit::CallLimits;
 use nix::libc;
 
-use super::launch::{Limits, instructions};
+use super::launch::instructions;
 use super::wire;
 
 /// Longest single argument or variable that the kernel takes, with its end.
@@ -36,7 +37,7 @@ pub struct Launch<'a> {
     /// With a terminal, through which everything comes as standard output.
     pub tty: bool,
     /// What its processes may use.
-    pub limits: Limits,
+    pub limits: CallLimits,
 }
 
 /// Why a command did not start.

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use harness_protocol::envelope::Kept;
 use harness_protocol::id::CallId;
+use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::OutputStream;
 use tokio::sync::mpsc;
 
@@ -68,7 +69,7 @@ impl Bench {
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
         let launch =
-            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: Limits::default() };
+            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: CallLimits::default() };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
         run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
@@ -343,6 +344,21 @@ async fn fifty_megabytes_are_counted_exactly_in_bounded_memory() {
     assert_eq!(finished.stdout.file.unwrap().metadata().unwrap().len(), 1_000_000);
 }
 
+/// Two workers, so that an end is heard of before the runtime has looked at the pipes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_was_written_before_the_end_is_lost() {
+    let bench = Bench::new();
+    let large = "import fcntl; fcntl.fcntl(1, 1031, 1 << 20); print('x' * (1 << 20), end='')";
+    let large = format!("exec python3 -c \"{large}\"");
+    for _ in 0..20 {
+        let calls = [("seq 30000", 168_894), ("sleep 0.01; seq 10000", 48_894), (large.as_str(), 1 << 20)];
+        for (command, bytes) in calls {
+            let finished = bench.run(command).await;
+            assert_eq!(finished.stdout.kept.total(), bytes, "{command}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn pieces_follow_each_other_without_gap_or_overlap() {
     let bench = Bench::new();
@@ -490,7 +506,7 @@ async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_th
             cwd: bench.dir.path(),
             env: &bench.env,
             tty: false,
-            limits: Limits::default(),
+            limits: CallLimits::default(),
         };
         let bounds = Bounds { timeout: bench.timeout, keep: bench.keep };
         let (_canceller, mut cancel) = canceller();

@@ -74,7 +74,7 @@ impl Tree<'_> {
             fresh.iter().for_each(|member| self.signal(*member, Signal::SIGSTOP));
             found.extend(fresh);
         }
-        // Children first: they are told by their parents, who are stopped and keep them until it is their own turn.
+        // Children first: whose parent has died may have got another one than us, and would be taken for a stranger.
         found.iter().rev().for_each(|member| self.signal(*member, Signal::SIGKILL));
     }
 

@@ -10,7 +10,7 @@ use crate::process::RUN_VARIABLE;
 
 /// What a call gets of the daemon's own environment, beside `LC_*`.
 const FROM_DAEMON: &[&str] = &["HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "PATH"];
-/// So that no program opens a pager, an editor or a question. A submit may name others.
+/// So that no program opens a pager, an editor or a question, whatever its own configuration says. A submit may name others.
 const QUIET: &[(&str, &str)] = &[
     ("TERM", "dumb"),
     ("PAGER", "cat"),
@@ -20,6 +20,9 @@ const QUIET: &[(&str, &str)] = &[
     ("EDITOR", "false"),
     ("VISUAL", "false"),
     ("GIT_EDITOR", "false"),
+    ("GIT_SEQUENCE_EDITOR", "false"),
+    ("HGEDITOR", "false"),
+    ("SVN_EDITOR", "false"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("DEBIAN_FRONTEND", "noninteractive"),
 ];

@@ -3,6 +3,7 @@
 //! Owns their names, their arguments and the text of their results. Knows no job and no lane; `world` sees only the catalogue.
 
 mod environment;
+mod limits;
 pub mod shell;
 
 use crate::catalogue::{Catalogue, ToolKind, WorldTool};

@@ -10,14 +10,16 @@ use std::sync::Arc;
 
 use harness_protocol::envelope::{Kept, render};
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::limit::CallLimits;
 use harness_protocol::run::{CallResult, StreamInfo};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
 use serde::Deserialize;
 
 use super::environment::Environment;
+use super::limits::{self, Ended};
 use crate::config;
-use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, Limits, OnPiece, Outputs, Program};
+use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program};
 
 /// What the arguments look like, for whoever got them wrong.
 const USAGE: &str =
@@ -42,7 +44,7 @@ pub struct Shell {
     timeout: Span,
     keep: usize,
     quota: u64,
-    limits: Limits,
+    limits: CallLimits,
     environment: Environment,
     outputs: Outputs,
     keepers: Arc<Keepers>,
@@ -72,7 +74,7 @@ impl Shell {
             timeout: config.timeout,
             keep: usize::try_from(config.envelope_bytes).unwrap_or(usize::MAX),
             quota: config.output_bytes,
-            limits: limits(config.limits),
+            limits: config.limits,
             environment: Environment::new(own, socket),
             outputs,
             keepers,
@@ -103,11 +105,12 @@ impl Shell {
             (Some(command), _) => Program::Shell(command),
             (None, argv) => Program::Argv(argv.as_deref().unwrap_or_default()),
         };
-        let launch = Launch { program, cwd: &cwd, env: &env, tty: args.tty, limits: self.limits };
+        let limits = CallLimits::from(&asked.spec.limits).or(self.limits);
+        let launch = Launch { program, cwd: &cwd, env: &env, tty: args.tty, limits };
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
         match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {
-            Ok(finished) => result(run, call, asked.tool.clone(), finished, timeout, &self.limits),
+            Ok(finished) => result(run, call, asked.tool.clone(), finished, timeout, &limits),
             Err(error) => match error.exit_code() {
                 Some(code) => not_run(call, asked.tool.clone(), code, &error.to_string()),
                 None => plain(error.to_string()),
@@ -144,7 +147,14 @@ fn directory(workdir: Option<&str>, cwd: Option<&str>) -> PathBuf {
     Path::new(workdir.unwrap_or("/")).join(cwd.unwrap_or_default())
 }
 
-fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: Span, limits: &Limits) -> CallResult {
+fn result(
+    run: RunId,
+    call: CallId,
+    tool: Arc<str>,
+    finished: Finished,
+    limit: Span,
+    limits: &CallLimits,
+) -> CallResult {
     let Finished { end, timed_out, cancelled, children_ended, keeper_lost, stdout, stderr } = finished;
     let Some(end) = end else {
         if keeper_lost {
@@ -158,7 +168,9 @@ fn result(run: RunId, call: CallId, tool: Arc<str>, finished: Finished, limit: S
         return CallResult { timed_out, cancelled, ..plain };
     };
     let exit_code = if timed_out { TIMED_OUT } else { end.code };
-    let note = note(timed_out.then_some(limit), limit_that_ended(end.code, limits), cancelled, children_ended);
+    let ended = Ended { code: exit_code, cpu: end.cpu, streams: [&stdout.kept, &stderr.kept] };
+    let of_limits = if cancelled { None } else { limits::told(ended, limits) };
+    let note = note(timed_out.then_some(limit), of_limits, cancelled, children_ended);
     let how_to_read = how_to_read(run, call, [&stdout.kept, &stderr.kept]);
     let envelope = render(exit_code, &stdout.kept, &stderr.kept, note.as_deref(), &how_to_read);
     CallResult {
@@ -206,20 +218,6 @@ fn note(timed_out_after: Option<Span>, limit: Option<String>, cancelled: bool, c
     (!note.is_empty()).then_some(note)
 }
 
-/// The limit by whose signal a command ended, its own or its shell's child's.
-fn limit_that_ended(code: u8, limits: &Limits) -> Option<String> {
-    match (code, limits.cpu_seconds, limits.file_size_bytes) {
-        (152, Some(seconds), _) => Some(format!("ended by the limit of CPU time, {seconds} s")),
-        (153, _, Some(bytes)) => Some(format!("ended by the limit of file size, {bytes} bytes")),
-        _ => None,
-    }
-}
-
-fn limits(config: config::CallLimits) -> Limits {
-    let config::CallLimits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes } = config;
-    Limits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes }
-}
-
 fn how_to_read(run: RunId, call: CallId, streams: [&Kept; 2]) -> String {
     if streams.iter().all(|kept| kept.omitted == 0) {
         return String::new();
@@ -245,7 +243,7 @@ mod tests {
                 timeout: Span::from_secs(60),
                 envelope_bytes: 200,
                 output_bytes: 1 << 20,
-                limits: config::CallLimits::default(),
+                limits: CallLimits::default(),
             };
             let own = std::env::vars_os();
             let outputs = Outputs::new(dir.path());

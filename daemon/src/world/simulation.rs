@@ -168,7 +168,7 @@ impl Simulation {
             max_tokens: random.chance(5).then_some(50),
             max_time_seconds: random.chance(10).then_some(Span::from_secs(5)),
             deadline_seconds: random.chance(5).then_some(Span::from_secs(40)),
-            deadline_at: None,
+            ..Limits::default()
         };
         let spec = RunSpec {
             prompt: random.chance(50).then(|| "do".into()),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
+use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::{ErrorKind, RpcError, Submitted};
-use harness_protocol::spec::RunSpec;
+use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
 use super::components::{Children, Spec};
@@ -191,7 +192,22 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if [spec.limits.max_time_seconds, spec.limits.deadline_seconds].contains(&Some(Span::ZERO)) {
         return Err(invalid("a limit on time is more than 0 seconds"));
     }
+    limit_calls(scene, &mut spec.limits, descent.parent)?;
     Ok(spec)
+}
+
+/// Checks the limits of calls. What a run was not given, it cannot give to its children.
+fn limit_calls(scene: &Scene<'_>, limits: &mut Limits, parent: Option<RunId>) -> Result<(), RpcError> {
+    let of_calls = CallLimits::from(&*limits);
+    if let Some((limit, _)) = of_calls.set().find(|(limit, value)| !limit.bounds().contains(value)) {
+        let (least, most) = limit.bounds().into_inner();
+        return Err(invalid(format!("the limit {} is a number from {least} to {most}", limit.name())));
+    }
+    if let Some(Spec(above)) = parent.and_then(|parent| scene.spec(parent)) {
+        let theirs = CallLimits::from(&above.limits).or(scene.setup().config.shell.limits);
+        limits.set_of_calls(of_calls.within(theirs));
+    }
+    Ok(())
 }
 
 fn is_scripted(provider: &crate::config::Provider) -> bool {

@@ -1,0 +1,220 @@
+//! Limits of what each process of a call may use, by their names.
+//!
+//! Pure. Owns the names, the bounds of the values, and how a limit is told to a person.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::spec::Limits;
+
+/// A limit of each process of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallLimit {
+    /// Seconds of CPU time.
+    CpuSeconds,
+    /// Bytes of address space.
+    AddressSpaceBytes,
+    /// Descriptors.
+    OpenFiles,
+    /// Bytes of a file that is written.
+    FileSizeBytes,
+    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    Processes,
+}
+
+impl CallLimit {
+    /// All of them, in the order in which they are told.
+    pub const ALL: [Self; 5] =
+        [Self::CpuSeconds, Self::AddressSpaceBytes, Self::OpenFiles, Self::FileSizeBytes, Self::Processes];
+
+    /// Its name on the wire, on the command line and in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CpuSeconds => "cpu_seconds",
+            Self::AddressSpaceBytes => "address_space_bytes",
+            Self::OpenFiles => "open_files",
+            Self::FileSizeBytes => "file_size_bytes",
+            Self::Processes => "processes",
+        }
+    }
+
+    /// The limit of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|limit| limit.name() == name)
+    }
+
+    /// The values that it may have. A program that cannot even be loaded would be no limit but an outage.
+    pub const fn bounds(self) -> RangeInclusive<u64> {
+        match self {
+            Self::CpuSeconds => 1..=1 << 30,
+            Self::AddressSpaceBytes => 1 << 24..=1 << 50,
+            Self::OpenFiles => 16..=1 << 20,
+            Self::FileSizeBytes => 0..=1 << 50,
+            Self::Processes => 1..=1 << 22,
+        }
+    }
+
+    /// Whether its values are bytes.
+    pub const fn is_bytes(self) -> bool {
+        matches!(self, Self::AddressSpaceBytes | Self::FileSizeBytes)
+    }
+
+    /// What it limits, for a person.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::CpuSeconds => "CPU time",
+            Self::AddressSpaceBytes => "address space",
+            Self::OpenFiles => "open files",
+            Self::FileSizeBytes => "file size",
+            Self::Processes => "processes",
+        }
+    }
+
+    /// A value of it, for a person.
+    pub const fn amount(self, value: u64) -> Amount {
+        Amount { limit: self, value }
+    }
+
+    /// Its value among those of all.
+    pub const fn of(self, limits: &CallLimits) -> Option<u64> {
+        match self {
+            Self::CpuSeconds => limits.cpu_seconds,
+            Self::AddressSpaceBytes => limits.address_space_bytes,
+            Self::OpenFiles => limits.open_files,
+            Self::FileSizeBytes => limits.file_size_bytes,
+            Self::Processes => limits.processes,
+        }
+    }
+
+    /// The same, to be changed.
+    pub const fn of_mut(self, limits: &mut CallLimits) -> &mut Option<u64> {
+        match self {
+            Self::CpuSeconds => &mut limits.cpu_seconds,
+            Self::AddressSpaceBytes => &mut limits.address_space_bytes,
+            Self::OpenFiles => &mut limits.open_files,
+            Self::FileSizeBytes => &mut limits.file_size_bytes,
+            Self::Processes => &mut limits.processes,
+        }
+    }
+}
+
+/// What each process of a call may use. What is left out is not limited here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallLimits {
+    /// Seconds of CPU time.
+    pub cpu_seconds: Option<u64>,
+    /// Bytes of address space.
+    pub address_space_bytes: Option<u64>,
+    /// Descriptors.
+    pub open_files: Option<u64>,
+    /// Bytes of a file that is written.
+    pub file_size_bytes: Option<u64>,
+    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    pub processes: Option<u64>,
+}
+
+impl CallLimits {
+    /// These, and those of `other` where there is none among these.
+    pub fn or(self, other: Self) -> Self {
+        self.with(other, |mine, theirs| mine.or(theirs))
+    }
+
+    /// Of these and those of `other` the narrower ones.
+    pub fn within(self, other: Self) -> Self {
+        self.with(other, |mine, theirs| match (mine, theirs) {
+            (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+            (mine, theirs) => mine.or(theirs),
+        })
+    }
+
+    fn with(mut self, other: Self, choose: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Self {
+        for limit in CallLimit::ALL {
+            let place = limit.of_mut(&mut self);
+            *place = choose(*place, limit.of(&other));
+        }
+        self
+    }
+
+    /// Those that there are.
+    pub fn set(&self) -> impl Iterator<Item = (CallLimit, u64)> {
+        CallLimit::ALL.into_iter().filter_map(|limit| Some((limit, limit.of(self)?)))
+    }
+}
+
+impl From<&Limits> for CallLimits {
+    fn from(limits: &Limits) -> Self {
+        let &Limits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes, .. } = limits;
+        Self { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes }
+    }
+}
+
+impl Limits {
+    /// Takes over what calls may use.
+    pub fn set_of_calls(&mut self, of_calls: CallLimits) {
+        let CallLimits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes } = of_calls;
+        *self = Self { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes, ..self.clone() };
+    }
+}
+
+/// A value of a limit: `2 s`, `64 MiB`, `100000 bytes`, `40`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    limit: CallLimit,
+    value: u64,
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value;
+        match self.limit {
+            CallLimit::CpuSeconds => write!(f, "{value} s"),
+            CallLimit::OpenFiles | CallLimit::Processes => write!(f, "{value}"),
+            CallLimit::AddressSpaceBytes | CallLimit::FileSizeBytes => {
+                // Told in a larger unit only where that is exact.
+                let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+                match units.into_iter().find(|(bits, _)| value > 0 && value.is_multiple_of(1 << bits)) {
+                    Some((bits, unit)) => write!(f, "{} {unit}", value >> bits),
+                    None => write!(f, "{value} bytes"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_name_of_its_own_and_a_place_of_its_own() {
+        let mut limits = CallLimits::default();
+        for (value, limit) in (100..).zip(CallLimit::ALL) {
+            assert_eq!(CallLimit::named(limit.name()), Some(limit));
+            *limit.of_mut(&mut limits) = Some(value);
+        }
+        let values: Vec<_> = CallLimit::ALL.iter().filter_map(|limit| limit.of(&limits)).collect();
+        assert_eq!(values, [100, 101, 102, 103, 104]);
+        assert_eq!(CallLimit::named("mood"), None);
+    }
+
+    #[test]
+    fn of_two_the_first_or_the_narrower_ones_are_taken() {
+        let one = CallLimits { cpu_seconds: Some(5), open_files: Some(9), ..CallLimits::default() };
+        let other = CallLimits { cpu_seconds: Some(3), processes: Some(7), ..CallLimits::default() };
+        let of = |cpu| CallLimits { cpu_seconds: Some(cpu), open_files: Some(9), processes: Some(7), ..one };
+        assert_eq!((one.or(other), one.within(other)), (of(5), of(3)));
+        let mut limits = Limits { max_steps: Some(1), ..Limits::default() };
+        limits.set_of_calls(one);
+        assert_eq!((CallLimits::from(&limits), limits.max_steps), (one, Some(1)));
+        assert_eq!(one.set().collect::<Vec<_>>(), [(CallLimit::CpuSeconds, 5), (CallLimit::OpenFiles, 9)]);
+    }
+
+    #[test]
+    fn amounts_are_told_exactly() {
+        let bytes = |value| CallLimit::AddressSpaceBytes.amount(value).to_string();
+        assert_eq!([bytes(64 << 20), bytes(1 << 31), bytes(1536)], ["64 MiB", "2 GiB", "1536 bytes"]);
+        assert_eq!([bytes(0), bytes(3 << 10)], ["0 bytes", "3 KiB"]);
+        assert_eq!(CallLimit::CpuSeconds.amount(2).to_string(), "2 s");
+        assert_eq!(CallLimit::Processes.amount(40).to_string(), "40");
+    }
+}
