@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
-use crate::run::{CallRequest, CallResult, Usage};
+use crate::run::{CallRequest, CallResult, Carried, Usage};
 use crate::spec::RunSpec;
 use crate::time::{Span, Timestamp};
 
@@ -37,8 +37,9 @@ impl Event {
             EventBody::RunSubmitted { spec, .. } => {
                 spec.prompt.as_ref().map_or(0, |text| text.len()) + spec.env.len() * 128 + spec.labels.len() * 64 + 1024
             }
-            EventBody::InferenceFinished { text, calls, .. } => {
-                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            EventBody::InferenceFinished { text, calls, carried, .. } => {
+                let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
             }
             EventBody::CallFinished { result } => result.envelope.len() + 256,
             EventBody::InteractionOpened { question: text, .. }
@@ -188,6 +189,12 @@ pub enum EventBody {
         calls: Vec<CallRequest>,
         /// What it used.
         usage: Usage,
+        /// What its provider wants back unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        carried: Option<Arc<Carried>>,
+        /// The limit of output tokens cut it off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cut: bool,
     },
     /// The provider did not answer.
     InferenceFailed {

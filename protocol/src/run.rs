@@ -346,12 +346,25 @@ pub enum Entry {
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<CallRequest>,
+        /// What its provider wants back unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        carried: Option<Arc<Carried>>,
+        /// The limit of output tokens cut it off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cut: bool,
     },
     /// The result of one call.
     Result {
         /// The result.
         result: Arc<CallResult>,
     },
+}
+
+impl Entry {
+    /// What a model said in full, with nothing that its provider wants back.
+    pub fn assistant(text: impl Into<Arc<str>>, calls: Vec<CallRequest>) -> Self {
+        Self::Assistant { text: text.into(), calls, carried: None, cut: false }
+    }
 }
 
 /// A call that the model asks for.
@@ -363,6 +376,26 @@ pub struct CallRequest {
     pub tool: Arc<str>,
     /// Its arguments, as JSON text.
     pub args: Arc<str>,
+    /// Why its arguments are of no use, in words for the model. Such a call is never executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<Arc<str>>,
+}
+
+impl CallRequest {
+    /// A call whose arguments can be used.
+    pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
+        Self { call, tool: tool.into(), args: args.into(), unusable: None }
+    }
+}
+
+/// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that
+/// wrote it, and sent back in no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The dialect, by its name.
+    pub dialect: Arc<str>,
+    /// The parts, as JSON text.
+    pub parts: Arc<str>,
 }
 
 /// A finished call. Programs read these fields; only the model reads the envelope.

@@ -83,7 +83,7 @@ pub fn started(step: &Step) -> Vec<JobId> {
 
 /// The model asks for one call.
 pub fn asks(job: JobId, tool: &str, args: &str) -> Input {
-    let call = RequestedCall { tool: tool.to_owned(), args: args.to_owned() };
+    let call = RequestedCall::new(tool, args);
     let completion = Completion { text: "Let me see.".to_owned(), calls: vec![call], ..Completion::default() };
     Input::Outcome { job, outcome: Outcome::Inference(Ok(completion)) }
 }

@@ -80,8 +80,9 @@ impl Transcript {
     pub(crate) fn bytes(&self) -> u64 {
         let size = |entry: &Entry| match entry {
             Entry::User { text } => text.len(),
-            Entry::Assistant { text, calls } => {
-                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            Entry::Assistant { text, calls, carried, .. } => {
+                let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
             }
             Entry::Result { result } => result.envelope.len() + 256,
         };
@@ -140,8 +141,10 @@ pub(crate) struct Call {
     pub(crate) id: CallId,
     pub(crate) tool: Arc<str>,
     pub(crate) args: Arc<str>,
-    /// `None` for a tool that nobody knows.
+    /// `None` for a tool that nobody knows, and for arguments that cannot be used.
     pub(crate) kind: Option<ToolKind>,
+    /// Why its arguments cannot be used, in words for the model.
+    pub(crate) unusable: Option<Arc<str>>,
     pub(crate) stage: Stage,
     /// Since when it has been at its stage.
     pub(crate) since: Timestamp,

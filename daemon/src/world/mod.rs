@@ -47,7 +47,7 @@ use bevy_ecs::world::World;
 use harness_protocol::event::Event;
 use harness_protocol::time::Span;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
 use boundary::{Effect, Input, Now};
 use clock::Clock;
@@ -91,7 +91,8 @@ impl Engine {
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
-        world.insert_resource(Setup { config, tools });
+        let specs = catalogue::specs(&tools);
+        world.insert_resource(Setup { config, tools, specs });
         world.insert_resource(Ids::new(id_key));
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();

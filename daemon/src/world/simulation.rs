@@ -233,7 +233,8 @@ impl Simulation {
                 8 => self.wait_arguments(),
                 _ => ("nonsense", "not json".to_owned()),
             };
-            completion.calls.push(RequestedCall { tool: tool.to_owned(), args });
+            let unusable = self.random.chance(10).then(|| "Not run: a test.".to_owned());
+            completion.calls.push(RequestedCall { unusable, ..RequestedCall::new(tool, args) });
         }
         Outcome::Inference(Ok(completion))
     }

@@ -44,9 +44,7 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
     match body {
         EventBody::StepBegun { step } => runs::step_begun(world, run, entity, *step, at),
         EventBody::InferenceStarted { attempt, .. } => runs::inference_started(world, entity, *attempt, at),
-        EventBody::InferenceFinished { text, calls, usage, .. } => {
-            runs::inference_finished(world, run, entity, text, calls, usage, at);
-        }
+        EventBody::InferenceFinished { usage, .. } => runs::inference_finished(world, run, entity, body, usage, at),
         EventBody::InferenceFailed { retry_at, .. } => runs::inference_failed(world, run, entity, *retry_at, at),
         EventBody::BatchQueued => calls::batch_queued(world, entity, at),
         EventBody::BatchParked => calls::batch_parked(world, entity, at),

@@ -10,7 +10,7 @@ use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
     ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown,
 };
-use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
@@ -270,8 +270,11 @@ impl Engine {
 fn size(entry: &Entry) -> usize {
     match entry {
         Entry::User { text } => json_bytes(text),
-        Entry::Assistant { text, calls } => {
-            json_bytes(text) + calls.iter().map(|call| json_bytes(&call.args) + 64).sum::<usize>()
+        Entry::Assistant { text, calls, carried, .. } => {
+            let carried = carried.as_ref().map_or(0, |carried| json_bytes(&carried.parts));
+            let unusable = |call: &CallRequest| call.unusable.as_ref().map_or(0, |text| json_bytes(text));
+            let calls = calls.iter().map(|call| json_bytes(&call.args) + unusable(call) + 64);
+            json_bytes(text) + calls.sum::<usize>() + carried
         }
         Entry::Result { result } => json_bytes(&result.envelope) + 512,
     }
