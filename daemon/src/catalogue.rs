@@ -44,7 +44,11 @@ pub struct ToolSpec {
 pub fn specs(tools: &Catalogue) -> Arc<[ToolSpec]> {
     let spec = |name: &Arc<str>| {
         let (_, description, parameters) = BUILT_IN.iter().find(|(built_in, ..)| *built_in == &**name)?;
-        Some(ToolSpec { name: Arc::clone(name), description: (*description).into(), parameters: (*parameters).into() })
+        Some(ToolSpec {
+            name: Arc::clone(name),
+            description: (*description).into(),
+            parameters: compact(parameters).into(),
+        })
     };
     tools.keys().filter_map(spec).collect()
 }

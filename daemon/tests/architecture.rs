@@ -24,7 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("shed", &[]),
     ("signals", &[]),
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
-    ("providers", &["prompt", "config", "process"]),
+    ("providers", &["catalogue", "prompt", "config", "process"]),
     ("tools", &["catalogue", "prompt", "policy", "sandbox", "config", "process"]),
     ("inbox", &[BOUNDARY]),
     ("journal", &[BOUNDARY, "prompt", "config"]),
