@@ -12,6 +12,7 @@ pub mod refusal;
 mod responses;
 mod room;
 pub mod scripted;
+mod skim;
 mod template;
 #[cfg(test)]
 mod tests;

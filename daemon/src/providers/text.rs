@@ -12,6 +12,17 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Text<'a>(Cow<'a, [u8]>);
 
+impl<'a> Text<'a> {
+    /// The text of a string of JSON with its quotes.
+    pub(super) fn of_json(json: &'a str) -> Option<Self> {
+        let inside = json.get(1..json.len().checked_sub(1)?)?;
+        if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
+            return Some(Self::from(inside));
+        }
+        serde_json::from_str(json).ok()
+    }
+}
+
 impl Text<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

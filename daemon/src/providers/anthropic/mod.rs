@@ -1,6 +1,7 @@
 //! The dialect of Anthropic's messages.
 
 mod blocks;
+mod fast;
 mod read;
 mod request;
 

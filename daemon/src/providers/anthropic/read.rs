@@ -14,6 +14,7 @@ use super::super::room::Room;
 use super::super::text::Text;
 use super::NAME;
 use super::blocks::{Blocks, Kind};
+use super::fast;
 use crate::prompt::{Completion, InferenceError};
 
 #[derive(Deserialize)]
@@ -111,6 +112,9 @@ impl Reader {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             return Ok(());
         }
+        if let Some((index, kind, piece)) = fast::delta(data) {
+            return self.piece(index, kind, &piece, show);
+        }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
         let index = event.index.unwrap_or_default();
         let kind = event.kind.as_ref().map(Text::to_str);
@@ -156,7 +160,10 @@ impl Reader {
             Some("signature_delta") => (Kind::Signature, &delta.signature),
             _ => return Ok(()),
         };
-        let Some(piece) = piece else { return Ok(()) };
+        piece.as_ref().map_or(Ok(()), |piece| self.piece(index, kind, piece, show))
+    }
+
+    fn piece(&mut self, index: u64, kind: Kind, piece: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         let text = self.blocks.add(index, kind, piece, &mut self.room)?;
         shown(text, if kind == Kind::Thinking { Piece::Reasoning } else { Piece::Text }, show);
         Ok(())

@@ -43,23 +43,38 @@ impl Calls {
     pub(super) fn add(&mut self, pieces: &[wire::Call<'_>], room: &mut Room) -> Result<(), InferenceError> {
         let mut before = None;
         for piece in pieces {
-            let piece = Piece::new(piece);
-            room.take_bytes(piece.name.len() + piece.id.len())?;
-            room.take(&piece.args)?;
-            let at = match self.place(&piece, before) {
-                Some(at) => at,
-                None => {
-                    room.take_bytes(ITEM)?;
-                    self.calls.push(Call::default());
-                    self.calls.len() - 1
-                }
-            };
-            (self.current, before) = (Some(at), Some(at));
-            if let Some(call) = self.calls.get_mut(at) {
-                call.add(&piece);
-            }
+            before = Some(self.add_piece(&Piece::new(piece), before, room)?);
         }
         Ok(())
+    }
+
+    /// Adds a piece of arguments of the call with this index.
+    pub(super) fn add_args(&mut self, index: u64, args: Text<'_>, room: &mut Room) -> Result<(), InferenceError> {
+        let piece = Piece { index: Some(index), id: Cow::Borrowed(""), name: Cow::Borrowed(""), args };
+        self.add_piece(&piece, None, room).map(|_| ())
+    }
+
+    fn add_piece(
+        &mut self,
+        piece: &Piece<'_>,
+        before: Option<usize>,
+        room: &mut Room,
+    ) -> Result<usize, InferenceError> {
+        room.take_bytes(piece.name.len() + piece.id.len())?;
+        room.take(&piece.args)?;
+        let at = match self.place(piece, before) {
+            Some(at) => at,
+            None => {
+                room.take_bytes(ITEM)?;
+                self.calls.push(Call::default());
+                self.calls.len() - 1
+            }
+        };
+        self.current = Some(at);
+        if let Some(call) = self.calls.get_mut(at) {
+            call.add(piece);
+        }
+        Ok(at)
     }
 
     /// The call that a piece continues, if it is not a new one. `before` is where the piece before it in the same chunk went.

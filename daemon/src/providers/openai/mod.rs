@@ -1,6 +1,7 @@
 //! The dialect of OpenAI chat completions, and of the many servers that speak something like it.
 
 mod calls;
+mod fast;
 mod read;
 mod request;
 mod wire;

@@ -12,8 +12,9 @@ use super::super::carried::{self, Part};
 use super::super::dialect::{Ended, Piece, Quirks, Show, shown, too_early};
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
-use super::super::text::Gathered;
+use super::super::text::{Gathered, Text};
 use super::calls::Calls;
+use super::fast::{self, Plain};
 use super::wire::{self, Chunk};
 use super::{NAME, Returned};
 use crate::prompt::{Completion, InferenceError};
@@ -67,7 +68,21 @@ impl Reader {
             self.done = true;
             return Ok(());
         }
-        self.chunk(data, "an event", show)
+        match fast::plain(data) {
+            Some(plain) => self.plain(plain, show),
+            None => self.chunk(data, "an event", show),
+        }
+    }
+
+    fn plain(&mut self, plain: Plain<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        self.begun = true;
+        if let Some(text) = &plain.reasoning {
+            self.reasoning(text, show)?;
+        }
+        if let Some(text) = &plain.content {
+            self.content(text, show)?;
+        }
+        plain.args.map_or(Ok(()), |(index, args)| self.calls.add_args(index, args, &mut self.room))
     }
 
     fn chunk(&mut self, data: &str, what: &str, show: Show<'_>) -> Result<(), InferenceError> {
@@ -100,14 +115,10 @@ impl Reader {
         let reasoning =
             [&delta.reasoning_content, &delta.reasoning].into_iter().flatten().find(|text| !text.is_empty());
         if let Some(text) = reasoning {
-            self.room.take(text)?;
-            let keep = self.quirks.return_reasoning;
-            let piece = if keep { self.reasoning.push(text) } else { self.reasoning.pass(text) };
-            shown(piece, Piece::Reasoning, show);
+            self.reasoning(text, show)?;
         }
         if let Some(text) = &delta.content {
-            self.room.take(text)?;
-            shown(self.text.push(text), Piece::Text, show);
+            self.content(text, show)?;
         }
         if let Some(text) = &delta.refusal {
             self.room.take(text)?;
@@ -120,6 +131,20 @@ impl Reader {
             let function = Some(wire::Function { name: function.name.clone(), arguments: function.arguments });
             self.calls.add(&[wire::Call { function, ..wire::Call::default() }], &mut self.room)?;
         }
+        Ok(())
+    }
+
+    fn reasoning(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        self.room.take(text)?;
+        let keep = self.quirks.return_reasoning;
+        let piece = if keep { self.reasoning.push(text) } else { self.reasoning.pass(text) };
+        shown(piece, Piece::Reasoning, show);
+        Ok(())
+    }
+
+    fn content(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        self.room.take(text)?;
+        shown(self.text.push(text), Piece::Text, show);
         Ok(())
     }
 

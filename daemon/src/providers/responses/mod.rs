@@ -1,5 +1,6 @@
 //! The dialect of OpenAI's responses. Nothing is stored with the provider: every request brings all that was said.
 
+mod fast;
 mod items;
 mod read;
 mod request;

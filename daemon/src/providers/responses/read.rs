@@ -14,6 +14,7 @@ use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::NAME;
+use super::fast::{self, Delta};
 use super::items::{Items, Kind, Place};
 use crate::prompt::{Completion, InferenceError};
 
@@ -115,6 +116,9 @@ impl Reader {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             return Ok(());
         }
+        if let Some(Delta { kind, id, index, text }) = fast::delta(data) {
+            return self.piece(kind, Place { id, index }, &text, show);
+        }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
         let kind = event.kind.as_ref().map(Text::to_str);
         let kind = kind.as_deref().unwrap_or(name);
@@ -122,13 +126,8 @@ impl Reader {
         let place = Place { id: &id, index: event.output_index };
         let delta = || event.delta.and_then(|raw| serde_json::from_str::<Text<'_>>(raw.get()).ok()).unwrap_or_default();
         match kind {
-            "response.output_text.delta" => {
-                let piece = self.items.piece(Kind::Message, place, &delta(), &mut self.room)?;
-                shown(piece, Piece::Text, show);
-            }
-            "response.function_call_arguments.delta" => {
-                self.items.piece(Kind::Call, place, &delta(), &mut self.room)?;
-            }
+            "response.output_text.delta" => self.piece(Kind::Message, place, &delta(), show)?,
+            "response.function_call_arguments.delta" => self.piece(Kind::Call, place, &delta(), show)?,
             "response.refusal.delta" => shown(self.items.refusal(place, &delta(), &mut self.room)?, Piece::Text, show),
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 shown(self.reasoning.pass(&delta()), Piece::Reasoning, show);
@@ -151,6 +150,14 @@ impl Reader {
             "response.failed" | "response.cancelled" | "error" => return Err(in_answer(data)),
             _ if event.kind.is_none() && event.error.is_some() => return Err(in_answer(data)),
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, kind: Kind, place: Place<'_>, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        let piece = self.items.piece(kind, place, text, &mut self.room)?;
+        if kind == Kind::Message {
+            shown(piece, Piece::Text, show);
         }
         Ok(())
     }
