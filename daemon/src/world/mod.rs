@@ -14,6 +14,8 @@
 //! Systems read and emit events; [`apply`] alone changes. So the world is the fold of its events, and a restart is a
 //! replay ([`Engine::rebuild`]).
 
+#[cfg(test)]
+mod answers;
 mod apply;
 pub mod boundary;
 mod clock;
