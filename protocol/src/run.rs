@@ -354,6 +354,20 @@ pub enum Entry {
     },
 }
 
+impl Entry {
+    /// About how much memory its texts take.
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = match self {
+            Self::User { text } => text.len(),
+            Self::Assistant { text, calls } => {
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            }
+            Self::Result { result } => result.envelope.len() + 256,
+        };
+        texts + 64
+    }
+}
+
 /// A call that the model asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallRequest {

@@ -100,6 +100,7 @@ fn events() -> Vec<EventBody> {
             continues: Some(RUN),
             idempotency_key: Some("key".into()),
             spec: spec(),
+            earlier: [Entry::User { text: "before".into() }].into(),
         },
         EventBody::StepBegun { step: 1 },
         EventBody::InferenceStarted { step: 1, attempt: 2 },
@@ -123,7 +124,8 @@ fn events() -> Vec<EventBody> {
         EventBody::RunResumed,
         EventBody::RunStopping { reason: StopReason::Deadline, force: true },
         EventBody::RunFinished { ending: Ending::Failed { error: "no".into(), exit_code: 9 } },
-        EventBody::RunForgotten,
+        EventBody::RunArchived,
+        EventBody::RunsPruned { runs: vec![RunId::from_u64(1)] },
     ]
 }
 

@@ -52,7 +52,7 @@ impl World {
                 Input::Command {
                     reply: ReplyId(self.replies),
                     caller: Caller { uid: 1000, run: None },
-                    command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None },
+                    command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None },
                 }
             })
             .collect();

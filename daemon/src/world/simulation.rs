@@ -72,6 +72,7 @@ struct Simulation {
     wall: u64,
     mono: u64,
     permits_before: u32,
+    held: bool,
 }
 
 fn config() -> Config {
@@ -116,8 +117,9 @@ impl Simulation {
             wall: 1_800_000_000_000_000,
             mono: 0,
             permits_before: 0,
+            held: false,
         };
-        let step = simulation.engine.recover(simulation.now());
+        let step = simulation.engine.recover(simulation.now(), &[]);
         simulation.commit(step);
         simulation
     }
@@ -186,7 +188,7 @@ impl Simulation {
         let key = random.chance(10).then(|| format!("key-{}", random.below(4)).into());
         let from_run = random.chance(10);
         let run = if from_run { self.some_run() } else { None };
-        self.command(Caller { uid: 7, run }, Command::Submit { spec: Arc::new(spec), idempotency_key: key })
+        self.command(Caller { uid: 7, run }, Command::Submit { spec: Arc::new(spec), idempotency_key: key, known: None })
     }
 
     fn outcome(&mut self) -> Option<Input> {
@@ -317,19 +319,24 @@ impl Simulation {
             33 | 34 => self.change_lane(),
             35 => {
                 let run = self.some_run()?.to_string();
-                self.command(OPERATOR, Command::Message { run, text: "and?".into() })
+                self.command(OPERATOR, Command::Message { run, text: "and?".into(), left: None })
             }
             36 => {
                 let run = self.some_run()?.to_string();
-                self.command(OPERATOR, Command::Retry { run })
+                self.command(OPERATOR, Command::Retry { run, left: None })
             }
             37 if self.random.chance(20) => {
                 let width = 1 + self.random.below(4) as u32;
                 self.command(OPERATOR, Command::Reconfigure(vec![("tool".into(), width)]))
             }
             37 => {
-                let select = self.named();
-                self.command(OPERATOR, Command::Prune { select, dry_run: false })
+                let run = self.some_run()?;
+                self.command(OPERATOR, Command::Prune(vec![run]))
+            }
+            38 if self.random.chance(10) => {
+                self.held = !self.held;
+                self.engine.hold(self.held);
+                return None;
             }
             38 => {
                 let job = self.random.pick(&self.stale.clone())?;
@@ -395,8 +402,9 @@ impl Simulation {
         self.out.clear();
         self.engine = Engine::rebuild(config(), tools(), self.engine_key(), self.journal.iter().map(|e| &**e));
         self.mono = 0;
+        self.held = false;
         self.permits_before = u32::MAX;
-        let step = self.engine.recover(self.now());
+        let step = self.engine.recover(self.now(), &[]);
         self.check_world();
         self.commit(step);
     }

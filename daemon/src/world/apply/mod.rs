@@ -29,7 +29,7 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
     let at = event.at;
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { .. }, Some(run)) => runs::submitted(world, event, run),
-        (EventBody::RunForgotten, Some(run)) => runs::forgotten(world, run),
+        (EventBody::RunArchived, Some(run)) => runs::archived(world, run),
         (body, Some(run)) => {
             let Some(entity) = entity(world, run) else { return };
             about_run(world, event, body, run, entity);
