@@ -33,9 +33,9 @@ use crate::journal::schema::OpenError;
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
+use crate::restore::{self, Restored};
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
-use crate::restore::{self, Restored};
 
 /// How long connections may take to end when the daemon stops.
 const LAST_WAIT: Duration = Duration::from_secs(1);

@@ -147,7 +147,8 @@ impl Draft {
 
     fn retention(&mut self, retention: &mut Section<'_>) {
         let to = &mut self.config.retention;
-        to.age = retention.count("age_days", 1..=36_500).map(|days| Span::from_secs(u64::from(days) * 86_400)).or(to.age);
+        to.age =
+            retention.count("age_days", 1..=36_500).map(|days| Span::from_secs(u64::from(days) * 86_400)).or(to.age);
         to.runs = retention.count("runs", 0..=MANY).or(to.runs);
     }
 

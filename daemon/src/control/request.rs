@@ -2,8 +2,8 @@
 
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId, Response, RpcError, ShowParams,
-    SubscribeParams, WaitParams,
+    BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId,
+    Response, RpcError, ShowParams, SubscribeParams, WaitParams,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;

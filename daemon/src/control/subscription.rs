@@ -94,7 +94,8 @@ async fn catch_up(
     let records = match read {
         Ok(Ok(records)) => records,
         failed => {
-            let why = failed.map_or_else(|error| error.to_string(), |read| read.map_or_else(|e| e.message, |_| String::new()));
+            let why = failed
+                .map_or_else(|error| error.to_string(), |read| read.map_or_else(|e| e.message, |_| String::new()));
             tracing::error!(why, "a subscriber misses what the journal has");
             send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
             return Some(to);
@@ -115,9 +116,7 @@ async fn catch_up(
         at = seq;
         let sent = match record {
             Record::Event(event) => !follow.wants(&event) || send_event(outgoing, subscription, event).await,
-            Record::Unknown(_, run, event) => {
-                !follow.wants_of(run) || send_raw(outgoing, subscription, &event).await
-            }
+            Record::Unknown(_, run, event) => !follow.wants_of(run) || send_raw(outgoing, subscription, &event).await,
             Record::Unreadable(_, run, why) => {
                 tracing::error!(%seq, why, "a record cannot be read");
                 !follow.wants_of(run) || send(outgoing, &gap(seq, seq)).await

@@ -162,7 +162,12 @@ impl Archive {
     }
 
     /// A page of everything that happened to a run.
-    pub(super) fn export(&self, params: &ExportParams, run: RunId, view: Option<RunView>) -> Result<Exported, RpcError> {
+    pub(super) fn export(
+        &self,
+        params: &ExportParams,
+        run: RunId,
+        view: Option<RunView>,
+    ) -> Result<Exported, RpcError> {
         let view = match view {
             Some(view) => view,
             None => self.view(run)?,

@@ -196,8 +196,7 @@ impl<J: Journal> Driver<J> {
 
     /// Whether a command is refused while the daemon lives on its ballast: those that make new work.
     pub(super) fn is_refused(&self, command: &Command) -> bool {
-        self.on_ballast
-            && matches!(command, Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. })
+        self.on_ballast && matches!(command, Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. })
     }
 
     pub(super) fn held_error(&self) -> RpcError {

@@ -97,7 +97,8 @@ impl Housekeeper {
         while all.runs.len() < MOST {
             let (history, asked) = (self.history.clone(), which.clone());
             let found = tokio::task::spawn_blocking(move || history.prunable(&asked, after, chunk));
-            let found = found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))??;
+            let found =
+                found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))??;
             let Some(&(last, _)) = found.last() else { break };
             after = last;
             let runs: Vec<RunId> = found.iter().map(|(_, run)| *run).collect();

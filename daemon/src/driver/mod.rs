@@ -37,8 +37,8 @@ use crate::inbox::{Inbox, Report};
 use crate::jobs::Executor;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitClass, Journal};
-use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
 use crate::world::Engine;
+use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
 
 use archive::Archive;
 pub use clock::Clock;
@@ -197,7 +197,8 @@ impl<J: Journal> Driver<J> {
             }
             return;
         }
-        let due = self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).chain(self.next_try).min();
+        let due =
+            self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).chain(self.next_try).min();
         let clock = self.parts.clock;
         let deadline = async {
             match due {

@@ -106,7 +106,9 @@ impl Bench {
             vec![Turn { calls: vec![call], ..Turn::default() }, Turn { text: "done".to_owned(), ..Turn::default() }];
         let script = Some(Arc::new(Script { turns, ..Script::default() }));
         let spec = Arc::new(RunSpec { script, ..RunSpec::default() });
-        self.ask(connection, |responder| Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder))
+        self.ask(connection, |responder| {
+            Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder)
+        })
     }
 
     async fn status(&self) -> Value {

@@ -111,7 +111,8 @@ impl History {
             RpcError::new(ErrorKind::NotFound, format!("no run {short:?}"))
         };
         if name == "@last" {
-            let sql = "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL AND archived = 1 ORDER BY number DESC LIMIT 1";
+            let sql =
+                "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL AND archived = 1 ORDER BY number DESC LIMIT 1";
             let last = self.read(|db| db.prepare_cached(sql)?.query_row([uid], run_id).optional())?;
             return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
         }
@@ -120,9 +121,8 @@ impl History {
             let (first, last) = prefix.range().into_inner();
             let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
             let sql = "SELECT id FROM run WHERE id BETWEEN ?1 AND ?2 AND archived = 1 ORDER BY id LIMIT 8";
-            let found = self.read(|db| {
-                db.prepare_cached(sql)?.query_map([first, last], run_id)?.collect::<Read<Vec<RunId>>>()
-            })?;
+            let found = self
+                .read(|db| db.prepare_cached(sql)?.query_map([first, last], run_id)?.collect::<Read<Vec<RunId>>>())?;
             match found.as_slice() {
                 [] => {}
                 [run] => return Ok(*run),
@@ -196,9 +196,8 @@ impl History {
     /// Runs that have left the world, by state.
     pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
         let sql = "SELECT state, count(*) FROM run WHERE archived = 1 GROUP BY state";
-        let counts: Vec<(String, u32)> = self.read(|db| {
-            db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-        })?;
+        let counts: Vec<(String, u32)> =
+            self.read(|db| db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())?;
         Ok(counts.into_iter().filter_map(|(state, count)| Some((state.parse().ok()?, count))).collect())
     }
 

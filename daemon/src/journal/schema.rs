@@ -292,7 +292,8 @@ mod tests {
         drop(open(&path, fresh).unwrap());
         assert!(open_with(&path, fresh, FIRST, &["CREATE TABLE more (a INTEGER) STRICT; nonsense"]).is_err());
         let db = open(&path, fresh).unwrap();
-        let tables: u32 = db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'more'", [], |r| r.get(0)).unwrap();
+        let tables: u32 =
+            db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'more'", [], |r| r.get(0)).unwrap();
         assert_eq!(tables, 0);
     }
 }

@@ -132,7 +132,8 @@ impl Made {
 fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { number, owner, parent, idempotency_key, spec, .. }, Some(run)) => {
-            let sql = "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
+            let sql =
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
                 VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9)";
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
             transaction.prepare_cached(sql)?.execute(params![

@@ -100,12 +100,7 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     }
 }
 
-fn retry(
-    scene: &mut Scene<'_>,
-    caller: Caller,
-    name: &str,
-    left: Option<Box<Finished>>,
-) -> Result<Reply, RpcError> {
+fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str, left: Option<Box<Finished>>) -> Result<Reply, RpcError> {
     let mut first = match left {
         Some(left) => *left,
         None => {

@@ -91,11 +91,7 @@ pub(crate) fn finished(world: &World, entity: Entity) -> Option<Finished> {
 }
 
 /// The live runs that are to be changed, in the order of their numbers; those that are named, also if they have ended.
-pub(crate) fn several(
-    world: &World,
-    select: &Selector,
-    uid: u32,
-) -> Result<Vec<(RunId, Entity)>, RpcError> {
+pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<(RunId, Entity)>, RpcError> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
         let mut seen = BTreeSet::new();

@@ -188,7 +188,10 @@ impl Simulation {
         let key = random.chance(10).then(|| format!("key-{}", random.below(4)).into());
         let from_run = random.chance(10);
         let run = if from_run { self.some_run() } else { None };
-        self.command(Caller { uid: 7, run }, Command::Submit { spec: Arc::new(spec), idempotency_key: key, known: None })
+        self.command(
+            Caller { uid: 7, run },
+            Command::Submit { spec: Arc::new(spec), idempotency_key: key, known: None },
+        )
     }
 
     fn outcome(&mut self) -> Option<Input> {
