@@ -86,3 +86,60 @@ fn made(past: &Past) -> Made {
         last_at: past.last_at,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use regex::Regex;
+
+    use super::*;
+    use crate::journal::{Commit, CommitClass, Writer};
+    use crate::world::simulation;
+
+    /// The world as text, but for the numbers of tickets: a lane that never saw those that are gone gives others.
+    fn text(engine: &Engine) -> String {
+        Regex::new(r"TicketId\([^)]*\)|TicketId \{[^}]*\}")
+            .unwrap()
+            .replace_all(&engine.digest_of_runs(), "T")
+            .into_owned()
+    }
+
+    #[test]
+    fn the_world_that_is_made_from_the_file_is_the_world_that_was_live() {
+        for seed in 40..52 {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join(FILE);
+            let (live, commits) = simulation::history(seed, 300);
+            let db = schema::open(&path, || Ok(Fresh { id_key: seed })).unwrap();
+            let mut writer = Writer::new(db, &path);
+            let mut archived = 0;
+            for (events, left) in commits {
+                archived += left.len();
+                writer.commit(&Commit { events, archived: left }, CommitClass::Written).unwrap();
+            }
+            assert!(archived > 0, "nothing has left the world in this history");
+            drop(writer);
+            let db = schema::open(&path, || unreachable!()).unwrap();
+            let before = past(&db, &path).unwrap();
+            let mut engine = Engine::new(simulation::config(), simulation::tools(), before.id_key);
+            let (_, unreadable) = replay(&mut engine, &path).unwrap();
+            engine.catch_up(&made(&before));
+            assert!(unreadable.is_empty());
+            let (before, after) = (text(&live), text(&engine));
+            let differ = before.lines().zip(after.lines()).find(|(a, b)| a != b);
+            if let Some((live, restored)) = differ {
+                let at = live.bytes().zip(restored.bytes()).take_while(|(a, b)| a == b).count().saturating_sub(80);
+                panic!("seed {seed}: live {:.400}\nrestored {:.400}", &live[at..], &restored[at..]);
+            }
+            assert_eq!(before.lines().count(), after.lines().count());
+        }
+    }
+
+    #[test]
+    fn a_new_state_directory_is_an_empty_world() {
+        let dir = tempfile::tempdir().unwrap();
+        let restored = restore(dir.path(), &Config::default()).unwrap();
+        assert_eq!(restored.engine.last_seq().0, 0);
+        assert!(restored.unreadable.is_empty());
+    }
+}

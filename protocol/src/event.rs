@@ -100,6 +100,8 @@ pub enum EventBody {
     DaemonStarted {
         /// Widths by configuration, by lane.
         lanes: Vec<LaneWidth>,
+        /// Time of the last event before: from then on nothing was done.
+        last_at: Timestamp,
     },
     /// No new work starts from here on.
     DrainStarted,

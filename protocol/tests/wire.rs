@@ -83,7 +83,7 @@ fn request() -> CallRequest {
 fn events() -> Vec<EventBody> {
     let lane: Arc<str> = "tool".into();
     vec![
-        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }] },
+        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }], last_at: AT },
         EventBody::DrainStarted,
         EventBody::DrainEnded,
         EventBody::LaneRelieved { lane: lane.clone(), relief: RELIEF, by: 4, until: Some(AT) },

@@ -26,7 +26,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer to an open journal.
-    pub(super) fn new(db: Connection, path: &Path) -> Self {
+    pub fn new(db: Connection, path: &Path) -> Self {
         db.set_prepared_statement_cache_capacity(32);
         Self { db, path: path.to_owned(), class: None, body: Vec::with_capacity(4096) }
     }

@@ -32,7 +32,7 @@ mod scene;
 mod select;
 mod settle;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;
 mod stop;
 mod submit;
 pub mod view;

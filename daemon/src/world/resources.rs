@@ -57,7 +57,7 @@ pub(crate) struct Interactions {
 /// An open interaction.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OpenInteraction {
-    /// Order of asking.
+    /// Order of asking: number of the event.
     pub(crate) number: u64,
     pub(crate) run: RunId,
     pub(crate) call: CallId,
