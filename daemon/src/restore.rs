@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Instant;
 
 use harness_protocol::id::RunId;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
+use crate::driver::Clock;
 use crate::journal::history::History;
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError};
@@ -36,7 +36,7 @@ pub struct Restored {
 /// # Errors
 /// Where the journal cannot be used.
 pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError> {
-    let begun = Instant::now();
+    let clock = Clock::start();
     let path = state_dir.join(FILE);
     let db = schema::open(&path, || Ok(Fresh { id_key: journal::fresh_key()? }))?;
     let before = past(&db, &path)?;
@@ -45,7 +45,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError
     engine.catch_up(&made(&before));
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
-        info!(events, runs, last = %before.last_seq, took = ?begun.elapsed(), "went on from the journal");
+        info!(events, runs, last = %before.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
     }
     let store = Store::start(db, &path).map_err(ServeError::Writer)?;
     Ok(Restored { engine, store, history: History::new(&path), unreadable: unreadable.into_iter().collect() })

@@ -94,3 +94,14 @@ pub fn done(job: JobId) -> Input {
     let result = CallResult::plain(call, "shell".into(), "ok", false);
     Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
 }
+
+/// A job ends, and its run goes on: the model asks for a call, the call succeeds.
+pub fn goes_on(job: JobId) -> Input {
+    match job.work {
+        Work::Inference { .. } => asks(job, "shell", r#"{"command":"du -sh ."}"#),
+        Work::Call(call) => {
+            let result = CallResult::plain(call, "shell".into(), "Exit code: 0\n4.0K\t.\n", false);
+            Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
+        }
+    }
+}

@@ -20,6 +20,7 @@ pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems(grants.in_set(StepSystems::Dispatch));
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "so bevy wants its conditions")]
 fn is_not_held(incoming: Res<Incoming>) -> bool {
     !incoming.held
 }

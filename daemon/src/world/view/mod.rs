@@ -44,7 +44,7 @@ pub struct Listed {
 #[derive(Debug)]
 pub enum Named {
     /// It is in the world.
-    Here(RunView),
+    Here(Box<RunView>),
     /// It is not.
     Gone(String),
 }
@@ -166,7 +166,7 @@ impl Engine {
     pub fn named(&self, names: &[String], uid: u32, now: Now) -> Result<Vec<Named>, RpcError> {
         let at = self.time(now);
         let one = |name: &String| match select::one(&self.world, name, uid) {
-            Ok((_, entity)) => Ok(view(&self.world, entity, at).map_or_else(|| Named::Gone(name.clone()), Named::Here)),
+            Ok((_, entity)) => Ok(view(&self.world, entity, at).map_or_else(|| Named::Gone(name.clone()), |run| Named::Here(Box::new(run)))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Named::Gone(name.clone())),
             Err(error) => Err(error),
         };
