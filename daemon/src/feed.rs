@@ -1,12 +1,12 @@
 //! The feed: the hot tail of the events, and live deltas, for whoever subscribes.
 //!
 //! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the tail
-//! is an explicit gap. Deltas may be dropped. Never knows who reads.
+//! is read from the journal. Deltas may be dropped. Never knows who reads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use harness_protocol::event::{Delta, Event, Gap};
+use harness_protocol::event::{Delta, Event};
 use harness_protocol::id::Seq;
 use tokio::sync::{broadcast, watch};
 
@@ -20,8 +20,8 @@ const BATCH: usize = 256;
 pub enum Tail {
     /// The next events, without a gap.
     Events(Vec<Arc<Event>>),
-    /// These have left the tail; what comes after them is there.
-    Missing(Gap),
+    /// What comes next is in the journal alone, up to and with this number.
+    Older(Seq),
     /// Nothing yet.
     Nothing,
 }
@@ -45,10 +45,11 @@ struct Kept {
 
 impl Feed {
     /// A feed that keeps at most `most` events, of about `most_bytes` bytes together.
-    pub fn new(most: usize, most_bytes: usize) -> Self {
+    /// What has happened up to `last` is in the journal alone.
+    pub fn new(most: usize, most_bytes: usize, last: Seq) -> Self {
         Self {
             tail: Arc::default(),
-            last: watch::Sender::new(Seq(0)),
+            last: watch::Sender::new(last),
             deltas: broadcast::Sender::new(DELTAS),
             most: most.max(1),
             most_bytes,
@@ -81,9 +82,9 @@ impl Feed {
             return Tail::Nothing;
         }
         let tail = self.tail();
-        let Some(first) = tail.events.front().map(|event| event.seq) else { return Tail::Nothing };
+        let Some(first) = tail.events.front().map(|event| event.seq) else { return Tail::Older(last) };
         if cursor.next() < first {
-            return Tail::Missing(Gap { from: cursor.next(), to: Seq(first.0 - 1) });
+            return Tail::Older(Seq(first.0 - 1));
         }
         // Numbers have no holes, so the place follows from the number.
         let skip = usize::try_from(cursor.next().0 - first.0).unwrap_or(usize::MAX);
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_reader_gets_what_comes_after_its_cursor() {
-        let feed = Feed::new(10, 1_000_000);
+        let feed = Feed::new(10, 1_000_000, Seq(0));
         assert_eq!(feed.after(Seq(0)), Tail::Nothing);
         feed.publish(&[event(1), event(2), event(3)]);
         assert_eq!(numbers(feed.after(Seq(0))), [1, 2, 3]);
@@ -141,17 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_the_tail_is_an_explicit_gap() {
-        let feed = Feed::new(2, 1_000_000);
+    fn what_has_left_the_tail_is_in_the_journal() {
+        let feed = Feed::new(2, 1_000_000, Seq(0));
         feed.publish(&[event(1), event(2), event(3), event(4)]);
-        assert_eq!(feed.after(Seq(0)), Tail::Missing(Gap { from: Seq(1), to: Seq(2) }));
+        assert_eq!(feed.after(Seq(0)), Tail::Older(Seq(2)));
         assert_eq!(numbers(feed.after(Seq(2))), [3, 4]);
     }
 
     #[test]
     fn the_tail_is_bounded_by_bytes_as_well() {
-        let feed = Feed::new(1_000, 10 * event(1).approximate_bytes());
+        let feed = Feed::new(1_000, 10 * event(1).approximate_bytes(), Seq(0));
         (1..=100).for_each(|seq| feed.publish(&[event(seq)]));
-        assert_eq!(feed.after(Seq(0)), Tail::Missing(Gap { from: Seq(1), to: Seq(90) }));
+        assert_eq!(feed.after(Seq(0)), Tail::Older(Seq(90)));
     }
 }

@@ -25,6 +25,7 @@ pub mod observe;
 pub mod cli;
 pub mod detach;
 pub mod driver;
+pub mod restore;
 pub mod serve;
 pub mod shed;
 pub mod signals;

@@ -2,17 +2,19 @@
 //!
 //! Owns which part is given to which. What each part does is its own affair.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use harness_protocol::id::RunId;
-use harness_protocol::rpc::ProcessView;
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::rpc::{DiskUsage, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Span;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::config::{Config, ConfigSource};
 use crate::control::connection::{self, Door};
@@ -25,17 +27,21 @@ use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
 use crate::feed::Feed;
 use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Tool};
-use crate::journal::key;
-use crate::journal::memory::Memory;
+use crate::journal::Ballast;
+use crate::journal::disk;
+use crate::journal::history::History;
+use crate::journal::schema::OpenError;
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
+use crate::restore::{self, Restored};
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
-use crate::world::Engine;
 
 /// How long connections may take to end when the daemon stops.
 const LAST_WAIT: Duration = Duration::from_secs(1);
+/// How old a count of the outputs' bytes may be.
+const COUNTED_EVERY: Span = Span::from_secs(30);
 
 /// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
 #[derive(Debug)]
@@ -62,15 +68,15 @@ pub struct Setup {
 /// Why the daemon could not serve, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The key of the ids.
-    #[error("cannot make the key of the ids: {0}")]
-    Key(std::io::Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// The journal has no thread to be written by.
+    #[error("cannot start the thread that writes the journal: {0}")]
+    Writer(std::io::Error),
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(std::io::Error),
-    /// What a daemon before left.
-    #[error("cannot remove the outputs of runs that are gone: {0}")]
-    Outputs(std::io::Error),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -89,21 +95,23 @@ impl ServeError {
 /// Where it cannot begin, or a fault of ours ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
-    // A journal in memory begins anew each time: with the same key its ids would be those of other runs before.
-    let id_key = key::fresh().map_err(ServeError::Key)?;
     let config = setup.config.clone();
+    let Restored { engine, store, history, unreadable } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
-    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config));
+    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
     let outputs = Outputs::new(&state_dir);
-    // And nobody can ask for what those left on disk.
-    outputs.remove_all().map_err(ServeError::Outputs)?;
+    sweep_outputs(outputs.clone(), history.clone());
+    let ballast = Ballast::new(&state_dir);
+    if let Err(error) = ballast.take() {
+        warn!(%error, "there is no room to keep back for a full disk");
+    }
     let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
     let clock = Clock::start();
 
-    let door = Arc::new(door(&config, inbox.clone(), feed.clone(), &keepers, &outputs));
+    let door = Arc::new(door(&config, inbox.clone(), (feed.clone(), history.clone()), &keepers, &outputs));
     let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
     let shell: Arc<dyn Tool> = Arc::new(shell);
     let executor_config = ExecutorConfig {
@@ -124,11 +132,15 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         processes: Box::new(move |run| processes(&shown, run)),
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
+        disk: usage(&state_dir, outputs.clone()),
     };
     let (orders, taken) = mpsc::channel(8);
     let parts = Parts {
-        engine: Engine::new(config.clone(), tools::catalogue(), id_key),
-        journal: Memory::default(),
+        engine,
+        journal: store,
+        history,
+        ballast: Some(ballast),
+        unreadable,
         executor,
         feed,
         inbox,
@@ -136,7 +148,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         service,
         reload: reloader(setup.config_source, config, Arc::clone(&listener)),
         most_waiting,
-        forget: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
+        erase: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     };
     let mut driver = tokio::spawn(Driver::new(parts, taken).run());
 
@@ -183,8 +195,41 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     driven.map_err(|_| ServeError::Driver)
 }
 
-fn feed(config: &Config) -> Feed {
-    Feed::new(config.limits.events as usize, usize::try_from(config.limits.event_bytes).unwrap_or(usize::MAX))
+fn feed(config: &Config, last: Seq) -> Feed {
+    let bytes = usize::try_from(config.limits.event_bytes).unwrap_or(usize::MAX);
+    Feed::new(config.limits.events as usize, bytes, last)
+}
+
+/// Removes outputs of which the journal knows no run: the daemon may have died between pruning a run and removing them.
+fn sweep_outputs(outputs: Outputs, history: History) {
+    tokio::task::spawn_blocking(move || {
+        for run in outputs.runs() {
+            if history.knows(run).is_ok_and(|known| !known)
+                && let Err(error) = outputs.remove(run)
+            {
+                error!(%error, %run, "the outputs of a pruned run stay");
+            }
+        }
+    });
+}
+
+/// Tells what the state takes on disk. The outputs are counted once in a while.
+fn usage(state_dir: &Path, outputs: Outputs) -> Arc<dyn Fn() -> DiskUsage + Send + Sync> {
+    let state_dir = state_dir.to_owned();
+    let clock = Clock::start();
+    let counted = Mutex::new(None::<(Span, u64)>);
+    Arc::new(move || {
+        let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match *counted {
+            Some((at, bytes)) if clock.now().mono.saturating_sub(at) < COUNTED_EVERY => bytes,
+            _ => {
+                let bytes = outputs.bytes();
+                *counted = Some((clock.now().mono, bytes));
+                bytes
+            }
+        };
+        DiskUsage { output_bytes: Some(bytes), ..disk::usage(&state_dir) }
+    })
 }
 
 /// Removes what is on disk of these runs, without holding anybody up.
@@ -192,7 +237,7 @@ fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
     tokio::task::spawn_blocking(move || {
         for run in runs {
             if let Err(error) = outputs.remove(run) {
-                error!(%error, %run, "the outputs of a forgotten run stay");
+                error!(%error, %run, "the outputs of a pruned run stay");
             }
         }
     });
@@ -211,11 +256,18 @@ fn keeper_program(inherited: Inherited) -> KeeperProgram {
     KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new() }
 }
 
-fn door(config: &Config, inbox: Inbox<Request>, feed: Feed, keepers: &Arc<Keepers>, outputs: &Outputs) -> Door {
+fn door(
+    config: &Config,
+    inbox: Inbox<Request>,
+    (feed, history): (Feed, History),
+    keepers: &Arc<Keepers>,
+    outputs: &Outputs,
+) -> Door {
     let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
     Door {
         inbox,
         feed,
+        history,
         bounds: config.limits.clone(),
         run_of: Box::new(move |pid| keepers.run_of(i32::try_from(pid).ok()?)),
         check_spec: Box::new(check_spec),

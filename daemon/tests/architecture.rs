@@ -32,12 +32,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "jobs",
         &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"],
     ),
-    ("control", &[BOUNDARY, "feed", "inbox", "prompt", "config"]),
+    ("control", &[BOUNDARY, "feed", "inbox", "journal", "prompt", "config"]),
     ("observe", &[BOUNDARY, "lane", "config"]),
 ];
 const BOUNDARY: &str = "world::boundary";
 /// Modules that may import all.
-const TOP: &[&str] = &["driver", "lib", "main", "cli", "serve"];
+const TOP: &[&str] = &["driver", "lib", "main", "cli", "restore", "serve"];
 
 /// Pure modules: no I/O, no clock, no runtime.
 const PURE: &[&str] = &["catalogue", "prompt", "lane", "policy", "sandbox", "world"];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
-use crate::run::{CallRequest, CallResult, Carried, Usage};
+use crate::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use crate::spec::RunSpec;
 use crate::time::{Span, Timestamp};
 
@@ -34,9 +34,14 @@ impl Event {
     /// About how much memory it takes.
     pub fn approximate_bytes(&self) -> usize {
         let texts = match &self.body {
-            EventBody::RunSubmitted { spec, .. } => {
-                spec.prompt.as_ref().map_or(0, |text| text.len()) + spec.env.len() * 128 + spec.labels.len() * 64 + 1024
+            EventBody::RunSubmitted { spec, earlier, .. } => {
+                spec.prompt.as_ref().map_or(0, |text| text.len())
+                    + spec.env.len() * 128
+                    + spec.labels.len() * 64
+                    + earlier.iter().map(Entry::approximate_bytes).sum::<usize>()
+                    + 1024
             }
+            EventBody::RunsPruned { runs } => runs.len() * 8,
             EventBody::InferenceFinished { text, calls, carried, .. } => {
                 let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
                 text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
@@ -96,6 +101,8 @@ pub enum EventBody {
     DaemonStarted {
         /// Widths by configuration, by lane.
         lanes: Vec<LaneWidth>,
+        /// Time of the last event before: from then on nothing was done.
+        last_at: Timestamp,
     },
     /// No new work starts from here on.
     DrainStarted,
@@ -165,6 +172,9 @@ pub enum EventBody {
         idempotency_key: Option<Arc<str>>,
         /// What it is asked to be, defaults filled in.
         spec: Arc<RunSpec>,
+        /// The transcript that it goes on from, where it continues another run. Not shown to subscribers.
+        #[serde(default, skip_serializing_if = "is_empty")]
+        earlier: Arc<[Entry]>,
     },
     /// It wants its next inference, and stands in its provider's lane.
     StepBegun {
@@ -297,8 +307,13 @@ pub enum EventBody {
         /// How.
         ending: Ending,
     },
-    /// It left the world's memory.
-    RunForgotten,
+    /// It left the world's memory: from here on it is answered from the journal.
+    RunArchived,
+    /// What the journal and the disk held of these finished runs was removed. The only trace of them.
+    RunsPruned {
+        /// The runs.
+        runs: Vec<RunId>,
+    },
 }
 
 impl EventBody {
@@ -337,9 +352,14 @@ impl EventBody {
             Self::RunResumed => "run-resumed",
             Self::RunStopping { .. } => "run-stopping",
             Self::RunFinished { .. } => "run-finished",
-            Self::RunForgotten => "run-forgotten",
+            Self::RunArchived => "run-archived",
+            Self::RunsPruned { .. } => "runs-pruned",
         }
     }
+}
+
+fn is_empty(entries: &Arc<[Entry]>) -> bool {
+    entries.is_empty()
 }
 
 /// Every kind of event.
@@ -376,7 +396,8 @@ pub const EVENT_KINDS: &[&str] = &[
     "run-resumed",
     "run-stopping",
     "run-finished",
-    "run-forgotten",
+    "run-archived",
+    "runs-pruned",
 ];
 
 /// A lane and its width.
@@ -400,6 +421,8 @@ pub enum StopReason {
     Deadline,
     /// It asked a person something, and was told to fail then.
     NeedsAnswer,
+    /// A record of it cannot be read: how far it was is not known.
+    Unreadable,
 }
 
 /// How a run ended.

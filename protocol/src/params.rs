@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::Event;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
 use crate::run::{Entry, InteractionView, RunState, RunView};
@@ -80,6 +81,22 @@ pub struct DaemonStatusReply {
     pub rss_bytes: Option<u64>,
     /// Open descriptors of the daemon, where they can be counted.
     pub open_files: Option<u32>,
+    /// What its state takes on disk.
+    #[serde(default)]
+    pub disk: DiskUsage,
+}
+
+/// What the state takes on disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DiskUsage {
+    /// The journal, with its write-ahead log.
+    pub journal_bytes: u64,
+    /// The outputs of calls, where they have been counted.
+    pub output_bytes: Option<u64>,
+    /// What is kept back for a full disk.
+    pub ballast_bytes: u64,
+    /// What is free there, where that can be told.
+    pub free_bytes: Option<u64>,
 }
 
 /// How the daemon is.
@@ -176,6 +193,13 @@ pub struct ListParams {
     /// Where the last page ended.
     #[serde(default)]
     pub cursor: Option<u64>,
+}
+
+impl ListParams {
+    /// Runs on one page.
+    pub fn page_size(&self) -> usize {
+        self.limit.unwrap_or(100).clamp(1, 1_000) as usize
+    }
 }
 
 /// Reply to `run.list`.
@@ -370,15 +394,61 @@ pub struct MessageParams {
     pub text: Arc<str>,
 }
 
-/// Parameters of `run.prune`.
+/// Parameters of `run.prune`. What is given must all hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PruneParams {
     /// Which finished runs.
     pub select: Selector,
+    /// Only those that ended at least this long ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older_than_seconds: Option<Span>,
+    /// Not the latest ones: this many of those that fit are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u32>,
     /// Only say which.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// Parameters of `run.export`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportParams {
+    /// By id, unique prefix, name or `@last`.
+    pub run: String,
+    /// At most this many events; 2,000 where left out, and at most. A page also ends at about 2 MiB.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// Where the last page ended.
+    #[serde(default)]
+    pub cursor: Option<Seq>,
+}
+
+/// Reply to `run.export`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exported {
+    /// The run, as it is now.
+    pub run: RunView,
+    /// A page of what happened to it. Variables of its environment have names, and no values.
+    pub events: Vec<Arc<Event>>,
+    /// Where the next page begins; `None` where nothing has happened after the last one.
+    pub cursor: Option<Seq>,
+}
+
+/// Parameters of `daemon.backup`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupParams {
+    /// File to write, absolute. It must not be there.
+    pub to: String,
+}
+
+/// Reply to `daemon.backup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackedUp {
+    /// Bytes of the copy.
+    pub bytes: u64,
 }
 
 /// Parameters of `interaction.list`.

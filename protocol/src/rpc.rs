@@ -322,6 +322,7 @@ methods! {
     "daemon.undrain" DaemonUndrain(Empty) -> Empty, "Undoes a drain.";
     "daemon.stop" DaemonStop(Empty) -> Empty, "Stops the daemon.";
     "daemon.reload" DaemonReload(Empty) -> ReloadReply, "Reads the configuration again.";
+    "daemon.backup" DaemonBackup(BackupParams) -> BackedUp, "Copies the journal while it is used.";
     "run.submit" RunSubmit(SubmitParams) -> Submitted, "Queues a run; replies once that is durable.";
     "run.list" RunList(ListParams) -> RunPage, "Runs by selector, newest first.";
     "run.show" RunShow(ShowParams) -> Shown, "One run, with a page of its transcript.";
@@ -332,7 +333,8 @@ methods! {
     "run.resume" RunResume(SelectParams) -> Changed, "Lets paused runs go on.";
     "run.retry" RunRetry(RetryParams) -> Submitted, "Makes a new run with the specification of a finished one.";
     "run.message" RunMessage(MessageParams) -> Submitted, "Tells a run something; a finished one goes on as a new run.";
-    "run.prune" RunPrune(PruneParams) -> Changed, "Forgets finished runs.";
+    "run.export" RunExport(ExportParams) -> Exported, "Everything that happened to a run.";
+    "run.prune" RunPrune(PruneParams) -> Changed, "Removes finished runs for good.";
     "interaction.list" InteractionList(InteractionListParams) -> Interactions, "Open interactions, oldest first.";
     "interaction.answer" InteractionAnswer(AnswerParams) -> Answered, "Settles one; the first answer wins.";
     "lane.list" LaneList(Empty) -> Lanes, "Every lane's report.";

@@ -365,6 +365,19 @@ impl Entry {
     pub fn assistant(text: impl Into<Arc<str>>, calls: Vec<CallRequest>) -> Self {
         Self::Assistant { text: text.into(), calls, carried: None, cut: false }
     }
+
+    /// About how much memory its texts take.
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = match self {
+            Self::User { text } => text.len(),
+            Self::Assistant { text, calls, carried, .. } => {
+                let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
+            }
+            Self::Result { result } => result.envelope.len() + 256,
+        };
+        texts + 64
+    }
 }
 
 /// A call that the model asks for.

@@ -29,6 +29,14 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// The time that was `span` before this one; never before 1970.
+    #[must_use]
+    pub const fn before(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
 impl Add<Span> for Timestamp {
     type Output = Self;
     fn add(self, span: Span) -> Self {

@@ -91,7 +91,7 @@ fn carried() -> Option<Arc<Carried>> {
 fn events() -> Vec<EventBody> {
     let lane: Arc<str> = "tool".into();
     vec![
-        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }] },
+        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }], last_at: AT },
         EventBody::DrainStarted,
         EventBody::DrainEnded,
         EventBody::LaneRelieved { lane: lane.clone(), relief: RELIEF, by: 4, until: Some(AT) },
@@ -108,6 +108,7 @@ fn events() -> Vec<EventBody> {
             continues: Some(RUN),
             idempotency_key: Some("key".into()),
             spec: spec(),
+            earlier: [Entry::User { text: "before".into() }].into(),
         },
         EventBody::StepBegun { step: 1 },
         EventBody::InferenceStarted { step: 1, attempt: 2 },
@@ -146,7 +147,8 @@ fn events() -> Vec<EventBody> {
         EventBody::RunResumed,
         EventBody::RunStopping { reason: StopReason::Deadline, force: true },
         EventBody::RunFinished { ending: Ending::Failed { error: "no".into(), exit_code: 9 } },
-        EventBody::RunForgotten,
+        EventBody::RunArchived,
+        EventBody::RunsPruned { runs: vec![RunId::from_u64(1)] },
     ]
 }
 
@@ -309,6 +311,7 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         ("daemon.undrain", "{}"),
         ("daemon.stop", "{}"),
         ("daemon.reload", "{}"),
+        ("daemon.backup", r#"{"to":"/tmp/copy.db"}"#),
         ("run.submit", r#"{"spec":{"prompt":"hi","limits":{"max_steps":3}},"idempotency_key":"k"}"#),
         ("run.list", r#"{"select":{"labels":{"a":"b"},"states":["failed"]},"limit":10,"cursor":5}"#),
         ("run.show", r#"{"run":"@last","transcript":true}"#),
@@ -319,7 +322,8 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         ("run.resume", r#"{"select":{"all":true}}"#),
         ("run.retry", r#"{"run":"x"}"#),
         ("run.message", r#"{"run":"x","text":"and?"}"#),
-        ("run.prune", r#"{"select":{"states":["failed"]},"dry_run":true}"#),
+        ("run.export", r#"{"run":"@last","limit":10,"cursor":5}"#),
+        ("run.prune", r#"{"select":{"states":["failed"]},"older_than_seconds":86400,"keep":10,"dry_run":true}"#),
         ("interaction.list", "{}"),
         ("interaction.answer", r#"{"interaction":"x","answer":"this"}"#),
         ("lane.list", "{}"),

@@ -91,6 +91,18 @@ impl Place {
         self.file(&format!("home/script-{names}.toml"), &script.toml())
     }
 
+    /// A file of the state directory.
+    pub fn state(&self, name: &str) -> PathBuf {
+        self.path("home/.local/state/harness").join(name)
+    }
+
+    /// Moves the journal away: the next daemon knows nothing.
+    pub fn lose_the_journal(&self) {
+        for name in ["harness.db", "harness.db-wal", "harness.db-shm"] {
+            drop(fs::rename(self.state(name), self.path(name)));
+        }
+    }
+
     /// Where the daemon listens.
     pub fn socket(&self) -> PathBuf {
         self.path("run/harness/control.sock")

@@ -10,7 +10,7 @@ use crate::render::units::count;
 use crate::verbs::changed::{selector, tell, tell_or_fail};
 
 pub(super) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
-    let params = PruneParams { select: selector(&args.select)?, dry_run: args.dry_run };
+    let params = PruneParams { select: selector(&args.select)?, dry_run: args.dry_run, ..PruneParams::default() };
     let changed = ctx.session.call::<method::RunPrune>(&params)?;
     let what = if args.dry_run { "found" } else { "forgotten" };
     if !args.select.runs.is_empty() {

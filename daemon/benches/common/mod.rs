@@ -52,7 +52,7 @@ impl World {
                 Input::Command {
                     reply: ReplyId(self.replies),
                     caller: Caller { uid: 1000, run: None },
-                    command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None },
+                    command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None },
                 }
             })
             .collect();
@@ -93,4 +93,15 @@ pub fn done(job: JobId) -> Input {
     let Work::Call(call) = job.work else { unreachable!("only calls are done") };
     let result = CallResult::plain(call, "shell".into(), "ok", false);
     Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
+}
+
+/// A job ends, and its run goes on: the model asks for a call, the call succeeds.
+pub fn goes_on(job: JobId) -> Input {
+    match job.work {
+        Work::Inference { .. } => asks(job, "shell", r#"{"command":"du -sh ."}"#),
+        Work::Call(call) => {
+            let result = CallResult::plain(call, "shell".into(), "Exit code: 0\n4.0K\t.\n", false);
+            Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
+        }
+    }
 }

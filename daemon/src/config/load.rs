@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use harness_protocol::limit::CallLimit;
+use harness_protocol::time::Span;
 
 use super::raw::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialect, Problem, Provider, Share};
@@ -86,6 +87,7 @@ impl Draft {
             });
         });
         root.section("limits", |limits| self.limits(limits));
+        root.section("retention", |retention| self.retention(retention));
         root.section("control", |control| {
             if let Some((group, _)) = control.text("group") {
                 self.config.control.group = Some(group.to_string());
@@ -141,6 +143,13 @@ impl Draft {
         set(&mut to.requests_per_connection, limits.count("requests_per_connection", 1..=MANY));
         set(&mut to.subscriptions_per_connection, limits.count("subscriptions_per_connection", 1..=10_000));
         set(&mut to.events, limits.count("events", 1..=MANY));
+    }
+
+    fn retention(&mut self, retention: &mut Section<'_>) {
+        let to = &mut self.config.retention;
+        to.age =
+            retention.count("age_days", 1..=36_500).map(|days| Span::from_secs(u64::from(days) * 86_400)).or(to.age);
+        to.runs = retention.count("runs", 0..=MANY).or(to.runs);
     }
 
     /// Checks what only all files together can tell.

@@ -33,6 +33,8 @@ pub struct Config {
     pub limits: Bounds,
     /// The control socket: `[control]`.
     pub control: Control,
+    /// What is removed by itself: `[retention]`.
+    pub retention: Retention,
 }
 
 /// A provider.
@@ -99,7 +101,7 @@ pub struct Shell {
 pub struct Bounds {
     /// Runs that have not ended.
     pub live_runs: u32,
-    /// Finished runs that stay in memory.
+    /// Finished runs that stay in memory; the rest are answered from the journal.
     pub finished_runs: u32,
     /// Bytes of the transcripts of finished runs that stay in memory.
     pub finished_bytes: u64,
@@ -123,6 +125,15 @@ pub struct Bounds {
     pub events: u32,
     /// Bytes of these, about.
     pub event_bytes: u64,
+}
+
+/// Which finished runs are removed by themselves. Nothing is where nothing is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// Those that ended longer ago than this.
+    pub age: Option<Span>,
+    /// Those beyond this many of the latest.
+    pub runs: Option<u32>,
 }
 
 /// The control socket.
@@ -178,6 +189,7 @@ impl Default for Config {
             },
             limits: Bounds::default(),
             control: Control::default(),
+            retention: Retention::default(),
         }
     }
 }
@@ -186,8 +198,8 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             live_runs: 100_000,
-            finished_runs: 20_000,
-            finished_bytes: 1024 * 1024 * 1024,
+            finished_runs: 1_000,
+            finished_bytes: 64 * 1024 * 1024,
             children: 1_000,
             depth: 8,
             calls_per_step: 128,

@@ -35,6 +35,7 @@ use super::wire::{self, Line};
 use crate::config::Bounds;
 use crate::feed::Feed;
 use crate::inbox::Inbox;
+use crate::journal::history::History;
 use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
@@ -66,6 +67,8 @@ pub struct Door {
     pub inbox: Inbox<Request>,
     /// Where events come from.
     pub feed: Feed,
+    /// And where those are that happened before.
+    pub history: History,
     /// Bounds.
     pub bounds: Bounds,
     /// The run that a process descends from.
@@ -223,6 +226,8 @@ impl Connection {
                     },
                     Call::RunShow(_)
                     | Call::RunList(_)
+                    | Call::RunExport(_)
+                    | Call::RunPrune(_)
                     | Call::RunOutput(_)
                     | Call::LaneList(_)
                     | Call::InteractionList(_) => match place_among(&self.large, read).await {
@@ -276,6 +281,9 @@ impl Connection {
                 Call::RunShow(params) => Wanted::Read(Read::Show(params), responder),
                 Call::InteractionList(params) => Wanted::Read(Read::Interactions(params), responder),
                 Call::LaneList(_) => Wanted::Read(Read::Lanes, responder),
+                Call::RunExport(params) => Wanted::Read(Read::Export(params), responder),
+                Call::RunPrune(params) => Wanted::Prune(params, responder),
+                Call::DaemonBackup(params) => Wanted::Backup(params, responder),
                 Call::RunWait(params) => Wanted::Wait(params, responder),
                 Call::DaemonDrain(params) => Wanted::Drain(params, responder),
                 Call::DaemonReload(_) => Wanted::Reload(responder),
@@ -293,9 +301,11 @@ impl Connection {
                 | Wanted::Read(_, responder)
                 | Wanted::Wait(_, responder)
                 | Wanted::Drain(_, responder)
+                | Wanted::Prune(_, responder)
+                | Wanted::Backup(_, responder)
                 | Wanted::Reload(responder)
                 | Wanted::Stop(responder) => responder.send::<()>(Err(busy())),
-                Wanted::Subscribe(..) | Wanted::Output(..) | Wanted::Left => {}
+                Wanted::Subscribe(..) | Wanted::Output(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Left => {}
             }
         }
     }
@@ -325,14 +335,15 @@ impl Connection {
         }
         let subscription = SubscriptionId(self.next_subscription);
         self.next_subscription += 1;
-        let (feed, outgoing) = (self.door.feed.clone(), Arc::clone(&self.outgoing));
+        let (feed, history) = (self.door.feed.clone(), self.door.history.clone());
+        let outgoing = Arc::clone(&self.outgoing);
         let task = self.tasks.spawn(async move {
             match told.await {
                 Ok(Ok(follow)) => {
                     // Deltas from before the answer are not missed.
                     let deltas = follow.deltas.then(|| feed.listen());
                     responder.send(Ok(Subscribed { subscription, last_seq: follow.last }));
-                    subscription::run(subscription, follow, deltas, &feed, &outgoing).await;
+                    subscription::run(subscription, follow, deltas, &feed, &history, &outgoing).await;
                 }
                 Ok(Err(error)) => responder.send::<()>(Err(error)),
                 Err(_) => drop(responder),

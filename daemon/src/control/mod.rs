@@ -10,7 +10,7 @@ mod outgoing;
 pub mod peer;
 pub mod request;
 mod socket;
-mod subscription;
+pub mod subscription;
 mod wire;
 
 pub use socket::{Activated, BindError, Bound, LONGEST_PATH, adopt, lock_path};

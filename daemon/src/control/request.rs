@@ -2,8 +2,8 @@
 
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    DrainParams, InteractionListParams, ListParams, OutputParams, RequestId, Response, RpcError, ShowParams,
-    SubscribeParams, WaitParams,
+    BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId,
+    Response, RpcError, ShowParams, SubscribeParams, WaitParams,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 pub use super::outgoing::Outgoing;
-use crate::world::boundary::{Caller, Command};
+use crate::world::boundary::{Caller, Command, Reply};
 
 /// Number of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +33,14 @@ pub struct Request {
 pub enum Wanted {
     /// A change of the world.
     Command(Command, Responder),
+    /// A change of the world, wanted by a part of the daemon.
+    Own(Command, oneshot::Sender<Result<Reply, RpcError>>),
+    /// That the journal gives back space, a little; told whether there is more.
+    Tidy(oneshot::Sender<bool>),
+    /// That finished runs are removed.
+    Prune(PruneParams, Responder),
+    /// A copy of the journal.
+    Backup(BackupParams, Responder),
     /// Something to read.
     Read(Read, Responder),
     /// To be told when a run has reached a state.
@@ -60,6 +68,8 @@ pub enum Read {
     List(ListParams),
     /// One run.
     Show(ShowParams),
+    /// Everything that happened to one.
+    Export(ExportParams),
     /// Open interactions.
     Interactions(InteractionListParams),
     /// Every lane.

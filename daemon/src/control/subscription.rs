@@ -7,14 +7,21 @@ use std::sync::Arc;
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::event::{Delta, Event, EventBody, Gap};
 use harness_protocol::framing;
-use harness_protocol::id::{Seq, SubscriptionId};
+use harness_protocol::id::{RunId, Seq, SubscriptionId};
 use harness_protocol::rpc::Notification;
+use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::outgoing::Outgoing;
 use super::request::Follow;
 use crate::feed::{Feed, Tail};
+use crate::journal::Record;
+use crate::journal::history::History;
+
+/// Records read from the journal at a time, and about how many bytes.
+const PAGE: usize = 512;
+const PAGE_BYTES: usize = 1024 * 1024;
 
 /// Runs until the connection is gone.
 pub(super) async fn run(
@@ -22,6 +29,7 @@ pub(super) async fn run(
     mut follow: Follow,
     mut deltas: Option<broadcast::Receiver<Arc<Delta>>>,
     feed: &Feed,
+    history: &History,
     outgoing: &Outgoing,
 ) {
     let mut watch = feed.watch();
@@ -31,12 +39,10 @@ pub(super) async fn run(
         loop {
             match feed.after(cursor) {
                 Tail::Nothing => break,
-                Tail::Missing(gap) => {
-                    cursor = gap.to;
-                    if !send(outgoing, &Notification::Gap { subscription, gap }).await {
-                        return;
-                    }
-                }
+                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, history, outgoing).await {
+                    Some(at) => cursor = at,
+                    None => return,
+                },
                 Tail::Events(events) => {
                     for event in events {
                         cursor = event.seq;
@@ -70,7 +76,69 @@ pub(super) async fn run(
     }
 }
 
+/// Writes a page of what the journal has between `cursor` and `to`. Tells how far that came; nothing where the peer is gone.
+async fn catch_up(
+    subscription: SubscriptionId,
+    follow: &mut Follow,
+    cursor: Seq,
+    to: Seq,
+    history: &History,
+    outgoing: &Outgoing,
+) -> Option<Seq> {
+    // The events of one run are looked up; those of many are picked out as they come.
+    let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
+    let of = of.and_then(|runs| runs.first().copied());
+    let reader = history.clone();
+    let read = tokio::task::spawn_blocking(move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
+    let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: Gap { from, to } };
+    let records = match read {
+        Ok(Ok(records)) => records,
+        failed => {
+            let why = failed
+                .map_or_else(|error| error.to_string(), |read| read.map_or_else(|e| e.message, |_| String::new()));
+            tracing::error!(why, "a subscriber misses what the journal has");
+            send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
+            return Some(to);
+        }
+    };
+    let end = records.len() < PAGE && records.iter().map(Record::seq).max().is_none_or(|last| last < to);
+    let mut at = cursor;
+    for record in records {
+        let seq = record.seq();
+        if seq > to {
+            // The tail has it.
+            break;
+        }
+        // Of a run that is followed everything is there; elsewhere a hole is what was pruned.
+        if follow.runs.is_none() && seq > at.next() {
+            send(outgoing, &gap(at.next(), Seq(seq.0 - 1))).await.then_some(())?;
+        }
+        at = seq;
+        let sent = match record {
+            Record::Event(event) => !follow.wants(&event) || send_event(outgoing, subscription, event).await,
+            Record::Unknown(_, run, event) => !follow.wants_of(run) || send_raw(outgoing, subscription, &event).await,
+            Record::Unreadable(_, run, why) => {
+                tracing::error!(%seq, why, "a record cannot be read");
+                !follow.wants_of(run) || send(outgoing, &gap(seq, seq)).await
+            }
+        };
+        sent.then_some(())?;
+    }
+    if end {
+        if follow.runs.is_none() && at < to {
+            send(outgoing, &gap(at.next(), to)).await.then_some(())?;
+        }
+        at = to;
+    }
+    Some(at)
+}
+
 impl Follow {
+    /// Whether the runs that are followed are among those that an event of an unknown kind is about.
+    fn wants_of(&self, run: Option<RunId>) -> bool {
+        self.kinds.is_empty() && self.runs.as_ref().is_none_or(|runs| run.is_some_and(|run| runs.contains(&run)))
+    }
+
     /// Whether the filter lets an event through. A run that a followed one spawns is followed from here on.
     fn wants(&mut self, event: &Event) -> bool {
         if let Some(runs) = &mut self.runs {
@@ -102,15 +170,27 @@ async fn send_event(outgoing: &Outgoing, subscription: SubscriptionId, event: Ar
     send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0) } }).await
 }
 
-/// The variables of a run's environment have names for subscribers, and no values.
-fn without_values(event: Arc<Event>) -> Arc<Event> {
-    let EventBody::RunSubmitted { spec, .. } = &event.body else { return event };
-    if spec.env.is_empty() {
+/// An event of a kind that a later daemon has written.
+async fn send_raw(outgoing: &Outgoing, subscription: SubscriptionId, event: &Value) -> bool {
+    let params = json!({"subscription": subscription, "event": event});
+    let mut frame = Vec::new();
+    match framing::encode(&json!({"jsonrpc": "2.0", "method": "event", "params": params}), &mut frame) {
+        Ok(()) => outgoing.notify(frame).await,
+        Err(_) => true,
+    }
+}
+
+/// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by the
+/// run that it was.
+pub fn without_values(event: Arc<Event>) -> Arc<Event> {
+    let EventBody::RunSubmitted { spec, earlier, .. } = &event.body else { return event };
+    if spec.env.is_empty() && earlier.is_empty() {
         return event;
     }
     let mut shown = Event::clone(&event);
-    if let EventBody::RunSubmitted { spec, .. } = &mut shown.body {
+    if let EventBody::RunSubmitted { spec, earlier, .. } = &mut shown.body {
         Arc::make_mut(spec).env.values_mut().for_each(|value| *value = "(not shown)".to_owned());
+        *earlier = Arc::default();
     }
     Arc::new(shown)
 }

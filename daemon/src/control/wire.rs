@@ -77,14 +77,13 @@ pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
 pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
     Ok(match call {
         Call::RunSubmit(params) => {
-            Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key }
+            Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None }
         }
-        Call::RunRetry(params) => Command::Retry { run: params.run },
-        Call::RunMessage(params) => Command::Message { run: params.run, text: params.text },
+        Call::RunRetry(params) => Command::Retry { run: params.run, left: None },
+        Call::RunMessage(params) => Command::Message { run: params.run, text: params.text, left: None },
         Call::RunCancel(params) => Command::Cancel { select: params.select, force: params.force },
         Call::RunPause(params) => Command::Pause(params.select),
         Call::RunResume(params) => Command::Resume(params.select),
-        Call::RunPrune(params) => Command::Prune { select: params.select, dry_run: params.dry_run },
         Call::InteractionAnswer(params) => Command::Answer { interaction: params.interaction, answer: params.answer },
         Call::LaneRelieve(params) => {
             let change = match params.undo {

@@ -11,7 +11,10 @@
 //!
 //! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, and executes nothing.
 
+mod archive;
 mod clock;
+mod committing;
+mod housekeeping;
 mod reads;
 #[cfg(test)]
 mod tests;
@@ -21,31 +24,29 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_protocol::event::{Event, EventBody};
+use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
+use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
 use harness_protocol::time::{Span, Timestamp};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
 use crate::feed::Feed;
 use crate::inbox::{Inbox, Report};
 use crate::jobs::Executor;
-use crate::journal::{CommitClass, CommitError, Journal};
+use crate::journal::history::History;
+use crate::journal::{Ballast, CommitClass, Journal};
+use crate::world::Engine;
 use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
-use crate::world::{Engine, Step};
 
+use archive::Archive;
 pub use clock::Clock;
+use housekeeping::Housekeeper;
 use waiters::{Waiters, is_reached};
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;
-/// First wait before a failed commit is tried again; it doubles from there.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// Longest wait.
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
-
 /// What the daemon tells of itself beside the world.
 pub struct Service {
     /// When it began to serve.
@@ -64,6 +65,8 @@ pub struct Service {
     pub uid: u32,
     /// Why the journal cannot commit, while it cannot.
     pub held: Option<String>,
+    /// What the state takes on disk. May take as long as the disk does.
+    pub disk: Arc<dyn Fn() -> DiskUsage + Send + Sync>,
 }
 
 /// What the configuration came to when it was read again: the file, and the widths of the lanes.
@@ -84,6 +87,12 @@ pub struct Parts<J> {
     pub engine: Engine,
     /// Its journal.
     pub journal: J,
+    /// What the journal holds.
+    pub history: History,
+    /// What is given up when the disk is full.
+    pub ballast: Option<Ballast>,
+    /// Runs of which a record cannot be read.
+    pub unreadable: Vec<RunId>,
     /// Who executes jobs.
     pub executor: Executor,
     /// Where events are shown.
@@ -98,8 +107,8 @@ pub struct Parts<J> {
     pub reload: Box<dyn FnMut() -> Result<Reloaded, String> + Send>,
     /// Requests that may wait while the journal cannot commit.
     pub most_waiting: usize,
-    /// Runs were forgotten: what is on disk of them can go. Must not take long.
-    pub forget: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
+    /// Runs were pruned: what else is on disk of them can go. Must not take long.
+    pub erase: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
 }
 
 /// The driver.
@@ -113,6 +122,15 @@ pub struct Driver<J> {
     stopping: bool,
     stop_answers: Vec<Responder>,
     orders: mpsc::Receiver<Order>,
+    archive: Archive,
+    housekeeper: Housekeeper,
+    /// The ballast was given up, and there is no room for it yet.
+    on_ballast: bool,
+    /// When, while on ballast, room is looked for, and how long after that again.
+    next_try: Option<Span>,
+    retry_wait: Duration,
+    /// A step is due though nothing came.
+    wants_step: bool,
 }
 
 /// What is done with the answer to a command.
@@ -120,13 +138,22 @@ enum Pending {
     Answer(Responder),
     AfterDrain(Option<Span>, Responder),
     AfterReload(Option<String>, Vec<String>, Responder),
+    Own(oneshot::Sender<Result<Reply, RpcError>>),
     Nobody,
 }
 
 impl<J: Journal> Driver<J> {
     /// A driver, not yet driving.
     pub fn new(parts: Parts<J>, orders: mpsc::Receiver<Order>) -> Self {
+        let archive = Archive::new(parts.history.clone(), &parts.engine);
+        let housekeeper = Housekeeper::new(parts.history.clone(), parts.inbox.clone(), parts.service.uid);
         Self {
+            archive,
+            housekeeper,
+            on_ballast: false,
+            next_try: None,
+            retry_wait: Duration::ZERO,
+            wants_step: false,
             parts,
             waiters: Waiters::default(),
             backlog: VecDeque::new(),
@@ -140,8 +167,12 @@ impl<J: Journal> Driver<J> {
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
     pub async fn run(mut self) {
-        let step = self.parts.engine.recover(self.parts.clock.now());
+        let unreadable = std::mem::take(&mut self.parts.unreadable);
+        let step = self.parts.engine.recover(self.parts.clock.now(), &unreadable);
         self.commit_and_act(step).await;
+        let clock = self.parts.clock;
+        let retention = self.parts.engine.setup().0.retention;
+        let house = tokio::spawn(self.housekeeper.clone().keep_within(retention, move || clock.now().wall));
         while !self.stopping {
             self.wait().await;
             if !self.stopping {
@@ -150,6 +181,7 @@ impl<J: Journal> Driver<J> {
         }
         // What jobs report from here on is not taken: after the next start their calls count as interrupted.
         self.parts.executor.shut_down().await;
+        house.abort();
         for responder in self.stop_answers.drain(..) {
             responder.send(Ok(Empty {}));
         }
@@ -165,7 +197,8 @@ impl<J: Journal> Driver<J> {
             }
             return;
         }
-        let due = self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).min();
+        let due =
+            self.parts.engine.next_deadline().into_iter().chain(self.waiters.first_due()).chain(self.next_try).min();
         let clock = self.parts.clock;
         let deadline = async {
             match due {
@@ -209,6 +242,7 @@ impl<J: Journal> Driver<J> {
 
     /// One turn: everything that came goes into one step, then what was to be read is read.
     async fn turn(&mut self) {
+        self.look_for_room().await;
         let (reports, requests) = self.parts.inbox.take(BATCH.saturating_sub(self.backlog.len()));
         self.backlog.extend(requests);
         let mut inputs: Vec<Input> = reports
@@ -218,10 +252,10 @@ impl<J: Journal> Driver<J> {
                 Report::Ask(job, ask) => Input::Ask { job, ask },
             })
             .collect();
-        let reads = self.sort_requests(&mut inputs);
+        let reads = self.sort_requests(&mut inputs).await;
         let now = self.parts.clock.now();
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
-        if !inputs.is_empty() || due {
+        if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
             let step = self.parts.engine.step(now, inputs);
             self.commit_and_act(step).await;
         }
@@ -232,12 +266,12 @@ impl<J: Journal> Driver<J> {
         for request in reads {
             self.read(request);
         }
-        self.waiters.look(&self.parts.engine, self.parts.clock.now());
+        self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
     }
 
     /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
     /// so that what one connection asks takes effect in order.
-    fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
+    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
         let mut reads = Vec::new();
         let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
         for _ in 0..BATCH {
@@ -248,8 +282,21 @@ impl<J: Journal> Driver<J> {
             }
             let Some(Request { connection, caller, wanted }) = self.backlog.pop_front() else { break };
             match wanted {
-                Wanted::Command(command, responder) => {
-                    inputs.push(self.input(connection, caller, command, Pending::Answer(responder)));
+                Wanted::Command(command, responder) => match self.with_history(command, caller) {
+                    Ok(command) if self.is_refused(&command) => responder.send::<()>(Err(self.held_error())),
+                    Ok(command) => inputs.push(self.input(connection, caller, command, Pending::Answer(responder))),
+                    Err(error) => responder.send::<()>(Err(error)),
+                },
+                Wanted::Own(command, tell) => {
+                    inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
+                }
+                Wanted::Tidy(tell) => {
+                    let more = self.parts.journal.tidy().await;
+                    // Whoever asked may be gone.
+                    let _ = tell.send(more.unwrap_or_else(|error| {
+                        warn!(%error, "space stays with the journal for now");
+                        false
+                    }));
                 }
                 Wanted::Drain(params, responder) => {
                     let due = params.timeout_seconds.map(|span| self.parts.clock.now().mono + span);
@@ -284,117 +331,31 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Commits what a step came to, as often as it takes; then shows it and acts.
-    async fn commit_and_act(&mut self, step: Step) {
-        if !step.events.is_empty() {
-            let class = class_of(&step.effects);
-            if !self.commit(&step.events, class).await {
-                // Told to stop while it could not commit: nobody was told anything of this step.
-                return;
+    /// A command, with what only the journal knows of a run that it is about.
+    fn with_history(&self, command: Command, caller: Caller) -> Result<Command, RpcError> {
+        let engine = &self.parts.engine;
+        let left = |name: &str| match engine.find(name, caller.uid) {
+            Err(error) if error.kind() == ErrorKind::NotFound && caller.run.is_none() => {
+                self.archive.finished_by_name(name, caller.uid).map(Some)
             }
-        }
-        self.parts.feed.publish(&step.events);
-        for effect in step.effects {
-            self.perform(effect);
-        }
-        let now = self.parts.clock.now();
-        self.waiters.told(touched(&step.events), &self.parts.engine, now);
-        let is_forgotten = |event: &&Arc<Event>| matches!(event.body, EventBody::RunForgotten);
-        let forgotten: Vec<RunId> = step.events.iter().filter(is_forgotten).filter_map(|event| event.run).collect();
-        if !forgotten.is_empty() {
-            (self.parts.forget)(forgotten);
-        }
-    }
-
-    /// Says whether the events are in the journal; they are not when the daemon is told to stop before.
-    async fn commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> bool {
-        let mut wait = FIRST_RETRY;
-        loop {
-            match self.try_commit(events, class).await {
-                Ok(()) => {
-                    if self.parts.service.held.take().is_some() {
-                        info!("the journal commits again");
-                        // Reports were left where they are.
-                        self.parts.inbox.wake();
-                    }
-                    return true;
-                }
-                Err(error) => {
-                    if self.parts.service.held.replace(error.reason.clone()).is_none() {
-                        error!(%error, "held: new work is refused until the journal commits again");
-                    }
-                }
+            // Whatever else is wrong with the name, the world tells.
+            _ => Ok(None),
+        };
+        Ok(match command {
+            Command::Submit { spec, idempotency_key: Some(key), known: None } if !engine.knows_key(&key) => {
+                let known = self.archive.by_key(&key)?;
+                Command::Submit { spec, idempotency_key: Some(key), known }
             }
-            let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
-            wait = (wait * 2).min(LONGEST_RETRY);
-            if !self.hold_until(retry).await {
-                return false;
+            Command::Retry { run, left: None } => {
+                let left = left(&run)?;
+                Command::Retry { run, left }
             }
-        }
-    }
-
-    /// A commit, during which nothing else is done. Reads wait as long as it takes.
-    async fn try_commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> Result<(), CommitError> {
-        self.parts.journal.commit(events, class).await
-    }
-
-    /// While held: answers reads, refuses new work, keeps the rest. Says whether to go on.
-    async fn hold_until(&mut self, retry: tokio::time::Instant) -> bool {
-        let sleep = tokio::time::sleep_until(retry);
-        tokio::pin!(sleep);
-        loop {
-            tokio::select! {
-                () = &mut sleep => return true,
-                () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
-                order = self.orders.recv() => {
-                    if order != Some(Order::Reload) {
-                        self.stopping = true;
-                        return false;
-                    }
-                    continue;
-                }
+            Command::Message { run, text, left: None } => {
+                let left = left(&run)?;
+                Command::Message { run, text, left }
             }
-            let requests = self.parts.inbox.take_requests(BATCH);
-            // Whoever has something in the step that is held is not shown what that may come to.
-            let in_step = self.replies.values().map(|(connection, _)| *connection);
-            let mut waiting: BTreeSet<ConnectionId> =
-                self.backlog.iter().map(|r| r.connection).chain(in_step).collect();
-            for request in requests {
-                let Request { connection, caller, wanted } = request;
-                match wanted {
-                    Wanted::Stop(responder) if caller.run.is_none() => {
-                        self.stop(responder);
-                        return false;
-                    }
-                    // That a run has ended may be in the step that is held.
-                    wanted @ Wanted::Wait(..) => self.backlog.push_back(Request { connection, caller, wanted }),
-                    Wanted::Command(
-                        Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. },
-                        responder,
-                    ) => {
-                        responder.send::<()>(Err(self.held_error()));
-                    }
-                    // A read behind a command of the same connection comes after it.
-                    wanted @ (Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_)) => {
-                        waiting.insert(connection);
-                        self.backlog.push_back(Request { connection, caller, wanted });
-                    }
-                    wanted if waiting.contains(&connection) => {
-                        self.backlog.push_back(Request { connection, caller, wanted });
-                    }
-                    wanted => self.read(Request { connection, caller, wanted }),
-                }
-            }
-            if self.stopping {
-                return false;
-            }
-        }
-    }
-
-    fn held_error(&self) -> RpcError {
-        let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
-        let message = format!("held: {reason}; make room in {} and try again", self.parts.service.state_dir);
-        RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
+            other => other,
+        })
     }
 
     fn perform(&mut self, effect: Effect) {
@@ -411,6 +372,8 @@ impl<J: Journal> Driver<J> {
         let Some((connection, pending)) = self.replies.remove(&to) else { return };
         match (pending, reply) {
             (Pending::Nobody, _) => {}
+            // The housekeeper may be gone.
+            (Pending::Own(tell), reply) => drop(tell.send(reply)),
             (Pending::AfterDrain(due, responder), Ok(_)) => self.waiters.wait_for_drain(due, connection, responder),
             (Pending::AfterReload(config, changes, responder), Ok(_)) => {
                 responder.send(Ok(ReloadReply { config, changes }));
@@ -433,34 +396,39 @@ impl<J: Journal> Driver<J> {
         let Request { connection, caller, wanted } = request;
         let now = self.parts.clock.now();
         let engine = &self.parts.engine;
+        let view = reads::View { engine, service: &self.parts.service, archive: &self.archive, caller, now };
         match wanted {
-            Wanted::Read(read, responder) => reads::answer(engine, &self.parts.service, read, caller, responder, now),
+            Wanted::Read(read, responder) => view.answer(read, responder),
             Wanted::Wait(params, responder) => {
-                let run = match reads::find(engine, &params.run, caller) {
+                let run = match view.find(&params.run) {
                     Ok(run) => run,
-                    Err(error) => return responder.send::<()>(Err(error)),
+                    Err(error) => return view.wait_in_archive(error, params, responder),
                 };
                 let due = params.timeout_seconds.map(|span| now.mono + span);
                 let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
                 self.waiters.wait_for(run, params.states, due, connection, responder);
                 if there || due.is_some_and(|due| due <= now.mono) {
-                    self.waiters.told([run], engine, now);
+                    self.waiters.told([run], engine, &self.archive, now);
                 }
             }
-            Wanted::Subscribe(params, tell) => {
-                // Who asked may be gone; then nobody follows.
-                let _ = tell.send(reads::follow(engine, self.parts.feed.last(), params, caller));
-            }
-            Wanted::Output(params, tell) => {
-                let _ = tell.send(reads::output(engine, &params, caller));
-            }
-            Wanted::Stop(responder) if caller.run.is_some() => {
+            Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
+            Wanted::Output(params, tell) => view.output(params, tell),
+            Wanted::Prune(params, responder) => match view.resolved(params) {
+                Ok(params) => self.housekeeper.prune(params, engine.time(now), responder),
+                Err(error) => responder.send::<()>(Err(error)),
+            },
+            Wanted::Backup(_, responder) | Wanted::Stop(responder) if caller.run.is_some() => {
                 responder.send::<()>(Err(reads::forbidden()));
+            }
+            Wanted::Backup(params, responder) => {
+                self.archive.off_to(move |archive| responder.send(housekeeping::back_up(&archive.history, &params)));
             }
             Wanted::Stop(responder) => self.stop(responder),
             Wanted::Left => self.waiters.left(connection),
             // Sorted out before.
-            Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_) => warn!("a change was taken for a read"),
+            Wanted::Command(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Drain(..) | Wanted::Reload(_) => {
+                warn!("a change was taken for a read");
+            }
         }
     }
 

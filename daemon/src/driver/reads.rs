@@ -1,71 +1,332 @@
 //! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
-    DaemonStatusReply, ErrorKind, Health, ListParams, OutputParams, RpcError, SubscribeParams,
+    DaemonStatusReply, DiskUsage, ErrorKind, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
+    ShowParams, Shown, SubscribeParams, WaitParams,
 };
 use harness_protocol::run::{RunView, WaitKind, WaitingFor};
 
+use tokio::sync::oneshot;
+
 use super::Service;
+use super::archive::Archive;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Now};
+use crate::world::view::{Listed, Named};
 
 /// Runs of a tree that a subscription can follow from the start.
 const MOST_FOLLOWED: u32 = 100_000;
-
-pub(super) fn forgotten(run: RunId) -> RpcError {
-    RpcError::new(ErrorKind::NotFound, format!("run {run} is no longer in memory"))
-}
 
 pub(super) fn forbidden() -> RpcError {
     let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
     RpcError::new(ErrorKind::Forbidden, message)
 }
 
-/// Finds a run that the caller may look at.
-pub(super) fn find(engine: &Engine, name: &str, caller: Caller) -> Result<RunId, RpcError> {
-    let found = engine.find(name, caller.uid)?;
-    match caller.run {
-        Some(own) if engine.root_of(found) != engine.root_of(own) => Err(forbidden()),
-        _ => Ok(found),
+/// What one read sees: the world, and what has left it.
+pub(super) struct View<'v> {
+    pub(super) engine: &'v Engine,
+    pub(super) service: &'v Service,
+    pub(super) archive: &'v Archive,
+    pub(super) caller: Caller,
+    pub(super) now: Now,
+}
+
+impl View<'_> {
+    /// Finds a run of the world that the caller may look at.
+    pub(super) fn find(&self, name: &str) -> Result<RunId, RpcError> {
+        let found = self.engine.find(name, self.caller.uid)?;
+        match self.caller.run {
+            Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
+            _ => Ok(found),
+        }
+    }
+
+    /// Whether what the world does not have is looked for in the journal. The tree of a caller that descends from a run is in
+    /// the world.
+    fn is_elsewhere(&self, error: &RpcError) -> bool {
+        error.kind() == ErrorKind::NotFound && self.caller.run.is_none()
+    }
+
+    /// Answers a read.
+    pub(super) fn answer(&self, read: Read, responder: Responder) {
+        let (uid, now, held) = (self.caller.uid, self.now, self.service.held.clone());
+        match read {
+            Read::Show(params) => match self.find(&params.run) {
+                Ok(run) => responder.send(self.show(run, &params)),
+                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+                    responder.send(archive.show(params, uid, now).map(|shown| Shown { held, ..shown }));
+                }),
+                Err(error) => responder.send::<()>(Err(error)),
+            },
+            Read::List(params) => self.list(params, responder),
+            Read::Export(params) => match self.find(&params.run) {
+                Ok(run) => {
+                    let view = self.engine.view(run, now);
+                    self.archive.off_to(move |archive| responder.send(archive.export(&params, run, view)));
+                }
+                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+                    let found = archive.history.find(&params.run, uid);
+                    responder.send(found.and_then(|run| archive.export(&params, run, None)));
+                }),
+                Err(error) => responder.send::<()>(Err(error)),
+            },
+            Read::Status | Read::Interactions(_) | Read::Lanes if self.caller.run.is_some() => {
+                responder.send::<()>(Err(forbidden()));
+            }
+            Read::Interactions(params) => responder.send(Ok(self.engine.interactions(params))),
+            Read::Lanes => {
+                let mut lanes = self.engine.lanes(now);
+                if held.is_some() {
+                    lanes.lanes.iter_mut().for_each(|lane| lane.limiter = Limiter::Storage);
+                }
+                responder.send(Ok(lanes));
+            }
+            Read::Status => {
+                let mut status = self.status();
+                let disk = Arc::clone(&self.service.disk);
+                self.archive.off_to(move |archive| {
+                    for (state, count) in archive.history.counts().unwrap_or_default() {
+                        *status.runs.entry(state).or_default() += count;
+                    }
+                    status.disk = disk();
+                    responder.send(Ok(status));
+                });
+            }
+        }
+    }
+
+    fn show(&self, run: RunId, params: &ShowParams) -> Result<Shown, RpcError> {
+        let mut shown = self.engine.show(params, self.caller.uid, self.now)?;
+        mark_held(self.service, std::slice::from_mut(&mut shown.run), self.now);
+        shown.held.clone_from(&self.service.held);
+        shown.processes = (self.service.processes)(run);
+        Ok(shown)
+    }
+
+    fn list(&self, mut params: ListParams, responder: Responder) {
+        let (uid, held) = (self.caller.uid, self.service.held.clone());
+        let root = match self.top_of_list(&mut params) {
+            Ok(root) => root,
+            Err(error) => return responder.send::<()>(Err(error)),
+        };
+        let insider = self.caller.run.is_some();
+        if !params.select.runs.is_empty() {
+            let named = self.engine.named(&params.select.runs, uid, self.now).map(|mut named| {
+                for one in &mut named {
+                    if let Named::Here(run) = one {
+                        mark_held(self.service, std::slice::from_mut(&mut **run), self.now);
+                    }
+                }
+                named
+            });
+            let within = |run: &RunView| root.is_none_or(|root| self.engine.is_in_tree(run.id, root));
+            let allowed = named.and_then(|named| {
+                let strange = named.iter().any(|one| match one {
+                    Named::Here(run) => !within(run),
+                    Named::Gone(_) => true,
+                });
+                if insider && strange { Err(forbidden()) } else { Ok(named) }
+            });
+            return match allowed {
+                Ok(mut named) => {
+                    named.retain(|one| !matches!(one, Named::Here(run) if !within(run)));
+                    self.archive.off_to(move |archive| {
+                        responder.send(archive.named(&params, named, uid).map(|page| RunPage { held, ..page }));
+                    });
+                }
+                Err(error) => responder.send::<()>(Err(error)),
+            };
+        }
+        match self.engine.list(&params, uid, self.now) {
+            Ok(mut listed) => {
+                listed.runs.iter_mut().for_each(|(_, run)| {
+                    mark_held(self.service, std::slice::from_mut(run), self.now);
+                });
+                self.archive.off_to(move |archive| {
+                    responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
+                });
+            }
+            // The tree that is wanted has left as a whole.
+            Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+                let name = params.root.take().unwrap_or_default();
+                let nothing = Listed { runs: Vec::new(), down_to: 0 };
+                let found = archive.history.find(&name, uid);
+                let page = found.and_then(|root| archive.list(&params, Some(root), nothing));
+                responder.send(page.map(|page| RunPage { held, ..page }));
+            }),
+            Err(error) => responder.send::<()>(Err(error)),
+        }
+    }
+
+    /// The run whose tree is listed, if that is of the world.
+    fn top_of_list(&self, params: &mut ListParams) -> Result<Option<RunId>, RpcError> {
+        if let (Some(own), None) = (self.caller.run, &params.root) {
+            // A run that has left has no tree to look at any more.
+            params.root = Some(self.engine.root_of(own).ok_or_else(forbidden)?.to_string());
+        }
+        match &params.root {
+            Some(root) => match self.find(root) {
+                Err(error) if self.is_elsewhere(&error) => Ok(None),
+                found => found.map(Some),
+            },
+            None => Ok(None),
+        }
+    }
+
+    /// Answers a wait for a run that is not in the world.
+    pub(super) fn wait_in_archive(&self, error: RpcError, params: WaitParams, responder: Responder) {
+        if !self.is_elsewhere(&error) {
+            return responder.send::<()>(Err(error));
+        }
+        let uid = self.caller.uid;
+        self.archive.off_to(move |archive| responder.send(archive.waited(&params.run, &params.states, uid)));
+    }
+
+    /// The names in a request to prune, as ids.
+    pub(super) fn resolved(&self, mut params: PruneParams) -> Result<PruneParams, RpcError> {
+        if self.caller.run.is_some() {
+            return Err(forbidden());
+        }
+        let select = &params.select;
+        let names_some = !(select.runs.is_empty() && select.labels.is_empty() && select.states.is_empty());
+        if !names_some && !select.all && params.older_than_seconds.is_none() && params.keep.is_none() {
+            let message = "name the runs, or select them by label, state or age, or all";
+            return Err(RpcError::new(ErrorKind::Invalid, message));
+        }
+        for name in &mut params.select.runs {
+            let run = match self.find(name) {
+                Err(error) if self.is_elsewhere(&error) => self.archive.history.find(name, self.caller.uid)?,
+                found => found?,
+            };
+            if self.engine.state_of(run).is_some_and(|state| !state.is_terminal()) {
+                return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is live; cancel it first")));
+            }
+            *name = run.to_string();
+        }
+        Ok(params)
+    }
+
+    fn status(&self) -> DaemonStatusReply {
+        let (engine, service) = (self.engine, self.service);
+        let health = match &service.held {
+            Some(_) => Health::Held,
+            None if engine.is_draining() => Health::Draining,
+            None => Health::Serving,
+        };
+        DaemonStatusReply {
+            schema: "harness.status/1".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: format!("{}.{}", harness_protocol::PROTOCOL_MAJOR, harness_protocol::PROTOCOL_MINOR),
+            pid: std::process::id(),
+            started_at: service.started_at,
+            health,
+            held: service.held.clone(),
+            socket: service.socket.clone(),
+            state_dir: service.state_dir.clone(),
+            socket_activated: service.socket_activated,
+            runs: engine.counts(),
+            pending: engine.open_interactions(),
+            executing: engine.executing(),
+            last_seq: engine.last_seq(),
+            connections: (service.connections)(),
+            rss_bytes: crate::observe::usage::resident_bytes(),
+            open_files: crate::observe::usage::open_files(),
+            disk: DiskUsage::default(),
+        }
+    }
+
+    /// Tells what a subscription means. Who asked may be gone; then nobody follows.
+    pub(super) fn follow(&self, last: Seq, params: SubscribeParams, tell: oneshot::Sender<Result<Follow, RpcError>>) {
+        let follow = self.try_follow(last, &params);
+        match follow {
+            Err(error) if self.is_elsewhere(&error) && params.run.is_some() => {
+                let uid = self.caller.uid;
+                self.archive.off_to(move |archive| drop(tell.send(follow_archived(archive, last, params, uid))));
+            }
+            follow => drop(tell.send(follow)),
+        }
+    }
+
+    fn try_follow(&self, last: Seq, params: &SubscribeParams) -> Result<Follow, RpcError> {
+        let after = start(last, params)?;
+        let engine = self.engine;
+        let (top, tree) = match (&params.run, self.caller.run) {
+            (Some(name), _) => (Some(self.find(name)?), params.tree),
+            (None, Some(own)) => (Some(engine.root_of(own).ok_or_else(forbidden)?), true),
+            (None, None) => (None, false),
+        };
+        let runs = top.map(|top| {
+            let mut runs = BTreeSet::from([top]);
+            if tree {
+                runs.extend(engine.tree_below(top, MOST_FOLLOWED));
+            }
+            runs
+        });
+        if runs.as_ref().is_some_and(|runs| runs.len() >= MOST_FOLLOWED as usize) {
+            return Err(too_large());
+        }
+        // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
+        let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
+        let kinds = params.kinds.iter().cloned().collect();
+        Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas })
+    }
+
+    /// Tells where the output is that is asked for. Who asked may be gone.
+    pub(super) fn output(&self, params: OutputParams, tell: oneshot::Sender<Result<OutputPlace, RpcError>>) {
+        let place = self.find(&params.run).and_then(|run| match self.engine.is_live_call(run, params.call) {
+            Some(live) => Ok(OutputPlace { run, call: params.call, live }),
+            None => {
+                let message = format!("run {run} has no call {}", params.call);
+                Err(RpcError::new(ErrorKind::Invalid, message))
+            }
+        });
+        match place {
+            Err(error) if self.is_elsewhere(&error) => {
+                let uid = self.caller.uid;
+                self.archive.off_to(move |archive| drop(tell.send(archive.output(&params, uid))));
+            }
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                drop(tell.send(Err(RpcError::new(ErrorKind::NotFound, error.message))));
+            }
+            place => drop(tell.send(place)),
+        }
     }
 }
 
-/// Answers a read.
-pub(super) fn answer(engine: &Engine, service: &Service, read: Read, caller: Caller, responder: Responder, now: Now) {
-    match read {
-        Read::Show(params) => {
-            let shown = find(engine, &params.run, caller).and_then(|run| {
-                let mut shown = engine.show(&params, caller.uid, now)?;
-                mark_held(service, std::slice::from_mut(&mut shown.run), now);
-                shown.held.clone_from(&service.held);
-                shown.processes = (service.processes)(run);
-                Ok(shown)
-            });
-            responder.send(shown);
-        }
-        Read::List(params) => responder.send(list(engine, params, caller, now).map(|mut page| {
-            mark_held(service, &mut page.runs, now);
-            page.held.clone_from(&service.held);
-            page
-        })),
-        Read::Status | Read::Interactions(_) | Read::Lanes if caller.run.is_some() => {
-            responder.send::<()>(Err(forbidden()))
-        }
-        Read::Interactions(params) => responder.send(Ok(engine.interactions(params))),
-        Read::Lanes => {
-            let mut lanes = engine.lanes(now);
-            if service.held.is_some() {
-                lanes.lanes.iter_mut().for_each(|lane| lane.limiter = Limiter::Storage);
-            }
-            responder.send(Ok(lanes));
-        }
-        Read::Status => responder.send(Ok(status(engine, service))),
+/// The number after which a subscription begins.
+fn start(last: Seq, params: &SubscribeParams) -> Result<Seq, RpcError> {
+    let after = params.after.unwrap_or(last);
+    if after > last {
+        let message = format!("event {after} has not happened; the last one is {last}");
+        return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
     }
+    Ok(after)
+}
+
+fn too_large() -> RpcError {
+    let message = format!("the tree has more than {MOST_FOLLOWED} runs; follow all events, or a part of the tree");
+    RpcError::new(ErrorKind::Invalid, message)
+}
+
+fn follow_archived(archive: &Archive, last: Seq, params: SubscribeParams, uid: u32) -> Result<Follow, RpcError> {
+    let after = start(last, &params)?;
+    let top = archive.history.find(params.run.as_deref().unwrap_or_default(), uid)?;
+    let mut runs = BTreeSet::from([top]);
+    if params.tree {
+        runs.extend(archive.history.tree_below(top, MOST_FOLLOWED)?);
+    }
+    if runs.len() >= MOST_FOLLOWED as usize {
+        return Err(too_large());
+    }
+    let after = archive.history.made_by(top)?.map_or(after, |made| after.max(Seq(made.0 - 1)));
+    let kinds = params.kinds.into_iter().collect();
+    Ok(Follow { after, last, runs: Some(runs), with_children: params.tree, kinds, deltas: params.deltas })
 }
 
 /// While the journal cannot commit, that is what live runs wait for.
@@ -75,87 +336,5 @@ fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
             let storage = || WaitingFor { kind: WaitKind::Storage, id: String::new(), since: now.wall, position: None };
             run.waiting_for.get_or_insert_with(storage);
         }
-    }
-}
-
-fn list(
-    engine: &Engine,
-    mut params: ListParams,
-    caller: Caller,
-    now: Now,
-) -> Result<harness_protocol::rpc::RunPage, RpcError> {
-    if let Some(own) = caller.run {
-        if let Some(root) = &params.root {
-            find(engine, root, caller)?;
-        } else {
-            // A run that is forgotten has no tree to look at any more.
-            params.root = Some(engine.root_of(own).ok_or_else(forbidden)?.to_string());
-        }
-    }
-    engine.list(&params, caller.uid, now)
-}
-
-fn status(engine: &Engine, service: &Service) -> DaemonStatusReply {
-    let health = match &service.held {
-        Some(_) => Health::Held,
-        None if engine.is_draining() => Health::Draining,
-        None => Health::Serving,
-    };
-    DaemonStatusReply {
-        schema: "harness.status/1".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        protocol: format!("{}.{}", harness_protocol::PROTOCOL_MAJOR, harness_protocol::PROTOCOL_MINOR),
-        pid: std::process::id(),
-        started_at: service.started_at,
-        health,
-        held: service.held.clone(),
-        socket: service.socket.clone(),
-        state_dir: service.state_dir.clone(),
-        socket_activated: service.socket_activated,
-        runs: engine.counts(),
-        pending: engine.open_interactions(),
-        executing: engine.executing(),
-        last_seq: engine.last_seq(),
-        connections: (service.connections)(),
-        rss_bytes: crate::observe::usage::resident_bytes(),
-        open_files: crate::observe::usage::open_files(),
-    }
-}
-
-/// What a subscription means.
-pub(super) fn follow(engine: &Engine, last: Seq, params: SubscribeParams, caller: Caller) -> Result<Follow, RpcError> {
-    let after = params.after.unwrap_or(last);
-    if after > last {
-        let message = format!("event {after} has not happened; the last one is {last}");
-        return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
-    }
-    let (top, tree) = match (&params.run, caller.run) {
-        (Some(name), _) => (Some(find(engine, name, caller)?), params.tree),
-        (None, Some(own)) => (Some(engine.root_of(own).ok_or_else(forbidden)?), true),
-        (None, None) => (None, false),
-    };
-    let runs = top.map(|top| {
-        let mut runs = BTreeSet::from([top]);
-        if tree {
-            runs.extend(engine.tree_below(top, MOST_FOLLOWED));
-        }
-        runs
-    });
-    if runs.as_ref().is_some_and(|runs| runs.len() >= MOST_FOLLOWED as usize) {
-        let message = format!("the tree has more than {MOST_FOLLOWED} runs; follow all events, or a part of the tree");
-        return Err(RpcError::new(ErrorKind::Invalid, message));
-    }
-    // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
-    let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
-    let kinds = params.kinds.into_iter().collect();
-    Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas })
-}
-
-/// Where the output is that is asked for.
-pub(super) fn output(engine: &Engine, params: &OutputParams, caller: Caller) -> Result<OutputPlace, RpcError> {
-    let run = find(engine, &params.run, caller)?;
-    match engine.is_live_call(run, params.call) {
-        Some(live) => Ok(OutputPlace { run, call: params.call, live }),
-        None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {}", params.call))),
     }
 }

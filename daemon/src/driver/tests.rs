@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use harness_protocol::id::Seq;
 use harness_protocol::rpc::{ErrorKind, ListParams, RequestId, Selector};
 use harness_protocol::run::CallResult;
 use harness_protocol::script::{Script, ScriptedCall, Turn};
@@ -46,7 +47,7 @@ impl Bench {
     fn start() -> Self {
         let config = Config::default();
         let (journal, journalist) = Memory::scripted();
-        let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000));
+        let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000, Seq(0)));
         let calls = Arc::new(AtomicUsize::new(0));
         let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
         let executor_config = ExecutorConfig {
@@ -74,10 +75,14 @@ impl Bench {
                 processes: Box::new(|_| Vec::new()),
                 uid: 1000,
                 held: None,
+                disk: Arc::new(DiskUsage::default),
             },
             reload: Box::new(|| Err("there is no configuration here".to_owned())),
             most_waiting: 100,
-            forget: Box::new(drop),
+            erase: Box::new(drop),
+            history: History::none(),
+            ballast: None,
+            unreadable: Vec::new(),
         };
         let driver = tokio::spawn(Driver::new(parts, taken).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
@@ -101,7 +106,9 @@ impl Bench {
             vec![Turn { calls: vec![call], ..Turn::default() }, Turn { text: "done".to_owned(), ..Turn::default() }];
         let script = Some(Arc::new(Script { turns, ..Script::default() }));
         let spec = Arc::new(RunSpec { script, ..RunSpec::default() });
-        self.ask(connection, |responder| Wanted::Command(Command::Submit { spec, idempotency_key: None }, responder))
+        self.ask(connection, |responder| {
+            Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder)
+        })
     }
 
     async fn status(&self) -> Value {
@@ -193,13 +200,13 @@ async fn while_held_reads_are_answered_new_work_is_refused_and_everything_goes_o
     assert!(refused.data.retry_after_seconds.is_some());
     let select = Selector { all: true, ..Selector::default() };
     let cancel = bench.ask(3, |responder| Wanted::Command(Command::Cancel { select, force: false }, responder));
-    let behind = bench.ask(3, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
+    assert_eq!(cancel.get().await.unwrap_err().kind(), ErrorKind::Held);
+    let behind = bench.ask(1, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
     bench.status().await;
-    assert!(!cancel.is_there() && !behind.is_there() && !caught.is_there());
+    assert!(!behind.is_there() && !caught.is_there());
     assert_eq!(bench.calls.load(Ordering::SeqCst), 0);
     bench.journal.set(Mood::Willing);
     let run = id(&caught.get().await.unwrap());
-    cancel.get().await.unwrap();
     behind.get().await.unwrap();
     bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
     assert_eq!(bench.status().await["health"], "serving");

@@ -7,6 +7,7 @@ use harness_protocol::rpc::{DrainReply, WaitReply};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
+use super::archive::Archive;
 use crate::control::request::{ConnectionId, Responder};
 use crate::world::Engine;
 use crate::world::boundary::Now;
@@ -57,21 +58,21 @@ impl Waiters {
     }
 
     /// Tells those who wait for these runs, if they have what they wait for.
-    pub(super) fn told(&mut self, runs: impl IntoIterator<Item = RunId>, engine: &Engine, now: Now) {
+    pub(super) fn told(&mut self, runs: impl IntoIterator<Item = RunId>, engine: &Engine, archive: &Archive, now: Now) {
         if !self.by_run.is_empty() {
             for run in runs {
-                self.settle(run, engine, now);
+                self.settle(run, engine, archive, now);
             }
         }
     }
 
     /// Tells those whose time is up, and those who wait for a drain.
-    pub(super) fn look(&mut self, engine: &Engine, now: Now) {
+    pub(super) fn look(&mut self, engine: &Engine, archive: &Archive, now: Now) {
         while let Some(&(due, run)) = self.by_time.first()
             && due <= now.mono
         {
             self.by_time.pop_first();
-            self.settle(run, engine, now);
+            self.settle(run, engine, archive, now);
         }
         let executing = engine.executing();
         let drains = std::mem::take(&mut self.drains);
@@ -84,7 +85,7 @@ impl Waiters {
         }
     }
 
-    fn settle(&mut self, run: RunId, engine: &Engine, now: Now) {
+    fn settle(&mut self, run: RunId, engine: &Engine, archive: &Archive, now: Now) {
         let Some(waiters) = self.by_run.remove(&run) else { return };
         let state = engine.state_of(run);
         let mut rest = Vec::new();
@@ -95,9 +96,13 @@ impl Waiters {
                 rest.push(waiter);
                 continue;
             }
+            let Waiter { responder, states, .. } = waiter;
             match engine.view(run, now) {
-                Some(view) => waiter.responder.send(Ok(WaitReply { run: view, reached })),
-                None => waiter.responder.send::<WaitReply>(Err(super::reads::forgotten(run))),
+                Some(view) => responder.send(Ok(WaitReply { run: view, reached })),
+                // It left the world in the same step in which it ended, or was pruned.
+                None => archive.off_to(move |archive| {
+                    responder.send(archive.waited(&run.to_string(), &states, 0));
+                }),
             }
         }
         if !rest.is_empty() {

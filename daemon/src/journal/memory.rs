@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use harness_protocol::event::Event;
 use tokio::sync::watch;
 
-use super::{CommitClass, CommitError, Journal};
+use super::{Commit, CommitClass, CommitError, Journal};
 
 /// A journal in memory.
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ pub struct Memory {
 #[derive(Debug, Clone)]
 pub struct Script {
     mood: watch::Sender<Mood>,
-    commits: Arc<Mutex<Vec<Commit>>>,
+    commits: Arc<Mutex<Vec<Committed>>>,
     tried: watch::Sender<u64>,
 }
 
 /// One commit: what it promised, and its events.
-pub type Commit = (CommitClass, Vec<Arc<Event>>);
+pub type Committed = (CommitClass, Vec<Arc<Event>>);
 
 /// How a journal takes commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +51,12 @@ impl Script {
         self.mood.send_replace(mood);
     }
 
-    fn log(&self) -> MutexGuard<'_, Vec<Commit>> {
+    fn log(&self) -> MutexGuard<'_, Vec<Committed>> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was committed, commit by commit.
-    pub fn commits(&self) -> Vec<Commit> {
+    pub fn commits(&self) -> Vec<Committed> {
         self.log().clone()
     }
 
@@ -67,7 +67,7 @@ impl Script {
 }
 
 impl Journal for Memory {
-    async fn commit(&mut self, events: &[Arc<Event>], class: CommitClass) -> Result<(), CommitError> {
+    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
         let Some(script) = &self.script else { return Ok(()) };
         script.tried.send_modify(|count| *count += 1);
         let mut mood = script.mood.subscribe();
@@ -76,7 +76,11 @@ impl Journal for Memory {
         if !matches!(settled, Ok(Mood::Willing)) {
             return Err(CommitError { reason: "no space left on device (as the test wants it)".to_owned() });
         }
-        script.log().push((class, events.to_vec()));
+        script.log().push((class, commit.events.clone()));
         Ok(())
+    }
+
+    async fn tidy(&mut self) -> Result<bool, CommitError> {
+        Ok(false)
     }
 }

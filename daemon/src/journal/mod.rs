@@ -1,14 +1,35 @@
 //! The journal: where events are before anything that they announce is done or shown.
 //!
-//! Owns what a commit promises. Never decides what is committed, and never shows anything.
+//! ```text
+//!   driver ──Commit──▶ store ──▶ writer (a thread) ──▶ harness.db ◀── history: whoever reads
+//!                                                          │
+//!                                start: replay ◀───────────┘
+//! ```
+//!
+//! Owns what a commit promises and how records are kept. Never decides what is committed, and never shows anything.
 
-pub mod key;
+mod ballast;
+pub mod crash;
+pub mod disk;
+pub mod history;
 pub mod memory;
+mod record;
+pub mod replay;
+pub mod schema;
+mod store;
+mod writer;
 
 use std::future::Future;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use harness_protocol::event::Event;
+use harness_protocol::run::RunView;
+
+pub use ballast::Ballast;
+pub use record::Record;
+pub use store::{FILE, Store};
+pub use writer::Writer;
 
 /// What a commit promises once it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +38,15 @@ pub enum CommitClass {
     Written,
     /// They survive power loss.
     Synced,
+}
+
+/// What a step came to, as far as it has to last.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Commit {
+    /// What happened, in order.
+    pub events: Vec<Arc<Event>>,
+    /// Runs that left the world with it, as they are listed from here on.
+    pub archived: Vec<RunView>,
 }
 
 /// Why a commit did not go through. Nothing of it is in the journal.
@@ -29,13 +59,29 @@ pub struct CommitError {
 
 /// A journal. One writer; a commit is whole or not at all.
 pub trait Journal: Send + 'static {
-    /// Appends the events of one step.
+    /// Appends what a step came to.
     ///
     /// # Errors
-    /// Where nothing was written. The same events may be offered again.
+    /// Where nothing was written. The same may be offered again.
     fn commit(
         &mut self,
-        events: &[Arc<Event>],
+        commit: &Arc<Commit>,
         class: CommitClass,
     ) -> impl Future<Output = Result<(), CommitError>> + Send;
+
+    /// Gives space that pruned runs have left back to the file system. Says whether there is more.
+    ///
+    /// # Errors
+    /// Where that fails; nothing is lost.
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send;
+}
+
+/// A key that nobody had before, for the ids of a new journal.
+///
+/// # Errors
+/// Where the system gives no randomness.
+pub fn fresh_key() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }

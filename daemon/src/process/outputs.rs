@@ -72,15 +72,16 @@ impl Outputs {
         Ok(Range { offset, bytes, total })
     }
 
-    /// Removes the files of all runs.
-    ///
-    /// # Errors
-    /// Where they are there and cannot be removed.
-    pub fn remove_all(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.root) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+    /// The runs that have files.
+    pub fn runs(&self) -> Vec<RunId> {
+        let Ok(dirs) = fs::read_dir(&self.root) else { return Vec::new() };
+        dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Bytes of all files, as far as they can be read.
+    pub fn bytes(&self) -> u64 {
+        let files = self.runs().into_iter().filter_map(|run| fs::read_dir(self.root.join(run.to_string())).ok());
+        files.flatten().filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
     }
 
     /// Removes the files of a run.

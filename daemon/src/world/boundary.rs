@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use harness_protocol::id::{CallId, ReliefId, RunId};
+use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
-use harness_protocol::run::CallResult;
+use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
@@ -20,6 +20,23 @@ pub struct Now {
     pub wall: Timestamp,
     /// Time since the daemon started. Never jumps.
     pub mono: Span,
+}
+
+/// How much was made so far, and what happened last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Made {
+    /// The highest number of a run.
+    pub runs: u64,
+    /// Calls.
+    pub calls: u64,
+    /// Interactions.
+    pub interactions: u64,
+    /// Reliefs.
+    pub reliefs: u64,
+    /// Number of the last event.
+    pub last_seq: Seq,
+    /// Its time.
+    pub last_at: Timestamp,
 }
 
 /// Everything that can wake the world.
@@ -72,11 +89,15 @@ pub enum Command {
         spec: Arc<RunSpec>,
         /// Key by which the submit can be repeated.
         idempotency_key: Option<Arc<str>>,
+        /// The run that was made under that key, where it has left the world.
+        known: Option<Box<Finished>>,
     },
     /// Run a finished one's specification again.
     Retry {
         /// Which.
         run: String,
+        /// That run, where it has left the world.
+        left: Option<Box<Finished>>,
     },
     /// Tell a run something; a finished one goes on as a new run.
     Message {
@@ -84,6 +105,8 @@ pub enum Command {
         run: String,
         /// What.
         text: Arc<str>,
+        /// That run, where it has left the world.
+        left: Option<Box<Finished>>,
     },
     /// End runs and what is below them.
     Cancel {
@@ -96,13 +119,8 @@ pub enum Command {
     Pause(Selector),
     /// Let paused runs go on.
     Resume(Selector),
-    /// Forget finished runs.
-    Prune {
-        /// Which.
-        select: Selector,
-        /// Only say which.
-        dry_run: bool,
-    },
+    /// Remove what the journal and the disk hold of finished runs.
+    Prune(Vec<RunId>),
     /// Settle an interaction.
     Answer {
         /// By id, unique prefix, or the run that waits.
@@ -121,6 +139,25 @@ pub enum Command {
     Drain(bool),
     /// The configuration was read again: widths by lane.
     Reconfigure(Vec<(Arc<str>, u32)>),
+}
+
+/// A finished run, as far as another one can come from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// Its id.
+    pub id: RunId,
+    /// The run that spawned it.
+    pub parent: Option<RunId>,
+    /// Number of the event that made it.
+    pub seq: Seq,
+    /// What it was asked to be.
+    pub spec: Arc<RunSpec>,
+    /// The run that it continued.
+    pub continues: Option<RunId>,
+    /// Its transcript.
+    pub transcript: Vec<Entry>,
+    /// How many entries of it are those of the run that it continued.
+    pub earlier: usize,
 }
 
 /// Changes of a lane's capacity.

@@ -33,6 +33,8 @@ pub(crate) struct Identity {
 pub(crate) struct Origin {
     pub(crate) retry_of: Option<RunId>,
     pub(crate) continues: Option<RunId>,
+    /// Entries at the begin of its transcript that are those of the run that it continues.
+    pub(crate) earlier: usize,
     pub(crate) idempotency_key: Option<Arc<str>>,
 }
 
@@ -78,15 +80,7 @@ pub(crate) struct Transcript(pub(crate) Vec<Entry>);
 impl Transcript {
     /// About how much memory its texts take.
     pub(crate) fn bytes(&self) -> u64 {
-        let size = |entry: &Entry| match entry {
-            Entry::User { text } => text.len(),
-            Entry::Assistant { text, calls, carried, .. } => {
-                let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
-                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
-            }
-            Entry::Result { result } => result.envelope.len() + 256,
-        };
-        self.0.iter().map(|entry| size(entry) as u64 + 64).sum()
+        self.0.iter().map(|entry| entry.approximate_bytes() as u64).sum()
     }
 }
 

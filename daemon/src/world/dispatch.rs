@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::system::Res;
 use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
@@ -11,11 +12,17 @@ use super::StepSystems;
 use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use super::components::{Call, Stage, Transcript};
 use super::resources::WantsExtra;
-use super::scene::Scene;
+use super::scene::{Incoming, Scene};
 use crate::prompt::Prompt;
 
 pub(super) fn install(schedule: &mut Schedule) {
-    schedule.add_systems((grant_inferences, grant_batches, grant_extras).chain().in_set(StepSystems::Dispatch));
+    let grants = (grant_inferences, grant_batches, grant_extras).chain().run_if(is_not_held);
+    schedule.add_systems(grants.in_set(StepSystems::Dispatch));
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "so bevy wants its conditions")]
+fn is_not_held(incoming: Res<Incoming>) -> bool {
+    !incoming.held
 }
 
 fn grant_inferences(world: &mut World) {

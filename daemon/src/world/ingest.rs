@@ -15,11 +15,12 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
 
 use super::StepSystems;
-use super::boundary::{Caller, Command, Effect, Input, LaneChange, Reply};
-use super::components::{Children, Mail, Origin, Transcript};
+use super::boundary::{Caller, Command, Effect, Finished, Input, LaneChange, Reply};
+use super::components::{Children, Ended, Mail};
 use super::ids::Ids;
 use super::phase::Phase;
-use super::resources::{Daemon, Interactions, TOOL_LANE};
+use super::publish::archive_tree;
+use super::resources::{Daemon, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
 use super::submit::{Descent, check_text, submit};
 use super::{select, stop};
@@ -54,7 +55,7 @@ fn is_promise(command: &Command) -> bool {
     match command {
         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
         Command::Cancel { .. } | Command::Answer { .. } => true,
-        Command::Pause(_) | Command::Resume(_) | Command::Prune { .. } => false,
+        Command::Pause(_) | Command::Resume(_) | Command::Prune(_) => false,
         Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) => false,
     }
 }
@@ -69,17 +70,17 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         return Err(RpcError::new(ErrorKind::Forbidden, message));
     }
     match command {
-        Command::Submit { spec, idempotency_key } => {
+        Command::Submit { spec, idempotency_key, known } => {
             let owner = caller.run.and_then(|run| scene.identity(run)).map_or(caller.uid, |parent| parent.owner);
-            let descent = Descent { owner, parent: caller.run, idempotency_key, ..Descent::default() };
+            let descent = Descent { owner, parent: caller.run, idempotency_key, known, ..Descent::default() };
             submit(scene, &spec, descent).map(Reply::Submitted)
         }
-        Command::Retry { run } => retry(scene, caller, &run),
-        Command::Message { run, text } => message(scene, caller, &run, text),
+        Command::Retry { run, left } => retry(scene, caller, &run, left),
+        Command::Message { run, text, left } => message(scene, caller, &run, text, left),
         Command::Cancel { select, force } => cancel(scene, caller, &select, force),
         Command::Pause(select) => pause(scene, caller, &select, true),
         Command::Resume(select) => pause(scene, caller, &select, false),
-        Command::Prune { select, dry_run } => prune(scene, caller, &select, dry_run),
+        Command::Prune(runs) => Ok(Reply::Changed(prune(scene, &runs))),
         Command::Answer { interaction, answer } => settle(scene, caller, &interaction, &answer),
         Command::Lane { lane, change } => change_lane(scene, lane, &change),
         Command::Drain(on) => {
@@ -99,31 +100,49 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     }
 }
 
-fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str) -> Result<Reply, RpcError> {
-    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
-    if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
-        return Err(RpcError::new(
-            ErrorKind::Invalid,
-            format!("run {run} has not ended; a retry is of a finished one"),
-        ));
-    }
-    let Some(spec) = scene.spec(run).map(|spec| Arc::clone(&spec.0)) else { return Err(gone(run)) };
-    let continues = scene.get::<Origin>(entity).and_then(|origin| origin.continues);
-    let descent = Descent { owner: caller.uid, retry_of: Some(run), continues, ..Descent::default() };
-    submit(scene, &spec, descent).map(Reply::Submitted)
+fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str, left: Option<Box<Finished>>) -> Result<Reply, RpcError> {
+    let mut first = match left {
+        Some(left) => *left,
+        None => {
+            let (run, entity) = select::one(scene.world(), name, caller.uid)?;
+            if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+                let message = format!("run {run} has not ended; a retry is of a finished one");
+                return Err(RpcError::new(ErrorKind::Invalid, message));
+            }
+            select::finished(scene.world(), entity).ok_or_else(|| gone(run))?
+        }
+    };
+    first.transcript.truncate(first.earlier);
+    let descent = Descent {
+        owner: caller.uid,
+        retry_of: Some(first.id),
+        continues: first.continues,
+        earlier: first.transcript.into(),
+        ..Descent::default()
+    };
+    submit(scene, &first.spec, descent).map(Reply::Submitted)
 }
 
 fn gone(run: RunId) -> RpcError {
     RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is gone"))
 }
 
-fn message(scene: &mut Scene<'_>, caller: Caller, name: &str, text: Arc<str>) -> Result<Reply, RpcError> {
-    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
+fn message(
+    scene: &mut Scene<'_>,
+    caller: Caller,
+    name: &str,
+    text: Arc<str>,
+    left: Option<Box<Finished>>,
+) -> Result<Reply, RpcError> {
     check_text("the message", Some(&text), scene.setup().config.limits.text_bytes)?;
     if text.trim().is_empty() {
         return Err(RpcError::new(ErrorKind::Invalid, "the message is empty"));
     }
-    let (Some(spec), Some(life)) = (scene.spec(run), scene.life(run)) else { return Err(gone(run)) };
+    if let Some(left) = left {
+        return go_on_from(scene, caller, *left, text);
+    }
+    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
+    let Some(life) = scene.life(run) else { return Err(gone(run)) };
     if !matches!(life.phase, Phase::Ended(_)) {
         let unread: usize = scene.get::<Mail>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
         if unread + text.len() > scene.setup().config.limits.text_bytes as usize {
@@ -136,18 +155,29 @@ fn message(scene: &mut Scene<'_>, caller: Caller, name: &str, text: Arc<str>) ->
         let seq = scene.emit(Some(run), EventBody::MessageReceived { text });
         return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
     }
-    if scene.get::<Transcript>(entity).is_none_or(|transcript| transcript.0.is_empty()) {
-        return Err(RpcError::new(ErrorKind::Invalid, format!("run {run} has no transcript to go on from")));
+    let finished = select::finished(scene.world(), entity).ok_or_else(|| gone(run))?;
+    go_on_from(scene, caller, finished, text)
+}
+
+/// A new run that begins with the transcript of a finished one.
+fn go_on_from(scene: &mut Scene<'_>, caller: Caller, first: Finished, text: Arc<str>) -> Result<Reply, RpcError> {
+    if first.transcript.is_empty() {
+        return Err(RpcError::new(ErrorKind::Invalid, format!("run {} has no transcript to go on from", first.id)));
     }
-    let spec = RunSpec { prompt: Some(text), ..(*spec.0).clone() };
-    let descent = Descent { owner: caller.uid, continues: Some(run), ..Descent::default() };
+    let spec = RunSpec { prompt: Some(text), ..(*first.spec).clone() };
+    let descent = Descent {
+        owner: caller.uid,
+        continues: Some(first.id),
+        earlier: first.transcript.into(),
+        ..Descent::default()
+    };
     submit(scene, &spec, descent).map(Reply::Submitted)
 }
 
 fn cancel(scene: &mut Scene<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     let mut seen = BTreeSet::new();
-    for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
+    for (run, entity) in select::several(scene.world(), select, caller.uid)? {
         let mut subtree = vec![(run, entity)];
         let mut next = 0;
         while let Some(&(_, at)) = subtree.get(next) {
@@ -181,7 +211,7 @@ fn over(scene: &Scene<'_>, entity: Entity) -> String {
 
 fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
-    for (run, entity) in select::several(scene.world(), select, caller.uid, false)? {
+    for (run, entity) in select::several(scene.world(), select, caller.uid)? {
         let Some(life) = scene.life(run) else { continue };
         let refusal = match life.phase {
             Phase::Ended(_) => Some(format!(
@@ -204,23 +234,35 @@ fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) 
     Ok(Reply::Changed(changed))
 }
 
-fn prune(scene: &mut Scene<'_>, caller: Caller, select: &Selector, dry_run: bool) -> Result<Reply, RpcError> {
+/// Removes finished runs: those that are here, and those that the journal alone has. Never one that lives.
+fn prune(scene: &mut Scene<'_>, runs: &[RunId]) -> Changed {
     let mut changed = Changed::default();
-    for (run, entity) in select::several(scene.world(), select, caller.uid, true)? {
-        let top_lives = scene.identity(run).is_some_and(|identity| !scene.has_ended(identity.root));
-        if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+    for &run in runs {
+        let root = scene.identity(run).map(|identity| (identity.root, identity.number));
+        if !scene.has_ended(run) {
             changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
-        } else if top_lives {
-            let why = "the run at the top of its tree is live and may ask for its answer".to_owned();
+        } else if let Some((root, number)) = root
+            && !can_leave(scene, run, number)
+        {
+            let why = format!("something of the tree below {root} is live and may ask for its answer");
             changed.unchanged.push(Unchanged { run, why });
         } else {
-            if !dry_run {
-                scene.emit(Some(run), EventBody::RunForgotten);
+            if let Some((root, _)) = root {
+                archive_tree(scene, root);
             }
             changed.runs.push(run);
         }
     }
-    Ok(Reply::Changed(changed))
+    if !changed.runs.is_empty() {
+        scene.emit(None, EventBody::RunsPruned { runs: changed.runs.clone() });
+    }
+    changed
+}
+
+/// Whether nothing of its tree lives any more.
+fn can_leave(scene: &Scene<'_>, run: RunId, number: u64) -> bool {
+    let ended = scene.entity(run).and_then(|entity| scene.get::<Ended>(entity));
+    ended.is_some_and(|ended| scene.res::<Runs>().by_end.contains(&(ended.at, number)))
 }
 
 fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {

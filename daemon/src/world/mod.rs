@@ -34,10 +34,10 @@ mod scene;
 mod select;
 mod settle;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;
 mod stop;
 mod submit;
-mod view;
+pub mod view;
 mod world_tools;
 
 use std::sync::Arc;
@@ -47,11 +47,13 @@ use bevy_ecs::schedule::{
 };
 use bevy_ecs::world::World;
 use harness_protocol::event::Event;
+use harness_protocol::id::RunId;
+use harness_protocol::run::RunView;
 use harness_protocol::time::Span;
 
 use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
-use boundary::{Effect, Input, Now};
+use boundary::{Effect, Input, Made, Now};
 use clock::Clock;
 use ids::Ids;
 use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
@@ -79,6 +81,8 @@ pub struct Step {
     pub events: Vec<Arc<Event>>,
     /// What is to be done.
     pub effects: Vec<Effect>,
+    /// Runs that left the world: from here on they are listed like this. To be in the journal together with the events.
+    pub archived: Vec<RunView>,
 }
 
 /// The world and its schedule.
@@ -86,6 +90,7 @@ pub struct Engine {
     world: World,
     schedule: Schedule,
     clock: Clock,
+    held: bool,
 }
 
 impl Engine {
@@ -104,7 +109,7 @@ impl Engine {
         world.init_resource::<Daemon>();
         world.init_resource::<Incoming>();
         world.init_resource::<Outgoing>();
-        Self { world, schedule: schedule(), clock: Clock::default() }
+        Self { world, schedule: schedule(), clock: Clock::default(), held: false }
     }
 
     /// The world that these events made, as it was when the last of them had happened.
@@ -115,17 +120,37 @@ impl Engine {
         events: impl IntoIterator<Item = &'e Event>,
     ) -> Self {
         let mut engine = Self::new(config, tools, id_key);
-        for event in events {
-            apply::apply(&mut engine.world, event);
-        }
-        engine.world.resource_mut::<Agenda>().0.clear();
+        events.into_iter().for_each(|event| engine.replay(event));
         engine
     }
 
-    /// The first step of a daemon: its jobs of before are gone.
-    pub fn recover(&mut self, now: Now) -> Step {
+    /// Lets something that has happened happen again: the world after all of it is the world that was.
+    pub fn replay(&mut self, event: &Event) {
+        apply::apply(&mut self.world, event);
+        self.world.resource_mut::<Agenda>().0.clear();
+    }
+
+    /// What was made by events that were not replayed, because their runs have left the world: no number is used twice.
+    pub fn catch_up(&mut self, made: &Made) {
+        let mut ids = self.world.resource_mut::<Ids>();
+        ids.runs = ids.runs.max(made.runs);
+        ids.calls = ids.calls.max(made.calls);
+        ids.interactions = ids.interactions.max(made.interactions);
+        ids.reliefs = ids.reliefs.max(made.reliefs);
+        let mut daemon = self.world.resource_mut::<Daemon>();
+        daemon.last_seq = daemon.last_seq.max(made.last_seq);
+        daemon.last_at = daemon.last_at.max(made.last_at);
+    }
+
+    /// While held, nothing new is started: there is no room to record what it comes to.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.
+    pub fn recover(&mut self, now: Now, unreadable: &[RunId]) -> Step {
         self.begin(now, Vec::new());
-        recover::recover(&mut self.world);
+        recover::recover(&mut self.world, unreadable);
         self.run()
     }
 
@@ -138,13 +163,13 @@ impl Engine {
     fn begin(&mut self, now: Now, inputs: Vec<Input>) {
         let last = self.world.resource::<Daemon>().last_at;
         let now = self.clock.read(now, last);
-        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now };
+        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now, held: self.held };
     }
 
     fn run(&mut self) -> Step {
         self.schedule.run(&mut self.world);
         let outgoing = std::mem::take(&mut *self.world.resource_mut::<Outgoing>());
-        Step { events: outgoing.events, effects: outgoing.effects }
+        Step { events: outgoing.events, effects: outgoing.effects, archived: outgoing.archived }
     }
 
     /// When a step is due even if nothing comes, as time since the daemon started; `None` where nothing is.

@@ -1,29 +1,34 @@
 //! What a restart does to the runs: nothing that was executing is executed again, everything else goes on.
 
 use bevy_ecs::world::World;
-use harness_protocol::event::{EventBody, LaneWidth};
+use harness_protocol::event::{EventBody, LaneWidth, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::run::CallResult;
 
 use super::components::{Identity, Stage};
 use super::phase::Phase;
-use super::resources::{Runs, TOOL_LANE};
+use super::resources::{Daemon, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::stop::emit_result;
+use super::stop::{emit_result, stop};
 
 /// Lets the world know that its jobs are gone, and settles them.
-pub(super) fn recover(world: &mut World) {
+pub(super) fn recover(world: &mut World, unreadable: &[RunId]) {
     let mut scene = Scene::new(world);
     let config = &scene.setup().config;
     let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
     let providers =
         config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
     let lanes = std::iter::once(tool).chain(providers).collect();
-    scene.emit(None, EventBody::DaemonStarted { lanes });
+    let last_at = scene.res::<Daemon>().last_at;
+    scene.emit(None, EventBody::DaemonStarted { lanes, last_at });
     let live: Vec<RunId> =
         scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
     for run in live {
         interrupt(&mut scene, run);
+        if unreadable.contains(&run) {
+            // How far it was is not known.
+            stop(&mut scene, run, StopReason::Unreadable, true);
+        }
         scene.wake(run);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Runs {
     pub(crate) live: BTreeMap<u64, Entity>,
     /// Those that have, in the order of their numbers.
     pub(crate) finished: BTreeMap<u64, Entity>,
-    /// Of these, those whose whole tree's top has ended, in the order of their ends: they can be forgotten.
+    /// Of these, those whose whole tree's top has ended, in the order of their ends: they can leave.
     pub(crate) by_end: BTreeSet<(Timestamp, u64)>,
     /// Bytes of the transcripts of finished runs.
     pub(crate) finished_bytes: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Interactions {
 /// An open interaction.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OpenInteraction {
-    /// Order of asking.
+    /// Order of asking: number of the event.
     pub(crate) number: u64,
     pub(crate) run: RunId,
     pub(crate) call: CallId,

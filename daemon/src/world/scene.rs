@@ -10,6 +10,7 @@ use bevy_ecs::resource::Resource;
 use bevy_ecs::world::World;
 use harness_protocol::event::{Cause, EVENT_VERSION, Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
+use harness_protocol::run::RunView;
 use harness_protocol::time::Timestamp;
 
 use super::apply::apply;
@@ -22,6 +23,8 @@ use super::resources::{Agenda, Daemon, Lanes, Runs, Setup};
 pub(crate) struct Incoming {
     pub(crate) inputs: Vec<Input>,
     pub(crate) now: Timestamp,
+    /// Nothing new is started.
+    pub(crate) held: bool,
 }
 
 /// What a step hands out.
@@ -29,6 +32,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Outgoing {
     pub(crate) events: Vec<Arc<Event>>,
     pub(crate) effects: Vec<Effect>,
+    pub(crate) archived: Vec<RunView>,
 }
 
 /// The world, to read, and to change by events.
@@ -66,6 +70,14 @@ impl<'w> Scene<'w> {
     /// Hands out an effect; it is performed once the events of this step are in the journal.
     pub(crate) fn effect(&mut self, effect: Effect) {
         self.world.resource_mut::<Outgoing>().effects.push(effect);
+    }
+
+    /// Lets a finished run leave the world, with what is listed of it from here on.
+    pub(crate) fn archive(&mut self, run: RunId, entity: Entity) {
+        let now = self.now();
+        let Some(view) = super::view::view(self.world, entity, now) else { return };
+        self.emit(Some(run), EventBody::RunArchived);
+        self.world.resource_mut::<Outgoing>().archived.push(view);
     }
 
     /// Takes what the step was given.
@@ -129,7 +141,7 @@ impl<'w> Scene<'w> {
         self.entity(run).and_then(|entity| self.get(entity))
     }
 
-    /// Whether a run has ended; one that is forgotten has.
+    /// Whether a run has ended; one that has left has.
     pub(crate) fn has_ended(&self, run: RunId) -> bool {
         self.identity(run).is_none_or(|identity| !self.res::<Runs>().live.contains_key(&identity.number))
     }

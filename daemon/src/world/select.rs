@@ -3,6 +3,7 @@
 //! Reads the indexes; never scans the runs unless a label or a state is asked for.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
@@ -10,7 +11,8 @@ use harness_protocol::id::{IdPrefix, InteractionId, RunId};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::RunState;
 
-use super::components::{Batch, Identity, Spec, Stage, Stopwatch};
+use super::boundary::Finished;
+use super::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, Transcript};
 use super::resources::{Interactions, Runs};
 
 /// The run that `name` means.
@@ -72,13 +74,24 @@ pub(crate) fn state(world: &World, entity: Entity) -> Option<RunState> {
     world.get::<Stopwatch>(entity).map(|watch| watch.shown)
 }
 
-/// The runs that are to be changed, in the order of their numbers; with `finished`, those that have ended.
-pub(crate) fn several(
-    world: &World,
-    select: &Selector,
-    uid: u32,
-    finished: bool,
-) -> Result<Vec<(RunId, Entity)>, RpcError> {
+/// A finished run, as far as another one can come from it; `None` where it has not ended.
+pub(crate) fn finished(world: &World, entity: Entity) -> Option<Finished> {
+    world.get::<Ended>(entity)?;
+    let identity = world.get::<Identity>(entity)?;
+    let origin = world.get::<Origin>(entity);
+    Some(Finished {
+        id: identity.id,
+        parent: identity.parent,
+        seq: identity.seq,
+        spec: Arc::clone(&world.get::<Spec>(entity)?.0),
+        continues: origin.and_then(|origin| origin.continues),
+        transcript: world.get::<Transcript>(entity)?.0.clone(),
+        earlier: origin.map_or(0, |origin| origin.earlier),
+    })
+}
+
+/// The live runs that are to be changed, in the order of their numbers; those that are named, also if they have ended.
+pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<(RunId, Entity)>, RpcError> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
         let mut seen = BTreeSet::new();
@@ -94,8 +107,7 @@ pub(crate) fn several(
         return Err(RpcError::new(ErrorKind::Invalid, "name the runs, or select them by label, by state, or all"));
     }
     let runs = world.resource::<Runs>();
-    let from = if finished { &runs.finished } else { &runs.live };
-    for &entity in from.values() {
+    for &entity in runs.live.values() {
         if fits(world, entity, select)
             && let Some(identity) = world.get::<Identity>(entity)
         {

@@ -86,6 +86,9 @@ pub(super) fn wind_up(scene: &mut Scene<'_>, run: RunId, reason: StopReason) {
         StopReason::Cancelled => Ending::Cancelled { error: "cancelled".into() },
         StopReason::MaxTime => failed("its time for inference and execution is used up (--max-time)", exit::TIME_LIMIT),
         StopReason::Deadline => failed("its deadline has passed (--deadline)", exit::TIME_LIMIT),
+        StopReason::Unreadable => {
+            failed("a record of this run cannot be read, so it cannot go on; the daemon's log names it", exit::INTERNAL)
+        }
         StopReason::NeedsAnswer => {
             failed("it asked a person, and nobody may answer (--on-interaction=fail)", exit::NEEDS_ANSWER)
         }

@@ -7,9 +7,11 @@ use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::{ErrorKind, RpcError, Submitted};
+use harness_protocol::run::Entry;
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
+use super::boundary::Finished;
 use super::components::{Children, Spec};
 use super::ids::Ids;
 use super::resources::{Daemon, Runs};
@@ -22,7 +24,11 @@ pub(crate) struct Descent {
     pub(crate) parent: Option<RunId>,
     pub(crate) retry_of: Option<RunId>,
     pub(crate) continues: Option<RunId>,
+    /// The transcript that it goes on from.
+    pub(crate) earlier: Arc<[Entry]>,
     pub(crate) idempotency_key: Option<Arc<str>>,
+    /// The run that was made under that key, where it has left the world.
+    pub(crate) known: Option<Box<Finished>>,
 }
 
 /// Makes a run, or finds the one that the same key made.
@@ -32,7 +38,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         if key.is_empty() || key.len() > 256 {
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
         }
-        if let Some(existing) = existing(scene, key, &spec, descent.parent)? {
+        if let Some(existing) = existing(scene, key, &spec, &descent)? {
             return Ok(existing);
         }
     }
@@ -48,6 +54,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         continues: descent.continues,
         idempotency_key: descent.idempotency_key,
         spec: Arc::new(spec),
+        earlier: descent.earlier,
     };
     let seq = scene.emit(Some(id), body);
     Ok(Submitted { id, seq, existing: false })
@@ -61,16 +68,19 @@ fn existing(
     scene: &Scene<'_>,
     key: &Arc<str>,
     spec: &RunSpec,
-    parent: Option<RunId>,
+    descent: &Descent,
 ) -> Result<Option<Submitted>, RpcError> {
-    let Some(&run) = scene.res::<Runs>().keys.get(key) else { return Ok(None) };
-    let Some(identity) = scene.identity(run) else { return Ok(None) };
-    let same = identity.parent == parent && scene.spec(run).is_some_and(|existing| is_same(&existing.0, spec));
-    if !same {
+    let here = scene.res::<Runs>().keys.get(key).and_then(|&run| {
+        let (identity, spec) = (scene.identity(run)?, scene.spec(run)?);
+        Some((run, identity.seq, identity.parent, &*spec.0))
+    });
+    let left = descent.known.as_ref().map(|known| (known.id, known.seq, known.parent, &*known.spec));
+    let Some((run, seq, parent, existing)) = here.or(left) else { return Ok(None) };
+    if parent != descent.parent || !is_same(existing, spec) {
         let message = format!("run {run} was submitted under this idempotency key with another specification");
         return Err(RpcError::new(ErrorKind::Conflict, message));
     }
-    Ok(Some(Submitted { id: run, seq: identity.seq, existing: true }))
+    Ok(Some(Submitted { id: run, seq, existing: true }))
 }
 
 /// Whether two specifications ask for the same. Where the caller's PATH pointed, and whether a terminal was there, are
@@ -98,9 +108,6 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
     }
     if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
         return Err(invalid("its deadline has passed already"));
-    }
-    if descent.continues.is_some_and(|earlier| scene.entity(earlier).is_none()) {
-        return Err(RpcError::new(ErrorKind::NoLongerApplies, "the run that it goes on from is no longer in memory"));
     }
     if runs.live.len() >= bounds.live_runs as usize {
         let message =

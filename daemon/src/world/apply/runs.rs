@@ -20,7 +20,8 @@ use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, T
 use super::{claim, edit, entity, phase, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
-    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec } = &event.body
+    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec, earlier } =
+        &event.body
     else {
         return;
     };
@@ -39,10 +40,15 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         started_at: None,
     };
     let watch = Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
-    let transcript = Transcript(first_entries(world, spec, *continues));
+    let transcript = Transcript(first_entries(spec, earlier));
     let made = world.spawn((identity, life, watch, transcript, Spec(Arc::clone(spec)))).id();
     if retry_of.is_some() || continues.is_some() || idempotency_key.is_some() {
-        let origin = Origin { retry_of: *retry_of, continues: *continues, idempotency_key: idempotency_key.clone() };
+        let origin = Origin {
+            retry_of: *retry_of,
+            continues: *continues,
+            earlier: earlier.len(),
+            idempotency_key: idempotency_key.clone(),
+        };
         world.entity_mut(made).insert(origin);
     }
     if let Some(parent) = parent_entity {
@@ -68,13 +74,9 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     wake(world, run);
 }
 
-fn first_entries(world: &World, spec: &RunSpec, continues: Option<RunId>) -> Vec<Entry> {
-    let earlier = continues.and_then(|run| entity(world, run)).and_then(|run| world.get::<Transcript>(run));
-    let mut entries = earlier.map(|transcript| transcript.0.clone()).unwrap_or_default();
-    if let Some(text) = spec.prompt.clone() {
-        entries.push(Entry::User { text });
-    }
-    entries
+fn first_entries(spec: &RunSpec, earlier: &[Entry]) -> Vec<Entry> {
+    let prompt = spec.prompt.clone().map(|text| Entry::User { text });
+    earlier.iter().cloned().chain(prompt).collect()
 }
 
 fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
@@ -281,27 +283,33 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     for timer in [Timer::Deadline(run), Timer::MaxTime(run), Timer::Retry(run)] {
         timers.set(timer, None);
     }
-    may_be_forgotten(world, run, entity, root);
+    may_be_archived(world, root);
     for watcher in watchers.map(|watchers| watchers.0).unwrap_or_default() {
         wake(world, watcher);
     }
 }
 
-/// A finished run stays as long as the top of its tree lives: whoever waits for it there may still ask for its answer.
-fn may_be_forgotten(world: &mut World, run: RunId, entity: Entity, root: RunId) {
-    let is_live = |world: &World, run| self::entity(world, run).is_some_and(|e| world.get::<Ended>(e).is_none());
-    if run != root {
-        if !is_live(world, root) {
-            note_end(world, entity);
-        }
+/// A tree stays as long as something of it lives: whoever waits in it may still ask for the answer of a finished run.
+fn may_be_archived(world: &mut World, root: RunId) {
+    let is_live = |world: &World, entity| world.get::<Ended>(entity).is_none();
+    let Some(top) = entity(world, root).filter(|&top| !is_live(world, top)) else { return };
+    let tree = tree(world, top);
+    if tree.iter().any(|&entity| is_live(world, entity)) {
         return;
     }
-    let mut open = vec![entity];
-    while let Some(at) = open.pop() {
-        note_end(world, at);
-        let children = world.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
-        open.extend(children.into_iter().filter_map(|child| self::entity(world, child)));
+    tree.into_iter().for_each(|entity| note_end(world, entity));
+}
+
+/// A run and all that are below it.
+fn tree(world: &World, top: Entity) -> Vec<Entity> {
+    let mut tree = vec![top];
+    let mut next = 0;
+    while let Some(&at) = tree.get(next) {
+        next += 1;
+        let children = world.get::<Children>(at).into_iter().flat_map(|children| children.0.iter());
+        tree.extend(children.filter_map(|&child| entity(world, child)));
     }
+    tree
 }
 
 fn note_end(world: &mut World, entity: Entity) {
@@ -311,7 +319,7 @@ fn note_end(world: &mut World, entity: Entity) {
     }
 }
 
-pub(super) fn forgotten(world: &mut World, run: RunId) {
+pub(super) fn archived(world: &mut World, run: RunId) {
     let Some(entity) = entity(world, run) else { return };
     let Some(identity) = world.get::<Identity>(entity).cloned() else { return };
     let ended = world.get::<Ended>(entity).map(|ended| (ended.at, ended.bytes));

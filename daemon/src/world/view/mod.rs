@@ -3,28 +3,51 @@
 mod lanes;
 mod run;
 
+pub(crate) use run::view;
+pub use run::view_bytes;
+
 use std::collections::BTreeMap;
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, RunPage, ShowParams, Shown,
+    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, ShowParams, Shown,
 };
 use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
-use super::boundary::Now;
+use super::boundary::{Finished, Now};
 use super::components::{Batch, Children, Identity, Spec, Transcript};
-use super::resources::{Daemon, Interactions, Runs};
+use super::resources::{Daemon, Interactions, Runs, Setup};
 use super::select;
+use crate::catalogue::Catalogue;
+use crate::config::Config;
 
 /// Runs that a list looks at for one page.
 const MOST_SCANNED: usize = 50_000;
 /// Bytes of text on one page of a transcript.
-const PAGE_BYTES: usize = 2 * 1024 * 1024;
+pub const PAGE_BYTES: usize = 2 * 1024 * 1024;
 /// Interactions in one reply.
 const MOST_INTERACTIONS: usize = 1_000;
+
+/// Runs of the world for a page of a list.
+#[derive(Debug)]
+pub struct Listed {
+    /// With their numbers, newest first.
+    pub runs: Vec<(u64, RunView)>,
+    /// Runs of the world from this number on were looked at; 0 where that is all of them.
+    pub down_to: u64,
+}
+
+/// A run that was asked for by name.
+#[derive(Debug)]
+pub enum Named {
+    /// It is in the world.
+    Here(Box<RunView>),
+    /// It is not.
+    Gone(String),
+}
 
 impl Engine {
     /// The time that the world would give to what happens now.
@@ -41,14 +64,14 @@ impl Engine {
         select::one(&self.world, name, uid).map(|(run, _)| run)
     }
 
-    /// The state of a run; `None` once it is forgotten.
+    /// The state of a run; `None` once it has left the world.
     pub fn state_of(&self, run: RunId) -> Option<RunState> {
         select::state(&self.world, self.entity(run)?)
     }
 
-    /// A run as it is shown; `None` once it is forgotten.
+    /// A run as it is shown; `None` once it has left the world.
     pub fn view(&self, run: RunId, now: Now) -> Option<RunView> {
-        run::view(&self.world, self.entity(run)?, self.time(now))
+        view(&self.world, self.entity(run)?, self.time(now))
     }
 
     /// Top of the tree of a run.
@@ -95,20 +118,17 @@ impl Engine {
         self.world.resource::<Runs>().by_id.get(&run).copied()
     }
 
-    /// Runs, newest first.
+    /// Runs that are here, newest first, with their numbers.
     ///
     /// # Errors
     /// Where a run that is named cannot be found.
-    pub fn list(&self, params: &ListParams, uid: u32, now: Now) -> Result<RunPage, RpcError> {
-        let limit = params.limit.unwrap_or(100).clamp(1, 1_000) as usize;
+    pub fn list(&self, params: &ListParams, uid: u32, now: Now) -> Result<Listed, RpcError> {
+        let limit = params.page_size();
         let top = params.root.as_deref().map(|name| self.find(name, uid)).transpose()?;
         let at = self.time(now);
         let runs = self.world.resource::<Runs>();
-        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
+        let mut listed = Listed { runs: Vec::new(), down_to: 0 };
         let mut bytes = 0;
-        if !params.select.runs.is_empty() {
-            return self.named(params, top, uid, at);
-        }
         let below = params.cursor.unwrap_or(u64::MAX);
         let mut live = runs.live.range(..below).rev().peekable();
         let mut finished = runs.finished.range(..below).rev().peekable();
@@ -124,43 +144,50 @@ impl Engine {
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
             let wanted =
                 select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            if let Some(view) = wanted.then(|| run::view(&self.world, entity, at)).flatten() {
-                bytes += run::size(&view);
-                if bytes > PAGE_BYTES && !page.runs.is_empty() {
-                    // It does not fit any more: the next page begins with it.
-                    return Ok(page);
-                }
-                page.runs.push(view);
+            if let Some(view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
+                bytes += view_bytes(&view);
+                listed.runs.push((number, view));
             }
-            page.cursor = Some(number);
-            if page.runs.len() >= limit {
+            listed.down_to = number;
+            if listed.runs.len() >= limit || bytes > PAGE_BYTES {
                 break;
             }
         }
         if live.peek().is_none() && finished.peek().is_none() {
-            page.cursor = None;
+            listed.down_to = 0;
         }
-        Ok(page)
+        Ok(listed)
     }
 
-    /// The runs that are named, in that order, on one page: as many as fit.
-    fn named(&self, params: &ListParams, top: Option<RunId>, uid: u32, at: Timestamp) -> Result<RunPage, RpcError> {
-        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
-        let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
-        let mut bytes = 0;
-        for (index, name) in params.select.runs.iter().enumerate().skip(first) {
-            let (id, entity) = select::one(&self.world, name, uid)?;
-            let wanted =
-                select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            let Some(view) = wanted.then(|| run::view(&self.world, entity, at)).flatten() else { continue };
-            bytes += run::size(&view);
-            if (bytes > PAGE_BYTES || page.runs.len() >= 1_000) && !page.runs.is_empty() {
-                page.cursor = Some(index as u64);
-                break;
-            }
-            page.runs.push(view);
-        }
-        Ok(page)
+    /// The runs that are named, in that order: as they are shown, or by id what is not here.
+    ///
+    /// # Errors
+    /// `ambiguous`.
+    pub fn named(&self, names: &[String], uid: u32, now: Now) -> Result<Vec<Named>, RpcError> {
+        let at = self.time(now);
+        let one = |name: &String| match select::one(&self.world, name, uid) {
+            Ok((_, entity)) => Ok(view(&self.world, entity, at)
+                .map_or_else(|| Named::Gone(name.clone()), |run| Named::Here(Box::new(run)))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Named::Gone(name.clone())),
+            Err(error) => Err(error),
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// A finished run, as far as another one can come from it.
+    pub fn finished(&self, run: RunId) -> Option<Finished> {
+        select::finished(&self.world, self.entity(run)?)
+    }
+
+    /// Whether a run that is here was made under an idempotency key.
+    pub fn knows_key(&self, key: &str) -> bool {
+        self.world.resource::<Runs>().keys.contains_key(key)
+    }
+
+    /// What is configured, and which tools there are.
+    pub fn setup(&self) -> (&Config, &Catalogue) {
+        let setup = self.world.resource::<Setup>();
+        (&setup.config, &setup.tools)
     }
 
     /// One run, with a page of its transcript.
@@ -170,7 +197,7 @@ impl Engine {
     pub fn show(&self, params: &ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
         let (id, entity) = select::one(&self.world, &params.run, uid)?;
         let gone = || RpcError::new(ErrorKind::NotFound, format!("run {id} is gone"));
-        let run = run::view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
+        let run = view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
         let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None };
         if !params.transcript {
             return Ok(shown);

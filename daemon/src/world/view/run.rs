@@ -17,7 +17,7 @@ use crate::lane::{Lane, TicketId, TicketState};
 /// Characters of a title or of a command in a list.
 const LINE: usize = 200;
 
-pub(super) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
+pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
     let identity = world.get::<Identity>(entity)?;
     let life = world.get::<Life>(entity)?;
     let watch = world.get::<Stopwatch>(entity)?;
@@ -68,7 +68,7 @@ pub(super) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
 }
 
 /// About how many bytes a run takes on the wire.
-pub(super) fn size(view: &RunView) -> usize {
+pub fn view_bytes(view: &RunView) -> usize {
     let texts = view.answer.as_ref().map_or(0, |text| text.len()) + view.error.as_ref().map_or(0, |text| text.len());
     let labels: usize = view.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
     let denials: usize = view.denials.iter().map(String::len).sum();

@@ -1,0 +1,193 @@
+//! Runs that have left the world, as the journal has them: listed, shown, waited for, followed, gone on from.
+//!
+//! Owns how a history becomes an answer. What a listing does not say is folded from the run's own events, in a world of its own.
+//! Everything here blocks for as long as the disk takes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use harness_protocol::event::Event;
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::rpc::{
+    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, ShowParams, Shown, WaitReply,
+};
+use harness_protocol::run::{RunState, RunView};
+
+use super::waiters::is_reached;
+use crate::catalogue::Catalogue;
+use crate::config::Config;
+use crate::control::request::OutputPlace;
+use crate::control::subscription::without_values;
+use crate::journal::Record;
+use crate::journal::history::{History, Query};
+use crate::world::Engine;
+use crate::world::boundary::{Finished, Now};
+use crate::world::view::{Listed, Named, PAGE_BYTES, view_bytes};
+
+/// Events in one reply of an export.
+const EXPORTED: usize = 2_000;
+
+/// The runs that are no longer in the world.
+#[derive(Clone)]
+pub(super) struct Archive {
+    pub(super) history: History,
+    config: Arc<Config>,
+    tools: Arc<Catalogue>,
+}
+
+impl Archive {
+    pub(super) fn new(history: History, engine: &Engine) -> Self {
+        let (config, tools) = engine.setup();
+        Self { history, config: Arc::new(config.clone()), tools: Arc::new(tools.clone()) }
+    }
+
+    /// Does something with it where it may block.
+    pub(super) fn off_to(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let archive = self.clone();
+        // It answers whoever waits; nobody waits for it.
+        drop(tokio::task::spawn_blocking(move || work(&archive)));
+    }
+
+    /// The world of one run: what happened to it, and nothing else.
+    fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
+        let records = self.history.of(run)?;
+        let events: Vec<Arc<Event>> = records.into_iter().filter_map(known).collect();
+        Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
+    }
+
+    fn view(&self, run: RunId) -> Result<RunView, RpcError> {
+        let gone = || RpcError::new(ErrorKind::NotFound, format!("run {run} was pruned"));
+        self.history.view(run)?.ok_or_else(gone)
+    }
+
+    pub(super) fn show(&self, mut params: ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
+        let run = self.history.find(&params.run, uid)?;
+        let view = self.view(run)?;
+        if !params.transcript {
+            return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
+        }
+        params.run = run.to_string();
+        let shown = self.world_of(run)?.show(&params, uid, now)?;
+        Ok(Shown { run: view, ..shown })
+    }
+
+    /// A page of the world's runs and of those that have left it, newest first.
+    pub(super) fn list(&self, params: &ListParams, root: Option<RunId>, listed: Listed) -> Result<RunPage, RpcError> {
+        let limit = params.page_size();
+        let below = params.cursor.unwrap_or(u64::MAX);
+        let query = Query { select: params.select.clone(), root };
+        let left = self.history.page(&query, below, listed.down_to, limit)?;
+        let more_left = left.len() >= limit;
+        let here: BTreeSet<RunId> = listed.runs.iter().map(|(_, view)| view.id).collect();
+        let mut runs = listed.runs;
+        // One that left while this was read is in both.
+        runs.extend(left.into_iter().filter(|(_, view)| !here.contains(&view.id)));
+        runs.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
+        let (mut bytes, all) = (0, runs.len());
+        for (number, view) in runs {
+            bytes += view_bytes(&view);
+            if page.runs.len() >= limit || (bytes > PAGE_BYTES && !page.runs.is_empty()) {
+                break;
+            }
+            page.runs.push(view);
+            page.cursor = Some(number);
+        }
+        if page.runs.len() == all && !more_left {
+            // Everything from here on was looked at, down to the world's own end of the page.
+            page.cursor = (listed.down_to > 0).then_some(listed.down_to);
+        }
+        Ok(page)
+    }
+
+    /// The runs that are named, in that order, on one page: as many as fit.
+    pub(super) fn named(&self, params: &ListParams, named: Vec<Named>, uid: u32) -> Result<RunPage, RpcError> {
+        let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
+        let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
+        let mut bytes = 0;
+        for (index, one) in named.into_iter().enumerate().skip(first) {
+            let view = match one {
+                Named::Here(view) => *view,
+                Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
+            };
+            let select = &params.select;
+            let fits = select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
+                && (select.states.is_empty() || select.states.contains(&view.state));
+            if !fits {
+                continue;
+            }
+            bytes += view_bytes(&view);
+            if (bytes > PAGE_BYTES || page.runs.len() >= 1_000) && !page.runs.is_empty() {
+                page.cursor = Some(index as u64);
+                break;
+            }
+            page.runs.push(view);
+        }
+        Ok(page)
+    }
+
+    /// What somebody who waits for a run that has left is told: it has ended.
+    pub(super) fn waited(&self, name: &str, states: &[RunState], uid: u32) -> Result<WaitReply, RpcError> {
+        let run = self.view(self.history.find(name, uid)?)?;
+        let reached = is_reached(states, run.state);
+        Ok(WaitReply { run, reached })
+    }
+
+    pub(super) fn output(&self, params: &OutputParams, uid: u32) -> Result<OutputPlace, RpcError> {
+        let run = self.history.find(&params.run, uid)?;
+        match self.world_of(run)?.is_live_call(run, params.call) {
+            Some(_) => Ok(OutputPlace { run, call: params.call, live: false }),
+            None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {}", params.call))),
+        }
+    }
+
+    /// The run that was made under a key.
+    pub(super) fn by_key(&self, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
+        match self.history.by_key(key)? {
+            Some(run) => self.finished(run).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A run by name, as far as another one can come from it.
+    pub(super) fn finished_by_name(&self, name: &str, uid: u32) -> Result<Box<Finished>, RpcError> {
+        self.finished(self.history.find(name, uid)?)
+    }
+
+    fn finished(&self, run: RunId) -> Result<Box<Finished>, RpcError> {
+        let parent = self.view(run)?.parent;
+        let unreadable = || RpcError::new(ErrorKind::Internal, format!("the records of run {run} cannot be read"));
+        let finished = self.world_of(run)?.finished(run).ok_or_else(unreadable)?;
+        Ok(Box::new(Finished { parent, ..finished }))
+    }
+
+    /// A page of everything that happened to a run.
+    pub(super) fn export(
+        &self,
+        params: &ExportParams,
+        run: RunId,
+        view: Option<RunView>,
+    ) -> Result<Exported, RpcError> {
+        let view = match view {
+            Some(view) => view,
+            None => self.view(run)?,
+        };
+        let after = params.cursor.unwrap_or(Seq(0));
+        let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
+        let records = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
+        let cursor = records.last().map(Record::seq);
+        let events = records.into_iter().filter_map(known).map(without_values).collect();
+        Ok(Exported { run: view, events, cursor })
+    }
+}
+
+fn known(record: Record) -> Option<Arc<Event>> {
+    match record {
+        Record::Event(event) => Some(event),
+        Record::Unknown(..) => None,
+        Record::Unreadable(seq, run, why) => {
+            tracing::warn!(%seq, ?run, why, "a record cannot be read");
+            None
+        }
+    }
+}

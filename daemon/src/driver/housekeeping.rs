@@ -1,0 +1,160 @@
+//! What keeps the disk from filling: pruning on request and by configuration, and backups.
+//!
+//! Runs beside the driver, and asks it like anybody else: what is removed is decided and recorded in a step of the world. One
+//! pruning at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError};
+use harness_protocol::time::{Span, Timestamp};
+use tokio::sync::{Mutex, oneshot};
+use tracing::{info, warn};
+
+use crate::config::Retention;
+use crate::control::request::{ConnectionId, Request, Responder, Wanted};
+use crate::inbox::Inbox;
+use crate::journal::history::{History, Prunable};
+use crate::world::boundary::{Caller, Command, Reply};
+
+/// Runs removed with one step.
+const CHUNK: usize = 200;
+/// Runs that one request removes or names.
+const MOST: usize = 200_000;
+/// How often the configuration's limits are looked at.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Who keeps house.
+#[derive(Clone)]
+pub(super) struct Housekeeper {
+    history: History,
+    inbox: Inbox<Request>,
+    uid: u32,
+    turn: Arc<Mutex<()>>,
+}
+
+/// Which runs go.
+#[derive(Clone)]
+struct Order {
+    which: Prunable,
+    /// But not this many of the latest.
+    keep: Option<u32>,
+    dry_run: bool,
+}
+
+impl Housekeeper {
+    pub(super) fn new(history: History, inbox: Inbox<Request>, uid: u32) -> Self {
+        Self { history, inbox, uid, turn: Arc::default() }
+    }
+
+    /// Prunes as somebody wants it. Names were resolved to ids.
+    pub(super) fn prune(&self, params: PruneParams, now: Timestamp, responder: Responder) {
+        let keeper = self.clone();
+        tokio::spawn(async move {
+            let before = params.older_than_seconds.map(|age| now.before(age));
+            let which = Prunable { select: params.select, before, before_or_at: None };
+            responder.send(keeper.obey(Order { which, keep: params.keep, dry_run: params.dry_run }).await);
+        });
+    }
+
+    /// Keeps to the configuration's limits for as long as the daemon lives.
+    pub(super) async fn keep_within(self, retention: Retention, time: impl Fn() -> Timestamp + Send) {
+        if retention == Retention::default() {
+            return;
+        }
+        loop {
+            tokio::time::sleep(EVERY).await;
+            let order = Order { which: Prunable::default(), keep: None, dry_run: false };
+            let by_count = retention.runs.map(|runs| Order { keep: Some(runs), ..order.clone() });
+            let by_age = retention.age.map(|age| {
+                let which = Prunable { before: Some(time().before(age)), ..Prunable::default() };
+                Order { which, ..order.clone() }
+            });
+            for order in by_age.into_iter().chain(by_count) {
+                match self.obey(order).await {
+                    Ok(changed) if changed.runs.is_empty() => {}
+                    Ok(changed) => info!(runs = changed.runs.len(), "pruned by configuration"),
+                    Err(error) => warn!(%error, "nothing could be pruned by configuration"),
+                }
+            }
+        }
+    }
+
+    async fn obey(&self, order: Order) -> Result<Changed, RpcError> {
+        let _turn = self.turn.lock().await;
+        let mut all = Changed::default();
+        let mut after = 0;
+        let chunk = if order.dry_run { MOST } else { CHUNK };
+        // What is beyond the latest is so before the first of it is removed, and stays the same set.
+        let mut which = order.which;
+        if let Some(keep) = order.keep {
+            which.before_or_at = self.boundary(&which, keep).await?;
+            if which.before_or_at.is_none() {
+                return Ok(all);
+            }
+        }
+        while all.runs.len() < MOST {
+            let (history, asked) = (self.history.clone(), which.clone());
+            let found = tokio::task::spawn_blocking(move || history.prunable(&asked, after, chunk));
+            let found =
+                found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))??;
+            let Some(&(last, _)) = found.last() else { break };
+            after = last;
+            let runs: Vec<RunId> = found.iter().map(|(_, run)| *run).collect();
+            if order.dry_run {
+                all.runs.extend(runs);
+                break;
+            }
+            let changed = self.ask(Command::Prune(runs)).await?;
+            all.runs.extend(changed.runs);
+            all.unchanged.extend(changed.unchanged);
+        }
+        if !all.runs.is_empty() && !order.dry_run {
+            self.tidy().await;
+        }
+        Ok(all)
+    }
+
+    async fn boundary(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
+        let (history, which) = (self.history.clone(), which.clone());
+        let found = tokio::task::spawn_blocking(move || history.last_beyond(&which, keep)).await;
+        found.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))?
+    }
+
+    async fn ask(&self, command: Command) -> Result<Changed, RpcError> {
+        match self.tell(|tell| Wanted::Own(command, tell)).await? {
+            Ok(Reply::Changed(changed)) => Ok(changed),
+            Ok(_) => Err(RpcError::new(ErrorKind::Internal, "the world answered something else")),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives space back to the file system, a little at a time: commits go on between.
+    async fn tidy(&self) {
+        while let Ok(true) = self.tell(Wanted::Tidy).await {}
+    }
+
+    async fn tell<T>(&self, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
+        let (tell, told) = oneshot::channel();
+        let caller = Caller { uid: self.uid, run: None };
+        let mut request = Request { connection: ConnectionId(0), caller, wanted: wanted(tell) };
+        while let Err(back) = self.inbox.request(request) {
+            request = back;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        told.await.map_err(|_| {
+            let error = RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again");
+            error.retry_after(Span::from_secs(1))
+        })
+    }
+}
+
+/// Copies the journal to a new file.
+pub(super) fn back_up(history: &History, params: &BackupParams) -> Result<BackedUp, RpcError> {
+    let to = std::path::Path::new(&params.to);
+    if !to.is_absolute() {
+        return Err(RpcError::new(ErrorKind::Invalid, format!("{:?} is not absolute", params.to)));
+    }
+    history.back_up(to).map(|bytes| BackedUp { bytes })
+}

@@ -1,0 +1,76 @@
+//! The ballast: a file that does nothing but take up room, to be given up when the disk is full.
+//!
+//! Owns that file. What the room is used for is the driver's affair.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::posix_fallocate;
+
+/// Bytes that are kept back.
+const BYTES: u32 = 16 * 1024 * 1024;
+
+/// The file.
+#[derive(Debug, Clone)]
+pub struct Ballast {
+    path: PathBuf,
+    bytes: u32,
+}
+
+impl Ballast {
+    /// The ballast of a state directory. Touches nothing.
+    pub fn new(state_dir: &Path) -> Self {
+        Self { path: state_dir.join("ballast"), bytes: BYTES }
+    }
+
+    /// Takes the room, if it is not taken already.
+    ///
+    /// # Errors
+    /// Where there is no room; nothing of it is taken then.
+    pub fn take(&self) -> io::Result<()> {
+        if self.path.metadata().is_ok_and(|file| file.len() == u64::from(self.bytes)) {
+            return Ok(());
+        }
+        self.fill().inspect_err(|_| {
+            // What was filled of it would be missing elsewhere.
+            let _ = fs::remove_file(&self.path);
+        })
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
+        if posix_fallocate(&file, 0, i64::from(self.bytes)).is_ok() {
+            return file.sync_all();
+        }
+        // A file system that cannot reserve, or has no room: only writing tells. Zeros might be stored as a hole.
+        let block: Vec<u8> = (0..64 * 1024u32).map(|at| (at % 251) as u8).collect();
+        for _ in 0..self.bytes as usize / block.len() {
+            file.write_all(&block)?;
+        }
+        file.sync_all()
+    }
+
+    /// Gives the room back to whoever needs it. Says whether there was any.
+    pub fn give_up(&self) -> bool {
+        fs::remove_file(&self.path).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn it_is_taken_once_and_given_up_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let ballast = Ballast { bytes: 128 * 1024, ..Ballast::new(dir.path()) };
+        ballast.take().unwrap();
+        ballast.take().unwrap();
+        assert_eq!(fs::metadata(dir.path().join("ballast")).unwrap().len(), 128 * 1024);
+        assert!(ballast.give_up());
+        assert!(!ballast.give_up());
+    }
+}

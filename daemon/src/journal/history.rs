@@ -1,0 +1,337 @@
+//! What the journal answers: events from any number on, runs that have left the world, what can be pruned.
+//!
+//! Every method blocks for as long as the disk takes, and sees a commit that was acknowledged before it was called. Owns the
+//! connections that read. Changes nothing but the file of a backup.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use harness_protocol::id::{IdPrefix, RunId, Seq};
+use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
+use harness_protocol::run::{RunState, RunView};
+use harness_protocol::time::Timestamp;
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
+
+use super::Record;
+use super::record::{COLUMNS, Raw};
+use super::writer::reason;
+
+/// Connections kept open between reads.
+const IDLE: usize = 4;
+
+/// The reader. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    inner: Option<Arc<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// Which runs of the journal are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    /// By labels and state.
+    pub select: Selector,
+    /// Only of the tree of this run.
+    pub root: Option<RunId>,
+}
+
+/// Which finished runs can go.
+#[derive(Debug, Clone, Default)]
+pub struct Prunable {
+    /// By labels and state.
+    pub select: Selector,
+    /// Only those that ended before this.
+    pub before: Option<Timestamp>,
+    /// Only those that ended with this one, by time and number, or before it.
+    pub before_or_at: Option<(Timestamp, u64)>,
+}
+
+type Read<T> = Result<T, rusqlite::Error>;
+
+impl History {
+    /// Reads the journal at `path`, which is there.
+    pub fn new(path: &Path) -> Self {
+        Self { inner: Some(Arc::new(Inner { path: path.to_owned(), idle: Mutex::default() })) }
+    }
+
+    /// One that holds nothing.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    fn read<T: Default>(&self, read: impl FnOnce(&Connection) -> Read<T>) -> Result<T, RpcError> {
+        let Some(inner) = &self.inner else { return Ok(T::default()) };
+        inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
+    }
+
+    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named.
+    ///
+    /// # Errors
+    /// `internal` where the journal cannot be read. So everywhere below.
+    pub fn after(&self, after: Seq, run: Option<RunId>, most: usize, bytes: usize) -> Result<Vec<Record>, RpcError> {
+        self.read(|db| {
+            let of_run = if run.is_some() { "run = ?2 AND" } else { "?2 IS NULL AND" };
+            let sql = format!("SELECT {COLUMNS} FROM event WHERE {of_run} seq > ?1 ORDER BY seq");
+            let mut statement = db.prepare_cached(&sql)?;
+            let mut rows = statement.query(params![after.0.cast_signed(), run.map(|run| run.to_string())])?;
+            let (mut records, mut size) = (Vec::new(), 0);
+            while records.len() < most
+                && size < bytes
+                && let Some(row) = rows.next()?
+            {
+                let raw = Raw::read(row)?;
+                size += raw.bytes();
+                records.push(raw.understand());
+            }
+            Ok(records)
+        })
+    }
+
+    /// All that happened to a run.
+    pub fn of(&self, run: RunId) -> Result<Vec<Record>, RpcError> {
+        self.after(Seq(0), Some(run), usize::MAX, usize::MAX)
+    }
+
+    /// The run that has left the world and that somebody means by id, unique prefix, name or `@last`.
+    ///
+    /// # Errors
+    /// Also `not-found` and `ambiguous`.
+    pub fn find(&self, name: &str, uid: u32) -> Result<RunId, RpcError> {
+        let not_found = || {
+            let short: String = name.chars().take(80).collect();
+            RpcError::new(ErrorKind::NotFound, format!("no run {short:?}"))
+        };
+        if name == "@last" {
+            let sql =
+                "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL AND archived = 1 ORDER BY number DESC LIMIT 1";
+            let last = self.read(|db| db.prepare_cached(sql)?.query_row([uid], run_id).optional())?;
+            return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
+        }
+        if let Ok(prefix) = name.parse::<IdPrefix>() {
+            // The digits of ids sort like their values.
+            let (first, last) = prefix.range().into_inner();
+            let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
+            let sql = "SELECT id FROM run WHERE id BETWEEN ?1 AND ?2 AND archived = 1 ORDER BY id LIMIT 8";
+            let found = self
+                .read(|db| db.prepare_cached(sql)?.query_map([first, last], run_id)?.collect::<Read<Vec<RunId>>>())?;
+            match found.as_slice() {
+                [] => {}
+                [run] => return Ok(*run),
+                several => {
+                    let list: Vec<String> = several.iter().map(RunId::to_string).collect();
+                    let message = format!("{name:?} may be any of {}", list.join(", "));
+                    return Err(RpcError::new(ErrorKind::Ambiguous, message));
+                }
+            }
+        }
+        let sql = "SELECT id FROM run WHERE name = ?1 AND archived = 1 ORDER BY number DESC LIMIT 1";
+        self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())?.ok_or_else(not_found)
+    }
+
+    /// The run that has left the world and was made under an idempotency key.
+    pub fn by_key(&self, key: &str) -> Result<Option<RunId>, RpcError> {
+        let sql = "SELECT id FROM run WHERE idempotency_key = ?1 AND archived = 1 ORDER BY number DESC LIMIT 1";
+        self.read(|db| db.prepare_cached(sql)?.query_row([key], run_id).optional())
+    }
+
+    /// A run that has left the world, as it is listed.
+    pub fn view(&self, run: RunId) -> Result<Option<RunView>, RpcError> {
+        let sql = "SELECT view FROM run JOIN listing USING (number) WHERE id = ?1";
+        self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], view).optional())
+    }
+
+    /// Whether the journal knows a run.
+    pub fn knows(&self, run: RunId) -> Result<bool, RpcError> {
+        let sql = "SELECT true FROM run WHERE id = ?1";
+        let known = self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], |_| Ok(())).optional())?;
+        Ok(known.is_some())
+    }
+
+    /// Number of the event that made a run.
+    pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, RpcError> {
+        let sql = "SELECT seq FROM run WHERE id = ?1";
+        let number = |row: &rusqlite::Row<'_>| Ok(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
+        self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], number).optional())
+    }
+
+    /// Runs below `top`, at most `most`.
+    pub fn tree_below(&self, top: RunId, most: u32) -> Result<Vec<RunId>, RpcError> {
+        let sql = "WITH RECURSIVE below (id) AS (
+                SELECT ?1 UNION
+                SELECT run.id FROM below CROSS JOIN run ON run.parent = below.id
+                    AND run.root = (SELECT root FROM run WHERE id = ?1)
+            ) SELECT id FROM below WHERE id <> ?1 LIMIT ?2";
+        self.read(|db| db.prepare_cached(sql)?.query_map(params![top.to_string(), most], run_id)?.collect())
+    }
+
+    /// Runs that have left the world, newest first, with their numbers: those below `below` and from `from` on.
+    pub fn page(&self, query: &Query, below: u64, from: u64, most: usize) -> Result<Vec<(u64, RunView)>, RpcError> {
+        let mut filter = Filter::new("archived = 1");
+        filter.and("number < ?", [number(below)]);
+        filter.and("number >= ?", [number(from)]);
+        filter.select(&query.select);
+        if let Some(root) = query.root {
+            filter.and("(root = ? OR id = ?)", [Sql::Text(root.to_string()), Sql::Text(root.to_string())]);
+        }
+        let sql = format!(
+            "SELECT view, number FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT {most}",
+            filter.sql
+        );
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&sql)?;
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?.cast_unsigned(), view(row)?));
+            statement.query_map(params_from_iter(filter.values), row)?.collect()
+        })
+    }
+
+    /// Runs that have left the world, by state.
+    pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
+        let sql = "SELECT state, count(*) FROM run WHERE archived = 1 GROUP BY state";
+        let counts: Vec<(String, u32)> =
+            self.read(|db| db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())?;
+        Ok(counts.into_iter().filter_map(|(state, count)| Some((state.parse().ok()?, count))).collect())
+    }
+
+    /// Finished runs that can be pruned, after the number `after`, in the order of their numbers. Those of a tree whose top lives
+    /// are not among them.
+    pub fn prunable(&self, which: &Prunable, after: u64, most: usize) -> Result<Vec<(u64, RunId)>, RpcError> {
+        let mut filter = Filter::new("state IS NOT NULL");
+        filter.select(&which.select);
+        if let Some(before) = which.before {
+            filter.and("ended_at < ?", [number(before.as_micros())]);
+        }
+        if let Some((at, of)) = which.before_or_at {
+            filter.and("(ended_at, number) <= (?, ?)", [number(at.as_micros()), number(of)]);
+        }
+        filter.and("number > ?", [number(after)]);
+        filter.and("NOT EXISTS (SELECT 1 FROM run AS top WHERE top.id = run.root AND top.state IS NULL)", []);
+        let sql = format!("SELECT id, number FROM run WHERE {} ORDER BY number LIMIT {most}", filter.sql);
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&sql)?;
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?.cast_unsigned(), run_id(row)?));
+            statement.query_map(params_from_iter(filter.values), row)?.collect()
+        })
+    }
+
+    /// The latest of the runs that fit, beyond the `keep` latest ones.
+    pub fn last_beyond(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
+        let mut filter = Filter::new("state IS NOT NULL");
+        filter.select(&which.select);
+        if let Some(before) = which.before {
+            filter.and("ended_at < ?", [number(before.as_micros())]);
+        }
+        let sql = format!(
+            "SELECT ended_at, number FROM run WHERE {} ORDER BY ended_at DESC, number DESC LIMIT 1 OFFSET {keep}",
+            filter.sql
+        );
+        let row = |row: &rusqlite::Row<'_>| {
+            let (at, number) = (row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, i64>(1)?.cast_unsigned());
+            Ok((Timestamp::from_micros(at), number))
+        };
+        self.read(|db| db.prepare_cached(&sql)?.query_row(params_from_iter(filter.values), row).optional())
+    }
+
+    /// Writes a copy that is whole by itself to a new file.
+    ///
+    /// # Errors
+    /// Also `invalid` where the file is there already or cannot be made.
+    pub fn back_up(&self, to: &Path) -> Result<u64, RpcError> {
+        let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
+        let copied = self.read(|db| db.execute("VACUUM INTO ?1", [to.to_string_lossy()]));
+        if let Err(error) = copied {
+            // A copy that is not whole is none.
+            let _ = std::fs::remove_file(to);
+            return Err(error);
+        }
+        to.metadata().map(|file| file.len()).map_err(refused)
+    }
+}
+
+impl Inner {
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> Read<T>) -> Read<T> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let db = match idle {
+            Some(db) => db,
+            None => self.open()?,
+        };
+        let answer = read(&db);
+        // One that failed is not trusted again.
+        if answer.is_ok() {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if idle.len() < IDLE {
+                idle.push(db);
+            }
+        }
+        answer
+    }
+
+    fn open(&self) -> Read<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(&self.path, flags)?;
+        db.busy_timeout(std::time::Duration::from_secs(5))?;
+        db.execute_batch("PRAGMA cache_size = -1024")?;
+        Ok(db)
+    }
+}
+
+/// A condition that grows, with its values.
+struct Filter {
+    sql: String,
+    values: Vec<Sql>,
+}
+
+impl Filter {
+    fn new(first: &str) -> Self {
+        Self { sql: first.to_owned(), values: Vec::new() }
+    }
+
+    fn and(&mut self, sql: &str, values: impl IntoIterator<Item = Sql>) {
+        self.sql.push_str(" AND ");
+        self.sql.push_str(sql);
+        self.values.extend(values);
+    }
+
+    fn select(&mut self, select: &Selector) {
+        if !select.states.is_empty() {
+            let places = vec!["?"; select.states.len()].join(", ");
+            let states: Vec<Sql> = select.states.iter().map(|state| Sql::Text(state.as_str().to_owned())).collect();
+            self.and(&format!("state IN ({places})"), states);
+        }
+        for (key, value) in &select.labels {
+            let holds = "EXISTS (SELECT 1 FROM json_each(run.labels) WHERE key = ? AND value = ?)";
+            self.and(holds, [Sql::Text(key.clone()), Sql::Text(value.clone())]);
+        }
+        if !select.runs.is_empty() {
+            let places = vec!["?"; select.runs.len()].join(", ");
+            let runs: Vec<Sql> = select.runs.iter().map(|run| Sql::Text(run.clone())).collect();
+            self.and(&format!("id IN ({places})"), runs);
+        }
+    }
+}
+
+/// A number as SQLite has it; one that is larger is as good as the largest.
+fn number(number: u64) -> Sql {
+    Sql::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn run_id(row: &rusqlite::Row<'_>) -> Read<RunId> {
+    let text: String = row.get(0)?;
+    let wrong = |error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error));
+    text.parse().map_err(wrong)
+}
+
+fn view(row: &rusqlite::Row<'_>) -> Read<RunView> {
+    let text: String = row.get(0)?;
+    let wrong = |error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error));
+    serde_json::from_str(&text).map_err(wrong)
+}

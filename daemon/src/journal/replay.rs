@@ -1,0 +1,165 @@
+//! The start: what the world has to be made from, in order.
+//!
+//! Only events of runs that have not left the world are read, and those about the daemon and its lanes: what a start costs
+//! follows from what is live, not from what there ever was.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use harness_protocol::id::Seq;
+use harness_protocol::time::Timestamp;
+use rusqlite::{Connection, OpenFlags};
+
+use super::Record;
+use super::record::{COLUMNS, Raw};
+use super::schema::OpenError;
+
+/// Records handed over at a time.
+const BATCH: usize = 1_024;
+/// A hole of this many numbers is read over; beyond it, looking up the next number is cheaper.
+const SKIPPED: u64 = 16;
+
+/// What there is beside the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Past {
+    /// The key of the ids.
+    pub id_key: u64,
+    /// The highest number of a run.
+    pub runs: u64,
+    /// Calls that were made.
+    pub calls: u64,
+    /// Interactions that were made.
+    pub interactions: u64,
+    /// Reliefs that were made.
+    pub reliefs: u64,
+    /// Number of the last event.
+    pub last_seq: Seq,
+    /// Its time.
+    pub last_at: Timestamp,
+}
+
+/// Reads what there is beside the events.
+///
+/// # Errors
+/// Where the journal is damaged.
+pub fn past(db: &Connection, path: &Path) -> Result<Past, OpenError> {
+    try_past(db).map_err(|error| OpenError::of(path, &error))
+}
+
+fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
+    let mut past = db.query_row("SELECT id_key, runs, calls, interactions, reliefs FROM daemon", [], |row| {
+        let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        Ok(Past {
+            id_key: number(0)?,
+            runs: number(1)?,
+            calls: number(2)?,
+            interactions: number(3)?,
+            reliefs: number(4)?,
+            last_seq: Seq(0),
+            last_at: Timestamp::default(),
+        })
+    })?;
+    let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC LIMIT 1")?;
+    let mut rows = last.query([])?;
+    if let Some(row) = rows.next()? {
+        past.last_seq = Seq(row.get::<_, i64>(0)?.cast_unsigned());
+        past.last_at = Timestamp::from_micros(row.get::<_, i64>(1)?.cast_unsigned());
+    }
+    Ok(past)
+}
+
+/// The records, in order, read by a thread of their own. The last one tells how it ended.
+pub struct Replay {
+    batches: Receiver<Result<Vec<Record>, OpenError>>,
+    batch: std::vec::IntoIter<Record>,
+}
+
+impl Replay {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// Where the system has no thread for it.
+    pub fn start(path: &Path) -> Result<Self, OpenError> {
+        let (send, batches) = sync_channel(4);
+        let path = path.to_owned();
+        let failed = |error: std::io::Error| OpenError::Io { path: PathBuf::new(), why: error.to_string() };
+        let read = move || {
+            if let Err(error) = read(&path, &send) {
+                // Nobody waits for it any more where this fails.
+                let _ = send.send(Err(OpenError::of(&path, &error)));
+            }
+        };
+        thread::Builder::new().name("replay".to_owned()).spawn(read).map_err(failed)?;
+        Ok(Self { batches, batch: Vec::new().into_iter() })
+    }
+}
+
+impl Iterator for Replay {
+    type Item = Result<Record, OpenError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(record) = self.batch.next() {
+                return Some(Ok(record));
+            }
+            match self.batches.recv().ok()? {
+                Ok(batch) => self.batch = batch.into_iter(),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<(), rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    let wanted = wanted(&db)?;
+    let mut from = db.prepare(&format!("SELECT {COLUMNS} FROM event WHERE seq >= ?1 ORDER BY seq"))?;
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut next = 0;
+    while next < wanted.len() {
+        let mut rows = from.query([wanted[next].cast_signed()])?;
+        let mut at = wanted[next];
+        while let Some(row) = rows.next()? {
+            let seq = row.get::<_, i64>(0)?.cast_unsigned();
+            at = seq;
+            match wanted.get(next) {
+                Some(&want) if seq == want => {
+                    next += 1;
+                    batch.push(Raw::read(row)?.understand());
+                    if batch.len() >= BATCH
+                        && to.send(Ok(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)))).is_err()
+                    {
+                        return Ok(());
+                    }
+                }
+                Some(&want) if want < seq + SKIPPED => {}
+                _ => break,
+            }
+        }
+        // Numbers come from the same file, so there is always a row; a hole would otherwise be looked for forever.
+        while wanted.get(next).is_some_and(|want| *want < at) {
+            next += 1;
+        }
+    }
+    let _ = to.send(Ok(batch));
+    Ok(())
+}
+
+/// Numbers of the events that the world is made from, in order. Read from the indexes alone.
+fn wanted(db: &Connection) -> Result<Vec<u64>, rusqlite::Error> {
+    let mut numbers = Vec::new();
+    for sql in [
+        "SELECT seq FROM event WHERE run IS NULL",
+        "SELECT event.seq FROM run CROSS JOIN event ON event.run = run.id WHERE run.archived = 0",
+    ] {
+        let mut statement = db.prepare(sql)?;
+        let rows = statement.query_map([], |row| row.get::<_, i64>(0))?;
+        for number in rows {
+            numbers.push(number?.cast_unsigned());
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}

@@ -1,0 +1,299 @@
+//! The file: making it, opening it, bringing an older one up to date.
+//!
+//! Owns the versions of the schema. A file of a later version is refused before anything is touched; an older one is copied
+//! before it is changed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+
+/// Version of the schema, in `user_version`.
+pub const VERSION: u32 = 1;
+/// In the header of the file, so that `file` and others know whose it is: "hrns".
+const APPLICATION_ID: u32 = 0x6872_6E73;
+const FIRST: &str = include_str!("schema.sql");
+/// What brings a file from version n + 1 to version n + 2.
+const MIGRATIONS: &[&str] = &[];
+/// How long a commit waits for somebody who writes to the file with a tool of theirs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the journal could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A later daemon has written it.
+    #[error(
+        "{} has version {found}, and this daemon knows none after {VERSION}: a later daemon has written it. Nothing was touched; \
+         install that daemon again, or give this one another state directory",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// It is something else.
+    #[error("{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is there instead.
+        why: String,
+    },
+    /// It is damaged.
+    #[error(
+        "{} is damaged ({why}). Nothing was changed. Put a backup in its place, or save what can be read with: \
+         sqlite3 {} .recover | sqlite3 NEW",
+        path.display(), path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        why: String,
+    },
+    /// It cannot be read or written.
+    #[error("{} cannot be opened: {why}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What a new file begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct Fresh {
+    /// The key of the ids.
+    pub id_key: u64,
+}
+
+/// Opens the journal for writing, and makes it where there is none.
+///
+/// # Errors
+/// Where it cannot be used; it is then as it was.
+pub fn open(path: &Path, fresh: impl FnOnce() -> io::Result<Fresh>) -> Result<Connection, OpenError> {
+    open_with(path, fresh, FIRST, MIGRATIONS)
+}
+
+fn open_with(
+    path: &Path,
+    fresh: impl FnOnce() -> io::Result<Fresh>,
+    first: &str,
+    migrations: &[&str],
+) -> Result<Connection, OpenError> {
+    let latest = 1 + u32::try_from(migrations.len()).unwrap_or(u32::MAX);
+    let found = version(path, latest)?;
+    let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
+    if found.is_none() {
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
+    }
+    let failed = |error| why(path, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.busy_timeout(PATIENCE).map_err(failed)?;
+    if found.is_none() {
+        db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
+    }
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;
+         PRAGMA journal_size_limit = 67108864",
+    )
+    .map_err(failed)?;
+    match found {
+        None => {
+            let Fresh { id_key } = fresh().map_err(io)?;
+            let transaction = db.transaction().map_err(failed)?;
+            transaction.execute_batch(first).map_err(failed)?;
+            transaction
+                .execute("INSERT INTO daemon VALUES (?1, 0, 0, 0, 0)", params![id_key.cast_signed()])
+                .map_err(failed)?;
+            transaction.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}")).map_err(failed)?;
+            transaction.execute_batch(&format!("PRAGMA user_version = {latest}")).map_err(failed)?;
+            transaction.commit().map_err(failed)?;
+        }
+        Some(found) if found < latest => migrate(&mut db, path, found, migrations)?,
+        Some(_) => {}
+    }
+    Ok(db)
+}
+
+/// The version of the file, without touching it; `None` where there is nothing yet.
+fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
+    let foreign = |why: &str| OpenError::Foreign { path: path.to_owned(), why: why.to_owned() };
+    let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
+    // Section 1.3 of SQLite's file format: user_version at 60, application_id at 68, both big-endian.
+    let mut header = Vec::new();
+    file.by_ref().take(100).read_to_end(&mut header).map_err(io)?;
+    if header.is_empty() {
+        return Ok(None);
+    }
+    if header.len() < 100 || !header.starts_with(b"SQLite format 3\0") {
+        return Err(foreign("no SQLite database"));
+    }
+    let word = |at: usize| header[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    match (word(68), word(60)) {
+        // It was made, and the daemon died before the first tables were in it; they may still be in the write-ahead log.
+        (0, 0) => begun(path),
+        (APPLICATION_ID, found) if found > latest => Err(OpenError::Newer { path: path.to_owned(), found }),
+        (APPLICATION_ID, found) => Ok(Some(found)),
+        _ => Err(foreign("another program's database")),
+    }
+}
+
+/// The version of a file whose header says nothing.
+fn begun(path: &Path) -> Result<Option<u32>, OpenError> {
+    let failed = |error| why(path, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    let number = |pragma| db.query_row(pragma, [], |row| row.get::<_, u32>(0)).map_err(failed);
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    match (number("PRAGMA application_id")?, number("PRAGMA user_version")?) {
+        (APPLICATION_ID, found) => Ok(Some(found)),
+        (0, 0) if tables == 0 => Ok(None),
+        _ => Err(OpenError::Foreign { path: path.to_owned(), why: "another program's database".to_owned() }),
+    }
+}
+
+fn migrate(db: &mut Connection, path: &Path, found: u32, migrations: &[&str]) -> Result<(), OpenError> {
+    let failed = |error| why(path, &error);
+    // A copy that is whole by itself, log included. An earlier attempt may have left one.
+    let copy = path.with_extension(format!("v{found}.db"));
+    let io = |error: io::Error| OpenError::Io { path: copy.clone(), why: error.to_string() };
+    match std::fs::remove_file(&copy) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy).map_err(io)?;
+    db.execute("VACUUM INTO ?1", params![copy.to_string_lossy()]).map_err(failed)?;
+    let transaction = db.transaction().map_err(failed)?;
+    let first = usize::try_from(found.saturating_sub(1)).unwrap_or(usize::MAX);
+    for step in migrations.iter().skip(first) {
+        transaction.execute_batch(step).map_err(failed)?;
+    }
+    transaction.execute_batch(&format!("PRAGMA user_version = {}", migrations.len() + 1)).map_err(failed)?;
+    transaction.commit().map_err(failed)?;
+    // The version is read from the file alone.
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
+    tracing::info!(copy = %copy.display(), from = found, to = migrations.len() + 1, "the journal was brought up to date");
+    Ok(())
+}
+
+fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
+    let (path, why) = (path.to_owned(), error.to_string());
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { path, why },
+        Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, why },
+        _ => OpenError::Io { path, why },
+    }
+}
+
+impl OpenError {
+    /// What a failed read of the open file means.
+    pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Self {
+        why(path, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn fresh() -> io::Result<Fresh> {
+        Ok(Fresh { id_key: u64::MAX - 5 })
+    }
+
+    fn dir() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("harness.db");
+        (dir, path)
+    }
+
+    #[test]
+    fn a_new_journal_is_for_its_owner_alone_and_opens_again() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_dir, path) = dir();
+        drop(open(&path, fresh).unwrap());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let db = open(&path, || unreachable!()).unwrap();
+        let key: i64 = db.query_row("SELECT id_key FROM daemon", [], |row| row.get(0)).unwrap();
+        assert_eq!(key.cast_unsigned(), u64::MAX - 5);
+        let vacuum: u32 = db.query_row("PRAGMA auto_vacuum", [], |row| row.get(0)).unwrap();
+        assert_eq!(vacuum, 2);
+    }
+
+    #[test]
+    fn a_journal_that_was_only_begun_is_begun_again() {
+        let (_dir, path) = dir();
+        File::create(&path).unwrap();
+        drop(open(&path, fresh).unwrap());
+        let (_dir, path) = dir();
+        Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = WAL; VACUUM").unwrap();
+        drop(open(&path, fresh).unwrap());
+    }
+
+    #[test]
+    fn a_journal_of_a_later_daemon_is_refused_and_not_touched() {
+        let (dir, path) = dir();
+        let db = open(&path, fresh).unwrap();
+        db.execute_batch("PRAGMA user_version = 7; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        drop(db);
+        let before = std::fs::read(&path).unwrap();
+        let error = open(&path, fresh).unwrap_err();
+        assert!(matches!(error, OpenError::Newer { found: 7, .. }), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_journal_is_told_from_one() {
+        let (_dir, path) = dir();
+        std::fs::write(&path, "hello").unwrap();
+        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+        let (_dir, path) = dir();
+        Connection::open(&path).unwrap().execute_batch("PRAGMA application_id = 5; CREATE TABLE a (b)").unwrap();
+        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+        let (_dir, path) = dir();
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE a (b)").unwrap();
+        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+    }
+
+    #[test]
+    fn an_older_journal_is_copied_and_brought_up_to_date() {
+        let (dir, path) = dir();
+        let db = open(&path, fresh).unwrap();
+        db.execute("UPDATE daemon SET calls = 5", []).unwrap();
+        drop(db);
+        let steps = ["ALTER TABLE daemon ADD COLUMN extra INTEGER NOT NULL DEFAULT 9"];
+        let db = open_with(&path, fresh, FIRST, &steps).unwrap();
+        let row = db.query_row("SELECT calls, extra FROM daemon", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
+        assert_eq!(row, (5i64, 9i64));
+        drop(db);
+        let copy = dir.path().join("harness.v1.db");
+        assert_eq!(version(&copy, 1).unwrap(), Some(1));
+        assert_eq!(version(&path, 2).unwrap(), Some(2));
+        drop(open(&copy, fresh).unwrap());
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_the_journal_as_it_was() {
+        let (_dir, path) = dir();
+        drop(open(&path, fresh).unwrap());
+        assert!(open_with(&path, fresh, FIRST, &["CREATE TABLE more (a INTEGER) STRICT; nonsense"]).is_err());
+        let db = open(&path, fresh).unwrap();
+        let tables: u32 =
+            db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'more'", [], |r| r.get(0)).unwrap();
+        assert_eq!(tables, 0);
+    }
+}

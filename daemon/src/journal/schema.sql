@@ -1,0 +1,54 @@
+-- Version 1. What is here may be read with any sqlite3 while the daemon runs; the daemon alone writes.
+--
+-- Times are microseconds since 1970 (UTC); ids are text, as everywhere.
+
+-- One row: the key of the ids, and how many of each kind were made.
+CREATE TABLE daemon (
+    id_key       INTEGER NOT NULL,
+    runs         INTEGER NOT NULL,
+    calls        INTEGER NOT NULL,
+    interactions INTEGER NOT NULL,
+    reliefs      INTEGER NOT NULL
+) STRICT;
+
+-- Everything that happened. Numbers are never used twice; where some are missing, their runs were pruned.
+CREATE TABLE event (
+    seq     INTEGER PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    kind    TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    run     TEXT,
+    via     TEXT NOT NULL,
+    uid     INTEGER,
+    by_run  TEXT,
+    body    TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_run ON event (run);
+
+-- One row for each run. `archived` is 1 once it has left the world and is answered from here.
+CREATE TABLE run (
+    number          INTEGER PRIMARY KEY,
+    id              TEXT NOT NULL UNIQUE,
+    seq             INTEGER NOT NULL,
+    owner           INTEGER NOT NULL,
+    parent          TEXT,
+    root            TEXT NOT NULL,
+    name            TEXT,
+    labels          TEXT,
+    idempotency_key TEXT,
+    submitted_at    INTEGER NOT NULL,
+    state           TEXT,
+    ended_at        INTEGER,
+    archived        INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX run_by_end ON run (ended_at, number) WHERE state IS NOT NULL;
+CREATE INDEX run_by_name ON run (name) WHERE name IS NOT NULL;
+CREATE INDEX run_by_key ON run (idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX run_by_state ON run (archived, state);
+CREATE INDEX run_by_root ON run (root) WHERE parent IS NOT NULL;
+
+-- What `list` shows of a run that has left the world, as JSON.
+CREATE TABLE listing (
+    number INTEGER PRIMARY KEY,
+    view   TEXT NOT NULL
+) STRICT;

@@ -1,0 +1,72 @@
+//! The journal on disk, as the driver sees it: a thread that writes, and the way to it.
+//!
+//! Owns the thread. One commit is under way at a time; the driver waits for it without holding up anything else.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{Commit, CommitClass, CommitError, Journal, Writer};
+
+/// Name of the file in the state directory.
+pub const FILE: &str = "harness.db";
+
+/// What the thread is to do, and how it tells that it has.
+enum Order {
+    Commit(Arc<Commit>, CommitClass, oneshot::Sender<Result<(), CommitError>>),
+    Tidy(oneshot::Sender<Result<bool, CommitError>>),
+}
+
+/// The journal on disk. The thread ends with it.
+#[derive(Debug)]
+pub struct Store {
+    orders: SyncSender<Order>,
+}
+
+impl Store {
+    /// Starts the thread on an open journal.
+    ///
+    /// # Errors
+    /// Where the system has no thread for it.
+    pub fn start(db: Connection, path: &Path) -> std::io::Result<Self> {
+        let (orders, taken) = sync_channel(1);
+        let writer = Writer::new(db, path);
+        thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
+        Ok(Self { orders })
+    }
+
+    async fn order<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<Result<T, CommitError>>) -> Order,
+    ) -> Result<T, CommitError> {
+        let gone = || CommitError { reason: "the thread that writes the journal is gone; see the log".to_owned() };
+        let (tell, told) = oneshot::channel();
+        // One order at a time is given, so there is room.
+        self.orders.try_send(make(tell)).map_err(|_| gone())?;
+        told.await.map_err(|_| gone())?
+    }
+}
+
+fn write(mut writer: Writer, orders: &Receiver<Order>) {
+    while let Ok(order) = orders.recv() {
+        // Whoever ordered it may be gone: the daemon is told to stop.
+        match order {
+            Order::Commit(commit, class, tell) => drop(tell.send(writer.commit(&commit, class))),
+            Order::Tidy(tell) => drop(tell.send(writer.tidy())),
+        }
+    }
+}
+
+impl Journal for Store {
+    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
+        self.order(|tell| Order::Commit(Arc::clone(commit), class, tell)).await
+    }
+
+    async fn tidy(&mut self) -> Result<bool, CommitError> {
+        self.order(Order::Tidy).await
+    }
+}

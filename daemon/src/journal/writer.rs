@@ -1,0 +1,202 @@
+//! The one writer: a step's events in one transaction, and what follows from them for the other tables.
+//!
+//! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
+
+use std::path::{Path, PathBuf};
+
+use harness_protocol::event::{Ending, Event, EventBody};
+use harness_protocol::id::RunId;
+use harness_protocol::run::{RunState, RunView};
+use rusqlite::{Connection, ErrorCode, Transaction, params};
+
+use super::crash::{self, Point};
+use super::{Commit, CommitClass, CommitError, record};
+
+/// Pages given back to the file system at a time.
+const TIDIED_PAGES: u32 = 2_048;
+
+/// The writer.
+pub struct Writer {
+    db: Connection,
+    path: PathBuf,
+    /// What `synchronous` is set to.
+    class: Option<CommitClass>,
+    body: Vec<u8>,
+}
+
+impl Writer {
+    /// A writer to an open journal.
+    pub fn new(db: Connection, path: &Path) -> Self {
+        db.set_prepared_statement_cache_capacity(32);
+        Self { db, path: path.to_owned(), class: None, body: Vec::with_capacity(4096) }
+    }
+
+    /// Appends what a step came to, whole or not at all.
+    ///
+    /// # Errors
+    /// Where nothing was written.
+    pub fn commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), CommitError> {
+        crash::here(Point::BeforeWrite);
+        self.try_commit(commit, class).map_err(|error| CommitError { reason: reason(&self.path, &error) })?;
+        crash::here(Point::Synced);
+        Ok(())
+    }
+
+    fn try_commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), rusqlite::Error> {
+        if self.class != Some(class) {
+            let level = match class {
+                CommitClass::Written => "PRAGMA synchronous = NORMAL",
+                CommitClass::Synced => "PRAGMA synchronous = FULL",
+            };
+            self.db.execute_batch(level)?;
+            self.class = Some(class);
+        }
+        let transaction = self.db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        {
+            let mut insert = transaction.prepare_cached(record::INSERT)?;
+            for event in &commit.events {
+                record::insert(&mut insert, event, &mut self.body)?;
+            }
+        }
+        let mut made = Made::default();
+        for event in &commit.events {
+            made.count(event);
+            follow(&transaction, event)?;
+        }
+        made.store(&transaction)?;
+        for view in &commit.archived {
+            archive(&transaction, view)?;
+        }
+        crash::here(Point::Written);
+        transaction.commit()
+    }
+
+    /// Gives pages that pruned runs have left back to the file system. Says whether there are more.
+    ///
+    /// # Errors
+    /// Where that fails; nothing is lost.
+    pub fn tidy(&mut self) -> Result<bool, CommitError> {
+        let tidied = || -> Result<bool, rusqlite::Error> {
+            let free = |db: &Connection| db.query_row("PRAGMA freelist_count", [], |row| row.get::<_, u32>(0));
+            if free(&self.db)? == 0 {
+                return Ok(false);
+            }
+            let mut vacuum = self.db.prepare(&format!("PRAGMA incremental_vacuum({TIDIED_PAGES})"))?;
+            let mut rows = vacuum.query([])?;
+            while rows.next()?.is_some() {}
+            drop(rows);
+            let more = free(&self.db)? > 0;
+            if !more {
+                self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            }
+            Ok(more)
+        };
+        tidied().map_err(|error| CommitError { reason: reason(&self.path, &error) })
+    }
+}
+
+/// What a step made that ids are counted by.
+#[derive(Default)]
+struct Made {
+    /// The highest number of a run.
+    runs: u64,
+    calls: u64,
+    interactions: u64,
+    reliefs: u64,
+}
+
+impl Made {
+    fn count(&mut self, event: &Event) {
+        match &event.body {
+            EventBody::RunSubmitted { number, .. } => self.runs = self.runs.max(*number),
+            EventBody::InferenceFinished { calls, .. } => self.calls += calls.len() as u64,
+            EventBody::InteractionOpened { .. } => self.interactions += 1,
+            EventBody::LaneRelieved { .. } => self.reliefs += 1,
+            _ => {}
+        }
+    }
+
+    fn store(&self, transaction: &Transaction<'_>) -> Result<(), rusqlite::Error> {
+        if self.runs + self.calls + self.interactions + self.reliefs == 0 {
+            return Ok(());
+        }
+        let sql = "UPDATE daemon SET runs = max(runs, ?1), calls = calls + ?2, interactions = interactions + ?3,
+            reliefs = reliefs + ?4";
+        let numbers = [self.runs, self.calls, self.interactions, self.reliefs].map(u64::cast_signed);
+        transaction.prepare_cached(sql)?.execute(numbers)?;
+        Ok(())
+    }
+}
+
+/// What an event means for the table of the runs.
+fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
+    match (&event.body, event.run) {
+        (EventBody::RunSubmitted { number, owner, parent, idempotency_key, spec, .. }, Some(run)) => {
+            let sql =
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
+                VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9)";
+            let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
+            transaction.prepare_cached(sql)?.execute(params![
+                number.cast_signed(),
+                run.to_string(),
+                event.seq.0.cast_signed(),
+                owner,
+                parent.map(|run| run.to_string()),
+                spec.name,
+                labels,
+                idempotency_key,
+                event.at.as_micros().cast_signed(),
+            ])?;
+        }
+        (EventBody::RunFinished { ending }, Some(run)) => {
+            let state = match ending {
+                Ending::Succeeded { .. } => RunState::Succeeded,
+                Ending::Failed { .. } => RunState::Failed,
+                Ending::Cancelled { .. } => RunState::Cancelled,
+            };
+            let sql = "UPDATE run SET state = ?2, ended_at = ?3 WHERE id = ?1";
+            let at = event.at.as_micros().cast_signed();
+            transaction.prepare_cached(sql)?.execute(params![run.to_string(), state.as_str(), at])?;
+        }
+        (EventBody::RunsPruned { runs }, _) => {
+            for run in runs {
+                prune(transaction, *run)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn archive(transaction: &Transaction<'_>, view: &RunView) -> Result<(), rusqlite::Error> {
+    let run = view.id.to_string();
+    let text = serde_json::to_string(view).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    // One that was pruned with the same step has no row any more.
+    let sql = "INSERT INTO listing (number, view) SELECT number, ?2 FROM run WHERE id = ?1";
+    transaction.prepare_cached(sql)?.execute(params![run, text])?;
+    transaction.prepare_cached("UPDATE run SET archived = 1 WHERE id = ?1")?.execute([run])?;
+    Ok(())
+}
+
+fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Error> {
+    let run = run.to_string();
+    let sql = "DELETE FROM listing WHERE number = (SELECT number FROM run WHERE id = ?1)";
+    transaction.prepare_cached(sql)?.execute([&run])?;
+    transaction.prepare_cached("DELETE FROM event WHERE run = ?1")?.execute([&run])?;
+    transaction.prepare_cached("DELETE FROM run WHERE id = ?1")?.execute([&run])?;
+    Ok(())
+}
+
+/// For the operator.
+pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
+    let path = path.display();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => format!("no space is left for {path}"),
+        Some(ErrorCode::ReadOnly) => format!("{path} cannot be written: its file system is read-only"),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            format!("another program has {path} locked for writing")
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!("{path} is damaged: {error}"),
+        _ => format!("{path} cannot be written: {error}"),
+    }
+}
