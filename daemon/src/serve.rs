@@ -97,7 +97,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let outputs = Outputs::new(&state_dir);
     // And nobody can ask for what those left on disk.
     outputs.remove_all().map_err(ServeError::Outputs)?;
-    let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
+    let keepers = Keepers::new(keeper_program(setup.inherited)).grouped().adopting().map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
