@@ -17,7 +17,8 @@ fn limits_of_a_run_are_set_by_the_cgroup_of_the_daemon_and_the_others_on_each_pr
         let Some(cgroup) = Cgroup::of(user) else { return };
         let place = Place::new();
         let mut daemon = cgroup.start(&place, user);
-        let look = "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/..; cat memory.max pids.max; ulimit -v; ulimit -n";
+        let look =
+            "cd /sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/..; cat memory.max pids.max; ulimit -v; ulimit -n";
         let limits = json!({"address_space_bytes": 64 << 20, "processes": 40, "open_files": 64});
         let run = daemon.submit_with(&runs(look), json!({"limits": limits}));
         assert_eq!(run.answer(), "done");

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::cancel::{Cancel, Stop};
-use super::cgroup::{Group, Grouped};
+use super::cgroup::Grouped;
 use super::keepers::{Keepers, Parked};
 use super::link::{Link, end_of};
 use super::spawn::{Launch, SpawnError};
@@ -75,7 +75,7 @@ impl Held {
             let mut link = keepers.take(run).map_err(SpawnError::Io)?;
             let seq = link.next_seq();
             let frame = launch.frame(seq, terminal, group.as_ref());
-            link.group = group;
+            link.group = group.map(Box::new);
             let mut held =
                 Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false };
             let frame = match frame {
@@ -236,7 +236,7 @@ impl Held {
     /// How the call came off so far with the limits that are of its whole run.
     pub(super) fn grouped(&self) -> Grouped {
         let group = self.link.as_ref().and_then(|link| link.group.as_ref());
-        group.map(Group::grouped).unwrap_or_default()
+        group.map(|group| group.grouped()).unwrap_or_default()
     }
 
     /// Whether nothing of the call is left. Hears what was said meanwhile.

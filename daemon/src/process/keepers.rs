@@ -141,7 +141,10 @@ impl Keepers {
     pub(super) async fn group(&self, run: RunId, limits: CallLimits) -> Option<Group> {
         let groups = Arc::clone(self.groups.as_ref().filter(|groups| groups.want(&limits))?);
         let made = tokio::task::spawn_blocking(move || groups.make(run, &limits)).await.ok()?;
-        made.inspect_err(|error| tracing::warn!(%error, %run, "a call has no cgroup: its limits are set on each process")).ok()
+        made.inspect_err(
+            |error| tracing::warn!(%error, %run, "a call has no cgroup: its limits are set on each process"),
+        )
+        .ok()
     }
 
     /// Takes back a keeper that has no child.

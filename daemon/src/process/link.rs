@@ -41,14 +41,14 @@ pub(super) struct Link {
     /// What was read and is not yet a whole frame.
     read: Vec<u8>,
     /// The cgroup of its latest call, if that has one.
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<Box<Group>>,
 }
 
 /// A keeper that is on its way out.
 #[derive(Debug)]
 pub(super) struct Closed {
     pub(super) child: Child,
-    _group: Option<Group>,
+    _group: Option<Box<Group>>,
 }
 
 /// A descriptor that becomes readable when process `pid` ends.

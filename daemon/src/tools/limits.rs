@@ -47,10 +47,8 @@ pub(super) fn told(ended: Ended<'_>, limits: &CallLimits) -> Option<Told> {
     }
     // The kernel has counted these, whatever the end looks like.
     let counted = limits.set().filter_map(|(limit, value)| counted(limit, value, ended));
-    let counted = counted.reduce(|Told { text, met }, other| Told {
-        text: format!("{text}; {}", other.text),
-        met: met.or(other.met),
-    });
+    let counted = counted
+        .reduce(|Told { text, met }, other| Told { text: format!("{text}; {}", other.text), met: met.or(other.met) });
     if counted.is_some() || ended.code == 0 {
         return counted;
     }

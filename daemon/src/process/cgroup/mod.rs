@@ -184,8 +184,7 @@ impl Groups {
     pub(super) fn make(self: &Arc<Self>, run: RunId, limits: &CallLimits) -> io::Result<Group> {
         let of_run = self.own.join(format!("{RUN}{run}"));
         let path = of_run.join(format!("call-{}", self.next.fetch_add(1, Ordering::Relaxed)));
-        let mut group =
-            Group { groups: Arc::clone(self), path, sets: self.sets(limits), before: Counts::default() };
+        let mut group = Group { groups: Arc::clone(self), path, sets: self.sets(limits), before: Counts::default() };
         let mut tries = TRIES;
         loop {
             match self.fill(&of_run, &group.path, limits) {
@@ -311,7 +310,9 @@ fn remove(group: &Path) -> io::Result<()> {
     match fs::remove_dir(group) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(_) => {
-            for below in fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            for below in
+                fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            {
                 remove(&below.path())?;
             }
             fs::remove_dir(group)

@@ -1,6 +1,6 @@
 //! With real cgroups, as far as they need no controllers: these are in the charge of version 1 on many machines. Limits that hold are
 //! shown end to end, in `tests/behaviour/processes_cgroups.rs`.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use super::*;
 use std::process::{Child, Command, Stdio};
@@ -114,6 +114,7 @@ fn who_met_a_limit_is_told_from_what_the_kernel_counts() {
         }
         assert_eq!(group.grouped(), Grouped { memory, processes }, "{of_call:?} {of_run:?}");
     }
-    let group = Group { sets: Controllers::default(), groups: Arc::clone(&group.groups), path: group.path.clone(), ..group };
+    let group =
+        Group { sets: Controllers::default(), groups: Arc::clone(&group.groups), path: group.path.clone(), ..group };
     assert_eq!(group.grouped(), Grouped { memory: none, processes: none });
 }
