@@ -1,5 +1,5 @@
 //! Limits of a whole run, where the daemon has a cgroup of its own with the controllers for memory and processes. Where the machine
-//! has none to give, each test says so; `tests/cgroup-vm.sh` runs them in a virtual machine.
+//! has none to give, each test says so; `tests/vm/run` runs them in a virtual machine, and our unit under systemd.
 
 use harness_protocol::limit::CallLimit;
 use harness_tests::{Cgroup, Place, eventually, json, runs, turn};
