@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, RunId};
+use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::{Span, Timestamp};
 
@@ -440,6 +441,9 @@ pub struct CallResult {
     pub cpu_seconds: Option<f64>,
     /// Largest resident size of one of its processes, in bytes.
     pub max_rss_bytes: Option<u64>,
+    /// The limit that it certainly met; none where that is not certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<CallLimit>,
 }
 
 impl CallResult {
@@ -459,6 +463,7 @@ impl CallResult {
             stderr: None,
             cpu_seconds: None,
             max_rss_bytes: None,
+            limit: None,
         }
     }
 }
