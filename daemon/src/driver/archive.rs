@@ -174,8 +174,8 @@ impl Archive {
         };
         let after = params.cursor.unwrap_or(Seq(0));
         let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
-        let records = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
-        let cursor = records.last().map(Record::seq);
+        let (records, end) = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
+        let cursor = records.last().map(Record::seq).filter(|_| !end);
         let events = records.into_iter().filter_map(known).map(without_values).collect();
         Ok(Exported { run: view, events, cursor })
     }

@@ -73,32 +73,31 @@ impl History {
         inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
     }
 
-    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named.
+    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named. Also whether there were
+    /// no more.
     ///
     /// # Errors
     /// `internal` where the journal cannot be read. So everywhere below.
-    pub fn after(&self, after: Seq, run: Option<RunId>, most: usize, bytes: usize) -> Result<Vec<Record>, RpcError> {
+    pub fn after(&self, after: Seq, run: Option<RunId>, most: usize, bytes: usize) -> Result<(Vec<Record>, bool), RpcError> {
         self.read(|db| {
             let of_run = if run.is_some() { "run = ?2 AND" } else { "?2 IS NULL AND" };
             let sql = format!("SELECT {COLUMNS} FROM event WHERE {of_run} seq > ?1 ORDER BY seq");
             let mut statement = db.prepare_cached(&sql)?;
             let mut rows = statement.query(params![after.0.cast_signed(), run.map(|run| run.to_string())])?;
             let (mut records, mut size) = (Vec::new(), 0);
-            while records.len() < most
-                && size < bytes
-                && let Some(row) = rows.next()?
-            {
+            while records.len() < most && size < bytes {
+                let Some(row) = rows.next()? else { return Ok((records, true)) };
                 let (record, bytes) = Record::read(row)?;
                 size += bytes;
                 records.push(record);
             }
-            Ok(records)
+            Ok((records, false))
         })
     }
 
     /// All that happened to a run.
     pub fn of(&self, run: RunId) -> Result<Vec<Record>, RpcError> {
-        self.after(Seq(0), Some(run), usize::MAX, usize::MAX)
+        self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
 
     /// The run that has left the world and that somebody means by id, unique prefix, name or `@last`.
