@@ -3,6 +3,7 @@
 
 mod cancelling;
 mod commands;
+mod crash;
 mod daemon_life;
 mod exit_codes;
 mod fairness;

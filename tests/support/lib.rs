@@ -11,6 +11,7 @@ mod process;
 mod programs;
 mod run;
 mod script;
+pub mod storm;
 mod unprivileged;
 
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ pub use programs::{need, program};
 pub use run::Run;
 pub use script::{Script, runs, says, turn};
 pub use serde_json::{Value, json};
+pub use storm::TOKENS;
 
 /// Longer than anything takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
