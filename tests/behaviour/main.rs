@@ -8,6 +8,7 @@ mod daemon_life;
 mod exit_codes;
 mod fairness;
 mod first_run;
+mod full_disk;
 mod insiders;
 mod lane;
 mod losses;

@@ -6,6 +6,7 @@
 mod client;
 mod command;
 mod daemon;
+mod disk;
 mod place;
 mod process;
 mod programs;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
+pub use disk::Disk;
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};
