@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
+use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError, WaitParams};
 use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -131,6 +131,8 @@ pub struct Driver<J> {
     retry_wait: Duration,
     /// A step is due though nothing came.
     wants_step: bool,
+    /// Runs that were waited for while nothing could be committed.
+    waits_of_hold: Vec<RunId>,
 }
 
 /// What is done with the answer to a command.
@@ -154,6 +156,7 @@ impl<J: Journal> Driver<J> {
             next_try: None,
             retry_wait: Duration::ZERO,
             wants_step: false,
+            waits_of_hold: Vec::new(),
             parts,
             waiters: Waiters::default(),
             backlog: VecDeque::new(),
@@ -400,15 +403,8 @@ impl<J: Journal> Driver<J> {
         match wanted {
             Wanted::Read(read, responder) => view.answer(read, responder),
             Wanted::Wait(params, responder) => {
-                let run = match view.find(&params.run) {
-                    Ok(run) => run,
-                    Err(error) => return view.wait_in_archive(error, params, responder),
-                };
-                let due = params.timeout_seconds.map(|span| now.mono + span);
-                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
-                self.waiters.wait_for(run, params.states, due, connection, responder);
-                if there || due.is_some_and(|due| due <= now.mono) {
-                    self.waiters.told([run], engine, &self.archive, now);
+                if let Some((run, true)) = self.wait_for(connection, caller, params, responder) {
+                    self.waiters.told([run], &self.parts.engine, &self.archive, now);
                 }
             }
             Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
@@ -428,6 +424,31 @@ impl<J: Journal> Driver<J> {
             // Sorted out before.
             Wanted::Command(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Drain(..) | Wanted::Reload(_) => {
                 warn!("a change was taken for a read");
+            }
+        }
+    }
+
+    /// Lets somebody wait for a run of the world. Gives that run, and whether the wait may be over already.
+    fn wait_for(
+        &mut self,
+        connection: ConnectionId,
+        caller: Caller,
+        params: WaitParams,
+        responder: Responder,
+    ) -> Option<(RunId, bool)> {
+        let now = self.parts.clock.now();
+        let (engine, service) = (&self.parts.engine, &self.parts.service);
+        let view = reads::View { engine, service, archive: &self.archive, caller, now };
+        match view.find(&params.run) {
+            Ok(run) => {
+                let due = params.timeout_seconds.map(|span| now.mono + span);
+                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
+                self.waiters.wait_for(run, params.states, due, connection, responder);
+                Some((run, there || due.is_some_and(|due| due <= now.mono)))
+            }
+            Err(error) => {
+                view.wait_in_archive(error, params, responder);
+                None
             }
         }
     }

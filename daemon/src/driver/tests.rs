@@ -168,8 +168,8 @@ async fn nothing_is_shown_answered_or_started_before_it_is_committed() {
     bench.stop().await;
 }
 
-fn waits(run: &str) -> harness_protocol::rpc::WaitParams {
-    harness_protocol::rpc::WaitParams { run: run.to_owned(), ..Default::default() }
+fn waits(run: &str) -> WaitParams {
+    WaitParams { run: run.to_owned(), ..Default::default() }
 }
 
 #[tokio::test]
