@@ -43,6 +43,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError
     let mut engine = Engine::new(config.clone(), tools::catalogue(), before.id_key);
     let (events, unreadable) = replay(&mut engine, &path)?;
     engine.catch_up(&made(&before));
+    schema::keep(&db, &path)?;
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
         info!(events, runs, last = %before.last_seq, took = ?begun.elapsed(), "went on from the journal");

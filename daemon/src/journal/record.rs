@@ -70,31 +70,42 @@ pub(super) fn insert(into: &mut CachedStatement<'_>, event: &Event, body: &mut V
     Ok(())
 }
 
-/// A row as it was read, not yet understood.
+/// The last microsecond of the year 9999: what is after it can be written down nowhere.
+const LAST_MICROSECOND: u64 = 253_402_300_799_999_999;
+
+/// The time of a row, if it is one.
+pub(super) fn time(at: i64) -> Option<Timestamp> {
+    let micros = u64::try_from(at).ok().filter(|micros| *micros <= LAST_MICROSECOND);
+    micros.map(Timestamp::from_micros)
+}
+
+/// A row as it was read, not yet understood. Texts may be anything: nobody has looked at them.
 pub(super) struct Raw {
     seq: Seq,
     at: i64,
-    kind: String,
+    kind: Vec<u8>,
     version: i64,
-    run: Option<String>,
-    via: String,
-    uid: Option<u32>,
-    by_run: Option<String>,
-    body: String,
+    run: Option<Vec<u8>>,
+    via: Vec<u8>,
+    uid: Option<i64>,
+    by_run: Option<Vec<u8>>,
+    body: Vec<u8>,
 }
 
 impl Raw {
     pub(super) fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
+        let maybe = |at| Ok::<_, rusqlite::Error>(row.get_ref(at)?.as_bytes_or_null()?.map(<[u8]>::to_vec));
+        let text = |at| Ok::<_, rusqlite::Error>(maybe(at)?.unwrap_or_default());
         Ok(Self {
             seq: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
             at: row.get(1)?,
-            kind: row.get(2)?,
+            kind: text(2)?,
             version: row.get(3)?,
-            run: row.get(4)?,
-            via: row.get(5)?,
+            run: maybe(4)?,
+            via: text(5)?,
             uid: row.get(6)?,
-            by_run: row.get(7)?,
-            body: row.get(8)?,
+            by_run: maybe(7)?,
+            body: text(8)?,
         })
     }
 
@@ -105,47 +116,57 @@ impl Raw {
 
     pub(super) fn understand(self) -> Record {
         let seq = self.seq;
-        let run = self.run.as_deref().and_then(|run| run.parse().ok());
+        let run = self.run.as_deref().and_then(|run| std::str::from_utf8(run).ok()?.parse().ok());
         self.try_understand().unwrap_or_else(|why| Record::Unreadable(seq, run, why))
     }
 
     fn try_understand(self) -> Result<Record, String> {
-        let id = |text: &Option<String>| match text {
-            Some(text) => text.parse::<RunId>().map(Some).map_err(|error| format!("{text:?} is no run: {error}")),
+        let id = |bytes: &Option<Vec<u8>>| match bytes {
+            Some(bytes) => {
+                let text = text(bytes, "run")?;
+                text.parse::<RunId>().map(Some).map_err(|error| format!("{text:?} is no run: {error}"))
+            }
             None => Ok(None),
         };
         let (run, by_run) = (id(&self.run)?, id(&self.by_run)?);
-        let at = Timestamp::from_micros(u64::try_from(self.at).map_err(|_| "a time before 1970")?);
-        if !EVENT_KINDS.contains(&&*self.kind) {
-            let body: &RawValue = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;
+        let (kind, via, body) = (text(&self.kind, "kind")?, text(&self.via, "door")?, text(&self.body, "body")?);
+        let at = time(self.at).ok_or_else(|| format!("{} is no time", self.at))?;
+        let version = u16::try_from(self.version).map_err(|_| format!("{} is no version", self.version))?;
+        let uid = self.uid.map(|uid| u32::try_from(uid).map_err(|_| format!("{uid} is no user"))).transpose()?;
+        if !EVENT_KINDS.contains(&kind) {
+            let body: &RawValue = serde_json::from_str(body).map_err(|error| error.to_string())?;
             let mut event = Map::new();
             event.insert("seq".into(), self.seq.0.into());
-            event.insert("version".into(), self.version.into());
+            event.insert("version".into(), version.into());
             event.insert("at".into(), at.to_string().into());
             event.insert("run".into(), run.map_or(Value::Null, |run| run.to_string().into()));
             let mut cause = Map::new();
-            cause.insert("via".into(), self.via.into());
-            cause.extend(self.uid.map(|uid| ("uid".to_owned(), uid.into())));
+            cause.insert("via".into(), via.into());
+            cause.extend(uid.map(|uid| ("uid".to_owned(), uid.into())));
             cause.extend(by_run.map(|run| ("by_run".to_owned(), run.to_string().into())));
             event.insert("cause".into(), cause.into());
-            event.insert("kind".into(), self.kind.into());
-            if let Ok(fields) = serde_json::from_str::<Map<String, Value>>(body.get()) {
-                event.extend(fields);
-            }
+            event.insert("kind".into(), kind.into());
+            // What the row itself says goes before what its body says.
+            let head = event;
+            let mut event = serde_json::from_str::<Map<String, Value>>(body.get()).unwrap_or_default();
+            event.extend(head);
             return Ok(Record::Unknown(self.seq, run, Arc::new(event.into())));
         }
-        let via = match &*self.via {
+        let via = match via {
             "harness" => Via::Harness,
             "socket" => Via::Socket,
             "tool" => Via::Tool,
             other => return Err(format!("{other:?} is no door")),
         };
-        let body: EventBody = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;
-        if body.kind() != self.kind {
-            return Err(format!("it is filed as {} and says {}", self.kind, body.kind()));
+        let body: EventBody = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        if body.kind() != kind {
+            return Err(format!("it is filed as {kind} and says {}", body.kind()));
         }
-        let version = u16::try_from(self.version).map_err(|_| format!("version {}", self.version))?;
-        let cause = Cause { via, uid: self.uid, by_run };
+        let cause = Cause { via, uid, by_run };
         Ok(Record::Event(Arc::new(Event { seq: self.seq, version, at, run, cause, body })))
     }
+}
+
+fn text<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, String> {
+    std::str::from_utf8(bytes).map_err(|error| format!("its {what} is no text: {error}"))
 }
