@@ -101,7 +101,8 @@ async fn catch_up(
             return Some(to);
         }
     };
-    let end = records.len() < PAGE && records.iter().map(Record::seq).max().is_none_or(|last| last < to);
+    // A page may end early by its bytes: only one without anything says that nothing is left.
+    let end = records.first().is_none_or(|first| first.seq() > to);
     let mut at = cursor;
     for record in records {
         let seq = record.seq();
