@@ -19,8 +19,8 @@ const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
 /// What brings a file from version n + 1 to version n + 2.
 const MIGRATIONS: &[&str] = &[];
-/// How long a commit waits for somebody who writes to the file with a tool of theirs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a commit waits for somebody who writes to the file with a tool of theirs. No read is answered meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the journal could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -219,7 +219,7 @@ fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
 
 impl OpenError {
     /// What a failed read of the open file means.
-    pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Self {
+    pub fn of(path: &Path, error: &rusqlite::Error) -> Self {
         why(path, error)
     }
 }
