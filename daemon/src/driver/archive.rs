@@ -67,8 +67,11 @@ impl Archive {
             return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
         }
         params.run = run.to_string();
-        let shown = self.world_of(run)?.show(&params, uid, now)?;
-        Ok(Shown { run: view, ..shown })
+        match self.world_of(run)?.show(&params, uid, now) {
+            Ok(shown) => Ok(Shown { run: view, ..shown }),
+            // The record that made it cannot be read: what it is listed as is all that there is.
+            Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
+        }
     }
 
     /// A page of the world's runs and of those that have left it, newest first.

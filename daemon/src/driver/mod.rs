@@ -38,7 +38,7 @@ use crate::jobs::Executor;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitClass, Journal};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
+use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
 use archive::Archive;
 pub use clock::Clock;
@@ -91,8 +91,8 @@ pub struct Parts<J> {
     pub history: History,
     /// What is given up when the disk is full.
     pub ballast: Option<Ballast>,
-    /// Runs of which a record cannot be read.
-    pub unreadable: Vec<RunId>,
+    /// What could not be read.
+    pub damage: Damage,
     /// Who executes jobs.
     pub executor: Executor,
     /// Where events are shown.
@@ -170,8 +170,9 @@ impl<J: Journal> Driver<J> {
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
     pub async fn run(mut self) {
-        let unreadable = std::mem::take(&mut self.parts.unreadable);
-        let step = self.parts.engine.recover(self.parts.clock.now(), &unreadable);
+        let damage = std::mem::take(&mut self.parts.damage);
+        let now = self.parts.clock.now();
+        let step = self.parts.engine.recover(now, damage);
         self.commit_and_act(step).await;
         let clock = self.parts.clock;
         let retention = self.parts.engine.setup().0.retention;

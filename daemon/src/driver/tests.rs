@@ -82,7 +82,7 @@ impl Bench {
             erase: Box::new(drop),
             history: History::none(),
             ballast: None,
-            unreadable: Vec::new(),
+            damage: Default::default(),
         };
         let driver = tokio::spawn(Driver::new(parts, taken).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
