@@ -187,7 +187,8 @@ impl<J: Journal> Driver<J> {
     fn answer_what_can_be(&mut self) {
         // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
         let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
-        let mut requests = std::mem::take(&mut self.backlog);
+        let mut requests = std::mem::take(&mut self.reads);
+        requests.append(&mut self.backlog);
         if requests.len() < self.parts.most_waiting {
             requests.extend(self.parts.inbox.take_requests(BATCH));
         }

@@ -47,6 +47,9 @@ use waiters::{Waiters, is_reached};
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;
+/// What the last event may be ahead of the clock without a word.
+const CLOCK_SLACK: Span = Span::from_secs(60);
+
 /// What the daemon tells of itself beside the world.
 pub struct Service {
     /// When it began to serve.
@@ -117,6 +120,8 @@ pub struct Driver<J> {
     waiters: Waiters,
     /// Requests that were taken and not yet dealt with, in order.
     backlog: VecDeque<Request>,
+    /// Reads of the turn at hand: they see what its step comes to, once that is committed.
+    reads: VecDeque<Request>,
     replies: BTreeMap<ReplyId, (ConnectionId, Pending)>,
     next_reply: u64,
     stopping: bool,
@@ -160,6 +165,7 @@ impl<J: Journal> Driver<J> {
             parts,
             waiters: Waiters::default(),
             backlog: VecDeque::new(),
+            reads: VecDeque::new(),
             replies: BTreeMap::new(),
             next_reply: 0,
             stopping: false,
@@ -172,6 +178,10 @@ impl<J: Journal> Driver<J> {
     pub async fn run(mut self) {
         let damage = std::mem::take(&mut self.parts.damage);
         let now = self.parts.clock.now();
+        let ahead = self.parts.engine.time(now).since(now.wall);
+        if ahead > CLOCK_SLACK {
+            warn!(seconds = ahead.as_secs(), "the clock was set back: events bear the time of the last one until it has caught up");
+        }
         let step = self.parts.engine.recover(now, damage);
         self.commit_and_act(step).await;
         let clock = self.parts.clock;
@@ -256,7 +266,7 @@ impl<J: Journal> Driver<J> {
                 Report::Ask(job, ask) => Input::Ask { job, ask },
             })
             .collect();
-        let reads = self.sort_requests(&mut inputs).await;
+        self.sort_requests(&mut inputs).await;
         let now = self.parts.clock.now();
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
         if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
@@ -267,7 +277,7 @@ impl<J: Journal> Driver<J> {
             // The step may not be in the journal: nobody is shown what it came to.
             return;
         }
-        for request in reads {
+        while let Some(request) = self.reads.pop_front() {
             self.read(request);
         }
         self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
@@ -275,8 +285,7 @@ impl<J: Journal> Driver<J> {
 
     /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
     /// so that what one connection asks takes effect in order.
-    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
-        let mut reads = Vec::new();
+    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
         let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
         for _ in 0..BATCH {
             let Some(next) = self.backlog.front() else { break };
@@ -311,11 +320,10 @@ impl<J: Journal> Driver<J> {
                 Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
                 wanted => {
                     has_read.insert(connection);
-                    reads.push(Request { connection, caller, wanted });
+                    self.reads.push_back(Request { connection, caller, wanted });
                 }
             }
         }
-        reads
     }
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
