@@ -105,6 +105,14 @@ fn without_ballast_what_would_change_something_is_refused_at_once_and_nothing_ha
     quickly(&["submit", "--script", &daemon.script_file(&says("no"))]).exits(75).tells("held");
     quickly(&["list"]).ok();
     quickly(&["show", &asking[1].id]).ok();
+    // What stands behind a change of the same connection, too.
+    let begun = now();
+    let mut client = daemon.connect();
+    let change = client.send("run.pause", json!({"select": {"runs": [asking[1].id]}}));
+    let read = client.send("run.list", json!({}));
+    assert_eq!(client.reply(change)["error"]["data"]["kind"], "held");
+    assert!(client.reply(read)["result"]["held"].as_str().unwrap().contains("no space"));
+    assert!(begun.elapsed() < SOON);
     quickly(&["events"]).ok();
     assert_eq!(quickly(&["daemon", "status", "--json"]).json()["health"], "held");
     quickly(&["wait", "--timeout", "0.3s", &asking[3].id]).exits(8);
