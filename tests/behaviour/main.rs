@@ -21,6 +21,7 @@ mod processes_input;
 mod processes_limits;
 mod processes_output;
 mod protocol;
+mod recovery;
 mod request_ids;
 mod secrets;
 mod soak;
