@@ -91,7 +91,7 @@ async fn path(runs: usize) -> f64 {
         journal,
         history: History::new(&file),
         ballast: None,
-        unreadable: Vec::new(),
+        damage: Default::default(),
         executor,
         feed: feed.clone(),
         inbox: inbox.clone(),

@@ -96,7 +96,7 @@ impl ServeError {
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
-    let Restored { engine, store, history, unreadable } = restore::restore(&state_dir, &config)?;
+    let Restored { engine, store, history, damage } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
     let outputs = Outputs::new(&state_dir);
@@ -140,7 +140,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         journal: store,
         history,
         ballast: Some(ballast),
-        unreadable,
+        damage,
         executor,
         feed,
         inbox,

@@ -43,6 +43,8 @@ const STAYS: &[&str] = &[
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
+    // Where a test wants it to die; see `journal::crash`.
+    "HARNESS_CRASH_AT",
 ];
 
 fn stays(name: &OsStr) -> bool {

@@ -1,12 +1,16 @@
 //! What the harness does, as those see it who use it: a file for each behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bad_days;
+mod bad_records;
 mod cancelling;
 mod commands;
+mod crash;
 mod daemon_life;
 mod exit_codes;
 mod fairness;
 mod first_run;
+mod full_disk;
 mod insiders;
 mod lane;
 mod losses;
@@ -18,6 +22,7 @@ mod processes_input;
 mod processes_limits;
 mod processes_output;
 mod protocol;
+mod recovery;
 mod request_ids;
 mod secrets;
 mod soak;

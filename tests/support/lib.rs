@@ -7,11 +7,13 @@ mod cgroup;
 mod client;
 mod command;
 mod daemon;
+mod disk;
 mod place;
 mod process;
 mod programs;
 mod run;
 mod script;
+pub mod storm;
 mod unprivileged;
 
 use std::time::{Duration, Instant};
@@ -20,12 +22,14 @@ pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
+pub use disk::Disk;
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};
 pub use run::Run;
 pub use script::{Script, runs, says, turn};
 pub use serde_json::{Value, json};
+pub use storm::TOKENS;
 
 /// Longer than anything takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{
     ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, ShowParams, Shown, WaitReply,
@@ -48,10 +48,10 @@ impl Archive {
         drop(tokio::task::spawn_blocking(move || work(&archive)));
     }
 
-    /// The world of one run: what happened to it, and nothing else.
+    /// The world of one run: what happened to it, and nothing else. It does not leave that world.
     fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
-        let records = self.history.of(run)?;
-        let events: Vec<Arc<Event>> = records.into_iter().filter_map(known).collect();
+        let records = self.history.of(run)?.into_iter().filter_map(known);
+        let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
         Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
     }
 
@@ -67,8 +67,11 @@ impl Archive {
             return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
         }
         params.run = run.to_string();
-        let shown = self.world_of(run)?.show(&params, uid, now)?;
-        Ok(Shown { run: view, ..shown })
+        match self.world_of(run)?.show(&params, uid, now) {
+            Ok(shown) => Ok(Shown { run: view, ..shown }),
+            // The record that made it cannot be read: what it is listed as is all that there is.
+            Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
+        }
     }
 
     /// A page of the world's runs and of those that have left it, newest first.

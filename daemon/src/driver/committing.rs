@@ -80,6 +80,9 @@ impl<J: Journal> Driver<J> {
                 if !self.on_ballast {
                     self.let_go();
                 }
+                let waited_for = std::mem::take(&mut self.waits_of_hold);
+                let now = self.parts.clock.now();
+                self.waiters.told(waited_for, &self.parts.engine, &self.archive, now);
                 return true;
             };
             if self.parts.service.held.replace(failure.reason.clone()).is_none() {
@@ -111,6 +114,7 @@ impl<J: Journal> Driver<J> {
             self.parts.engine.hold(false);
             self.on_ballast = false;
             self.next_try = None;
+            self.retry_wait = Duration::ZERO;
             // What has waited for room starts with a step of its own.
             self.wants_step = true;
             self.parts.inbox.wake();
@@ -155,41 +159,57 @@ impl<J: Journal> Driver<J> {
         let sleep = tokio::time::sleep_until(retry);
         tokio::pin!(sleep);
         loop {
+            self.answer_what_can_be();
+            if self.stopping {
+                return false;
+            }
+            let (due, clock) = (self.waiters.first_due(), self.parts.clock);
+            let time_is_up = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(clock.at(due)).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = &mut sleep => return true,
                 () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
+                () = time_is_up => self.waiters.give_up(&self.parts.engine, self.parts.clock.now(), &self.held_error()),
                 order = self.orders.recv() => {
                     if order != Some(Order::Reload) {
                         self.stopping = true;
                         return false;
                     }
-                    continue;
                 }
             }
-            // Whoever has something in the step that is held is not shown what that may come to.
-            let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
-            for request in self.parts.inbox.take_requests(BATCH) {
-                let Request { connection, caller, wanted } = request;
-                match wanted {
-                    Wanted::Stop(responder) if caller.run.is_none() => {
-                        self.stop(responder);
-                        return false;
-                    }
-                    // That a run has ended may be in the step that is held.
-                    wanted @ Wanted::Wait(..) => self.backlog.push_back(Request { connection, caller, wanted }),
-                    Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
-                        responder.send::<()>(Err(self.held_error()));
-                    }
-                    Wanted::Own(_, tell) => drop(tell.send(Err(self.held_error()))),
-                    Wanted::Tidy(tell) => drop(tell.send(false)),
-                    wanted if in_step.contains(&connection) => {
-                        self.backlog.push_back(Request { connection, caller, wanted });
-                    }
-                    wanted => self.read(Request { connection, caller, wanted }),
+        }
+    }
+
+    fn answer_what_can_be(&mut self) {
+        // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
+        let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
+        let mut requests = std::mem::take(&mut self.reads);
+        requests.append(&mut self.backlog);
+        if requests.len() < self.parts.most_waiting {
+            requests.extend(self.parts.inbox.take_requests(BATCH));
+        }
+        for request in requests {
+            let Request { connection, caller, wanted } = request;
+            match wanted {
+                Wanted::Stop(responder) if caller.run.is_none() => self.stop(responder),
+                Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
+                    responder.send::<()>(Err(self.held_error()));
                 }
-            }
-            if self.stopping {
-                return false;
+                Wanted::Own(_, tell) => drop(tell.send(Err(self.held_error()))),
+                Wanted::Tidy(tell) => drop(tell.send(false)),
+                wanted if in_step.contains(&connection) => {
+                    self.backlog.push_back(Request { connection, caller, wanted });
+                }
+                // That a run has ended may be in the step that is held: who waits for it is told once that is committed.
+                Wanted::Wait(params, responder) => {
+                    let waited_for = self.wait_for(connection, caller, params, responder);
+                    self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
+                }
+                wanted => self.read(Request { connection, caller, wanted }),
             }
         }
     }

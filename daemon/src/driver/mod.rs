@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
+use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError, WaitParams};
 use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -38,7 +38,7 @@ use crate::jobs::Executor;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitClass, Journal};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
+use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
 use archive::Archive;
 pub use clock::Clock;
@@ -47,6 +47,9 @@ use waiters::{Waiters, is_reached};
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;
+/// What the last event may be ahead of the clock without a word.
+const CLOCK_SLACK: Span = Span::from_secs(60);
+
 /// What the daemon tells of itself beside the world.
 pub struct Service {
     /// When it began to serve.
@@ -91,8 +94,8 @@ pub struct Parts<J> {
     pub history: History,
     /// What is given up when the disk is full.
     pub ballast: Option<Ballast>,
-    /// Runs of which a record cannot be read.
-    pub unreadable: Vec<RunId>,
+    /// What could not be read.
+    pub damage: Damage,
     /// Who executes jobs.
     pub executor: Executor,
     /// Where events are shown.
@@ -117,6 +120,8 @@ pub struct Driver<J> {
     waiters: Waiters,
     /// Requests that were taken and not yet dealt with, in order.
     backlog: VecDeque<Request>,
+    /// Reads of the turn at hand: they see what its step comes to, once that is committed.
+    reads: VecDeque<Request>,
     replies: BTreeMap<ReplyId, (ConnectionId, Pending)>,
     next_reply: u64,
     stopping: bool,
@@ -131,6 +136,8 @@ pub struct Driver<J> {
     retry_wait: Duration,
     /// A step is due though nothing came.
     wants_step: bool,
+    /// Runs that were waited for while nothing could be committed.
+    waits_of_hold: Vec<RunId>,
 }
 
 /// What is done with the answer to a command.
@@ -154,9 +161,11 @@ impl<J: Journal> Driver<J> {
             next_try: None,
             retry_wait: Duration::ZERO,
             wants_step: false,
+            waits_of_hold: Vec::new(),
             parts,
             waiters: Waiters::default(),
             backlog: VecDeque::new(),
+            reads: VecDeque::new(),
             replies: BTreeMap::new(),
             next_reply: 0,
             stopping: false,
@@ -167,8 +176,13 @@ impl<J: Journal> Driver<J> {
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
     pub async fn run(mut self) {
-        let unreadable = std::mem::take(&mut self.parts.unreadable);
-        let step = self.parts.engine.recover(self.parts.clock.now(), &unreadable);
+        let damage = std::mem::take(&mut self.parts.damage);
+        let now = self.parts.clock.now();
+        let ahead = self.parts.engine.time(now).since(now.wall);
+        if ahead > CLOCK_SLACK {
+            warn!(seconds = ahead.as_secs(), "the clock was set back: events bear the time of the last one until it has caught up");
+        }
+        let step = self.parts.engine.recover(now, damage);
         self.commit_and_act(step).await;
         let clock = self.parts.clock;
         let retention = self.parts.engine.setup().0.retention;
@@ -252,7 +266,7 @@ impl<J: Journal> Driver<J> {
                 Report::Ask(job, ask) => Input::Ask { job, ask },
             })
             .collect();
-        let reads = self.sort_requests(&mut inputs).await;
+        self.sort_requests(&mut inputs).await;
         let now = self.parts.clock.now();
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
         if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
@@ -263,7 +277,7 @@ impl<J: Journal> Driver<J> {
             // The step may not be in the journal: nobody is shown what it came to.
             return;
         }
-        for request in reads {
+        while let Some(request) = self.reads.pop_front() {
             self.read(request);
         }
         self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
@@ -271,8 +285,7 @@ impl<J: Journal> Driver<J> {
 
     /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
     /// so that what one connection asks takes effect in order.
-    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
-        let mut reads = Vec::new();
+    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
         let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
         for _ in 0..BATCH {
             let Some(next) = self.backlog.front() else { break };
@@ -307,11 +320,10 @@ impl<J: Journal> Driver<J> {
                 Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
                 wanted => {
                     has_read.insert(connection);
-                    reads.push(Request { connection, caller, wanted });
+                    self.reads.push_back(Request { connection, caller, wanted });
                 }
             }
         }
-        reads
     }
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
@@ -400,15 +412,8 @@ impl<J: Journal> Driver<J> {
         match wanted {
             Wanted::Read(read, responder) => view.answer(read, responder),
             Wanted::Wait(params, responder) => {
-                let run = match view.find(&params.run) {
-                    Ok(run) => run,
-                    Err(error) => return view.wait_in_archive(error, params, responder),
-                };
-                let due = params.timeout_seconds.map(|span| now.mono + span);
-                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
-                self.waiters.wait_for(run, params.states, due, connection, responder);
-                if there || due.is_some_and(|due| due <= now.mono) {
-                    self.waiters.told([run], engine, &self.archive, now);
+                if let Some((run, true)) = self.wait_for(connection, caller, params, responder) {
+                    self.waiters.told([run], &self.parts.engine, &self.archive, now);
                 }
             }
             Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
@@ -428,6 +433,31 @@ impl<J: Journal> Driver<J> {
             // Sorted out before.
             Wanted::Command(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Drain(..) | Wanted::Reload(_) => {
                 warn!("a change was taken for a read");
+            }
+        }
+    }
+
+    /// Lets somebody wait for a run of the world. Gives that run, and whether the wait may be over already.
+    fn wait_for(
+        &mut self,
+        connection: ConnectionId,
+        caller: Caller,
+        params: WaitParams,
+        responder: Responder,
+    ) -> Option<(RunId, bool)> {
+        let now = self.parts.clock.now();
+        let (engine, service) = (&self.parts.engine, &self.parts.service);
+        let view = reads::View { engine, service, archive: &self.archive, caller, now };
+        match view.find(&params.run) {
+            Ok(run) => {
+                let due = params.timeout_seconds.map(|span| now.mono + span);
+                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
+                self.waiters.wait_for(run, params.states, due, connection, responder);
+                Some((run, there || due.is_some_and(|due| due <= now.mono)))
+            }
+            Err(error) => {
+                view.wait_in_archive(error, params, responder);
+                None
             }
         }
     }

@@ -12,6 +12,7 @@ mod ballast;
 pub mod crash;
 pub mod disk;
 pub mod history;
+pub mod lost;
 pub mod memory;
 mod record;
 pub mod replay;

@@ -69,6 +69,21 @@ pub(super) fn insert(into: &mut CachedStatement<'_>, event: &Event, body: &mut V
     Ok(())
 }
 
+/// The last microsecond of the year 9999: what is after it can be written down nowhere.
+const LAST_MICROSECOND: u64 = 253_402_300_799_999_999;
+
+/// The time of a row, if it is one.
+pub(super) fn time(at: i64) -> Option<Timestamp> {
+    let micros = u64::try_from(at).ok().filter(|micros| *micros <= LAST_MICROSECOND);
+    micros.map(Timestamp::from_micros)
+}
+
+/// Whether a body says the kind that it is filed under; it says so first.
+fn says(body: &str, kind: &str) -> bool {
+    let said = body.strip_prefix("{\"kind\":\"").and_then(|rest| rest.strip_prefix(kind));
+    said.is_some_and(|rest| rest.starts_with('"'))
+}
+
 impl Record {
     /// What a row says, and about how many bytes that is.
     pub(super) fn read(row: &Row<'_>) -> Result<(Self, usize), rusqlite::Error> {
@@ -98,8 +113,8 @@ fn id(row: &Row<'_>, column: usize) -> Result<Option<RunId>, String> {
 fn understand(seq: Seq, row: &Row<'_>) -> Result<Record, String> {
     let number = |column| row.get::<_, Option<i64>>(column).map_err(|error| error.to_string());
     let (run, by_run) = (id(row, 4)?, id(row, 7)?);
-    let at = number(1)?.and_then(|at| u64::try_from(at).ok()).ok_or("a time before 1970")?;
-    let at = Timestamp::from_micros(at);
+    let at = number(1)?.unwrap_or(-1);
+    let at = time(at).ok_or_else(|| format!("{at} is no time"))?;
     let (kind, version) = (some_text(row, 2)?, number(3)?.unwrap_or_default());
     let (via, body) = (some_text(row, 5)?, some_text(row, 8)?);
     let uid = number(6)?.map(|uid| u32::try_from(uid).map_err(|_| format!("{uid} is no user"))).transpose()?;
@@ -117,6 +132,9 @@ fn understand(seq: Seq, row: &Row<'_>) -> Result<Record, String> {
             event.extend(known);
         }
         return Ok(Record::Unknown(seq, run, Arc::new(event.into())));
+    }
+    if !says(body, kind) {
+        return Err(format!("it is filed as {kind} and says something else"));
     }
     let body = EventBody::of_kind(kind, body).map_err(|error| error.to_string())?;
     let version = u16::try_from(version).map_err(|_| format!("{version} is no version"))?;

@@ -12,7 +12,7 @@ use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::Record;
-use super::record::COLUMNS;
+use super::record::{COLUMNS, time};
 use super::schema::OpenError;
 
 /// Records handed over at a time.
@@ -35,7 +35,7 @@ pub struct Past {
     pub reliefs: u64,
     /// Number of the last event.
     pub last_seq: Seq,
-    /// Its time.
+    /// The time of the last one that has one.
     pub last_at: Timestamp,
 }
 
@@ -60,11 +60,14 @@ fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
             last_at: Timestamp::default(),
         })
     })?;
-    let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC LIMIT 1")?;
+    let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC")?;
     let mut rows = last.query([])?;
-    if let Some(row) = rows.next()? {
-        past.last_seq = Seq(row.get::<_, i64>(0)?.cast_unsigned());
-        past.last_at = Timestamp::from_micros(row.get::<_, i64>(1)?.cast_unsigned());
+    while let Some(row) = rows.next()? {
+        past.last_seq = past.last_seq.max(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
+        if let Some(at) = time(row.get(1)?) {
+            past.last_at = at;
+            break;
+        }
     }
     Ok(past)
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -21,10 +21,11 @@ enum Order {
     Tidy(oneshot::Sender<Result<bool, CommitError>>),
 }
 
-/// The journal on disk. The thread ends with it.
+/// The journal on disk. The thread ends with it, and is waited for.
 #[derive(Debug)]
 pub struct Store {
-    orders: SyncSender<Order>,
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Store {
@@ -35,8 +36,8 @@ impl Store {
     pub fn start(db: Connection, path: &Path) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
         let writer = Writer::new(db, path);
-        thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
-        Ok(Self { orders })
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
     async fn order<T>(
@@ -46,8 +47,18 @@ impl Store {
         let gone = || CommitError { reason: "the thread that writes the journal is gone; see the log".to_owned() };
         let (tell, told) = oneshot::channel();
         // One order at a time is given, so there is room.
-        self.orders.try_send(make(tell)).map_err(|_| gone())?;
+        self.orders.as_ref().ok_or_else(gone)?.try_send(make(tell)).map_err(|_| gone())?;
         told.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 //! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use harness_protocol::event::{Ending, Event, EventBody};
 use harness_protocol::id::RunId;
@@ -15,6 +18,9 @@ use super::{Commit, CommitClass, CommitError, record};
 
 /// Pages given back to the file system at a time.
 const TIDIED_PAGES: u32 = 2_048;
+
+/// How long the last checkpoint waits for whoever reads.
+const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// The writer.
 pub struct Writer {
@@ -100,6 +106,14 @@ impl Writer {
             Ok(more)
         };
         tidied().map_err(|error| CommitError { reason: reason(&self.path, &error) })
+    }
+}
+
+impl Drop for Writer {
+    /// Leaves one file behind, where nobody else reads it. What is in the write-ahead log is safe where it is.
+    fn drop(&mut self) {
+        let _ = self.db.busy_timeout(LAST_WAIT);
+        let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
 }
 
@@ -203,9 +217,12 @@ fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Erro
 }
 
 /// For the operator.
-pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
-    let path = path.display();
+pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
+    let path = file.display();
     match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) if is_read_only(file) => {
+            format!("{path} cannot be written: its file system has become read-only; see the kernel's log")
+        }
         Some(ErrorCode::DiskFull) => format!("no space is left for {path}"),
         Some(ErrorCode::ReadOnly) => format!("{path} cannot be written: its file system is read-only"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -214,4 +231,9 @@ pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!("{path} is damaged: {error}"),
         _ => format!("{path} cannot be written: {error}"),
     }
+}
+
+/// Whether a file system that was writable refuses now: SQLite tells that as any failure.
+fn is_read_only(file: &Path) -> bool {
+    OpenOptions::new().append(true).open(file).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem)
 }
