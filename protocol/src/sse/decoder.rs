@@ -171,11 +171,11 @@ impl Decoder {
                     self.too_large = false;
                 }
                 At::LineStart => self.at = At::InComment,
-                At::InComment => match self.find_end(chunk) {
+                At::InComment => match self.find_end_of_rest(chunk) {
                     Some(end) => self.move_behind_end(chunk, end),
                     None => *chunk = &[],
                 },
-                At::InLine => match self.find_end(chunk) {
+                At::InLine => match self.find_end_of_rest(chunk) {
                     Some(end) => {
                         self.line.extend_from_slice(&chunk[..end]);
                         self.copied(end);
@@ -204,7 +204,11 @@ impl Decoder {
             self.at = At::InComment;
             return Err(self.refuse());
         }
-        self.line.extend_from_slice(part);
+        match part {
+            // Streams that come byte by byte exist.
+            [byte] => self.line.push(*byte),
+            _ => self.line.extend_from_slice(part),
+        }
         self.copied(part.len());
         Ok(())
     }
@@ -251,14 +255,20 @@ impl Decoder {
     }
 
     /// Where the line at the start of `rest` ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_end(&mut self, rest: &[u8]) -> Option<usize> {
-        // A search that is set up for long texts costs more than looking at a few bytes.
-        let end = if rest.len() < 8 {
-            rest.iter().position(|&byte| is_end(byte))
-        } else {
-            memchr::memchr2(b'\n', b'\r', rest)
-        };
+        let end = memchr::memchr2(b'\n', b'\r', rest);
+        #[cfg(test)]
+        self.work.search(end.map_or(rest.len(), |end| end + 1));
+        end
+    }
+
+    /// As [`Decoder::find_end`], for the rest of a line: of a few bytes, looking at them costs less than setting up a search.
+    fn find_end_of_rest(&mut self, rest: &[u8]) -> Option<usize> {
+        if rest.len() >= 8 {
+            return self.find_end(rest);
+        }
+        let end = rest.iter().position(|&byte| is_end(byte));
         #[cfg(test)]
         self.work.search(end.map_or(rest.len(), |end| end + 1));
         end

@@ -12,7 +12,6 @@ use super::held::Fields;
 ///
 /// A lending iterator: an event is looked at before the next one is asked for. Whoever stops early takes what is left with
 /// [`Events::rest`], and pushes it again to go on.
-#[derive(Debug)]
 pub struct Events<'d, 'c> {
     decoder: &'d mut Decoder,
     chunk: &'c [u8],
@@ -53,40 +52,37 @@ impl<'d, 'c> Events<'d, 'c> {
     /// # Errors
     /// For an event over the limit, once. What follows it is decoded as if it had not been there.
     #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Event<'_>, EventTooLarge>> {
         if !self.decoder.is_between_events() {
             return self.next_resumed();
         }
-        // Nearly every event is one data line, perhaps with a name before it. That is read straight on; as soon as it is not so, the rest
-        // is done by whom it is no matter, and no line is searched twice.
-        let mut open = Open::default();
+        // Nearly every event is one data line, perhaps with a name before it. That is read straight on; whatever turns out to be otherwise is
+        // handed over with what was found, so that no line is searched twice.
         let mut rest = self.rest();
         let mut at = self.at;
-        if let Some(name) = rest.strip_prefix(b"event: ") {
-            let end = self.decoder.find_end(name);
-            let Some(length) = end.filter(|&length| name[length] == b'\n') else {
-                return self.next_of_any(open, Some(end.map(|length| length + 7)));
-            };
-            open.name = Some(Span { start: at + 7, end: at + 7 + length });
-            at += length + 8;
-            rest = &name[length + 1..];
+        let mut name = None;
+        if let Some(value) = rest.strip_prefix(b"event: ") {
+            let Some(length) = self.decoder.find_end(value) else { return self.put_aside(at, None) };
+            if value[length] != b'\n' {
+                return self.next_of_any(at, None, Some(7 + length));
+            }
+            name = Some(Span { start: at + 7, end: at + 7 + length });
+            at += 7 + length + 1;
+            rest = &value[length + 1..];
         }
-        let Some(data) = rest.strip_prefix(b"data: ") else { return self.next_behind(at, open, None) };
-        let end = self.decoder.find_end(data);
-        let Some(length) = end.filter(|&length| data[length..].starts_with(b"\n\n")) else {
-            return self.next_behind(at, open, Some(end.map(|length| length + 6)));
-        };
+        let Some(value) = rest.strip_prefix(b"data: ") else { return self.next_of_any(at, name, None) };
+        let Some(length) = self.decoder.find_end(value) else { return self.put_aside(at, name) };
         let end = at + 6 + length;
-        if end + 1 - self.at > self.decoder.limit {
-            return self.next_behind(at, open, Some(Some(length + 6)));
+        if !value[length..].starts_with(b"\n\n") || end + 1 - self.at > self.decoder.limit {
+            return self.next_of_any(at, name, Some(6 + length));
         }
-        open.data = Some(Span { start: at + 6, end });
         self.at = end + 2;
-        Some(Ok(self.lend(&open, Fields::default())))
+        Some(Ok(self.lend_here(name, Span { start: at + 6, end })))
     }
 
     /// Goes on with what an earlier chunk has begun.
+    #[inline(never)]
     fn next_resumed(&mut self) -> Option<Result<Event<'_>, EventTooLarge>> {
         if !self.decoder.is_at_line() {
             let mut rest = self.rest();
@@ -100,32 +96,51 @@ impl<'d, 'c> Events<'d, 'c> {
                 return None;
             }
         }
-        self.next_of_any(Open::default(), None)
-    }
-
-    /// Goes on after the line of a name, if there was one, which is counted now.
-    #[inline(never)]
-    fn next_behind(
-        &mut self,
-        at: usize,
-        open: Open,
-        found: Option<Option<usize>>,
-    ) -> Option<Result<Event<'_>, EventTooLarge>> {
-        let counted = if at > self.at { self.decoder.count(at - self.at - 1) } else { Ok(()) };
-        self.at = at;
-        match counted {
-            Ok(()) => self.next_of_any(open, found),
-            Err(error) => Some(Err(error)),
+        // Where events come in pieces, the blank line is mostly what is still missing.
+        if self.decoder.held.has.data && self.rest().first() == Some(&b'\n') {
+            let open = Open::default();
+            self.at += 1;
+            if let Some(has) = self.close(&open) {
+                return Some(Ok(self.lend(&open, has)));
+            }
         }
+        self.next_of_any(self.at, None, None)
     }
 
-    /// The next event, whatever it looks like. `found` is where its first line ends, if that was searched already.
+    /// Keeps the line at `at`, which does not end in the chunk, and the name in the line before it, if there is one.
+    #[inline(never)]
+    fn put_aside(&mut self, at: usize, name: Option<Span>) -> Option<Result<Event<'_>, EventTooLarge>> {
+        if let Err(error) = self.count_name(at, name) {
+            return Some(Err(error));
+        }
+        if let Some(name) = name {
+            self.decoder.held.set_name(&self.chunk[name.start..name.end]);
+        }
+        let rest = self.rest();
+        self.at = self.chunk.len();
+        self.decoder.begin_line(rest).err().map(Err)
+    }
+
+    /// Moves on to `at`, and counts the line before it if that was one of a name.
+    fn count_name(&mut self, at: usize, name: Option<Span>) -> Result<(), EventTooLarge> {
+        let line = at - self.at;
+        self.at = at;
+        if name.is_some() { self.decoder.count(line - 1) } else { Ok(()) }
+    }
+
+    /// The next event, whatever it looks like, from `at` on. `name` is that of the line before, which was not counted yet; `found` is the
+    /// length of the first line, if that is known.
     #[inline(never)]
     fn next_of_any(
         &mut self,
-        mut open: Open,
-        mut found: Option<Option<usize>>,
+        at: usize,
+        name: Option<Span>,
+        mut found: Option<usize>,
     ) -> Option<Result<Event<'_>, EventTooLarge>> {
+        if let Err(error) = self.count_name(at, name) {
+            return Some(Err(error));
+        }
+        let mut open = Open { name, ..Open::default() };
         let chunk = self.chunk;
         let mut at = self.at;
         while let Some(&first) = chunk.get(at) {
@@ -139,7 +154,7 @@ impl<'d, 'c> Events<'d, 'c> {
                 continue;
             }
             let rest = &chunk[at..];
-            let Some(length) = found.take().unwrap_or_else(|| self.decoder.find_end(rest)) else {
+            let Some(length) = found.take().or_else(|| self.decoder.find_end(rest)) else {
                 self.at = chunk.len();
                 self.keep(&open);
                 return self.decoder.begin_line(rest).err().map(Err);
@@ -206,16 +221,28 @@ impl<'d, 'c> Events<'d, 'c> {
         (open.data.is_some() || has.data).then_some(has)
     }
 
-    #[inline]
-    fn lend(&mut self, open: &Open, has: Fields) -> Event<'_> {
-        if self.valid.is_none() {
-            self.validate();
+    /// Lends an event that lies whole in the chunk.
+    #[inline(always)]
+    fn lend_here(&mut self, name: Option<Span>, data: Span) -> Event<'_> {
+        let valid = self.valid();
+        let name_text = match name {
+            Some(name) => valid.get(name.start..name.end),
+            None => Some(DEFAULT_NAME),
+        };
+        match (name_text, valid.get(data.start..data.end)) {
+            (Some(name), Some(data)) if !name.is_empty() => Event { name, data, id: &self.decoder.id },
+            _ => self.lend(&Open { name, data: Some(data), id: None }, Fields::default()),
         }
+    }
+
+    /// Lends any event: fields in the chunk, and held ones.
+    #[inline(never)]
+    fn lend(&mut self, open: &Open, has: Fields) -> Event<'_> {
+        let valid = if open.name.is_some() || open.data.is_some() { self.valid() } else { "" };
         if has.data {
             self.decoder.checked(self.decoder.held.data().len());
         }
         let Decoder { held, id, name_text, data_text, .. } = &mut *self.decoder;
-        let valid = self.valid.unwrap_or_default();
         let name = match open.name {
             Some(span) => span.text(valid, self.chunk, name_text),
             None if has.name => text(held.name(), name_text),
@@ -228,14 +255,24 @@ impl<'d, 'c> Events<'d, 'c> {
         Event { name: if name.is_empty() { DEFAULT_NAME } else { name }, data, id }
     }
 
-    /// Checks the whole lines of the chunk at once: that costs half of what it costs event by event.
-    fn validate(&mut self) {
+    /// The whole lines of the chunk as text, as far as they are. They are checked at once: that costs half of what it costs event by event.
+    #[inline]
+    fn valid(&mut self) -> &'c str {
+        match self.valid {
+            Some(valid) => valid,
+            None => self.validate(),
+        }
+    }
+
+    #[inline(never)]
+    fn validate(&mut self) -> &'c str {
         let lines = memchr::memrchr2(b'\n', b'\r', self.chunk).unwrap_or(0);
         let lines = &self.chunk[..lines];
         self.decoder.checked(lines.len());
         let valid = str::from_utf8(lines);
-        self.valid =
-            Some(valid.unwrap_or_else(|error| str::from_utf8(&lines[..error.valid_up_to()]).unwrap_or_default()));
+        let valid = valid.unwrap_or_else(|error| str::from_utf8(&lines[..error.valid_up_to()]).unwrap_or_default());
+        self.valid = Some(valid);
+        valid
     }
 }
 
