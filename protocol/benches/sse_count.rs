@@ -7,7 +7,8 @@ mod sse_streams;
 
 use std::process::Command;
 
-use sse_streams::{Chunks, DECODERS, anthropic, openai};
+use sse_streams::typed::TYPED;
+use sse_streams::{Chunks, DECODERS, Decode, anthropic, line, openai};
 
 const EVENTS: usize = 1_000;
 const CHUNKS: &[usize] = &[16_384, 1_460, 64, 1];
@@ -16,18 +17,25 @@ fn stream(name: &str) -> Vec<u8> {
     match name {
         "openai" => openai(EVENTS),
         "anthropic" => anthropic(EVENTS),
-        other => panic!("no stream is called {other}"),
+        mebibytes => line(mebibytes.parse::<usize>().unwrap() << 20),
     }
+}
+
+fn decoder_of(decoder: &str, stream: &str) -> Decode {
+    let plain = DECODERS.iter().find(|(name, _)| *name == decoder).map(|(_, decode)| *decode);
+    let typed = TYPED.iter().find(|(name, reads, _)| *name == decoder && *reads == stream);
+    plain.or(typed.map(|(_, _, decode)| *decode)).unwrap()
 }
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["decode", decoder, name, chunk, rounds] => {
-            let (_, decode) = DECODERS.iter().find(|(found, _)| found == decoder).unwrap();
             let rounds = rounds.parse().unwrap();
-            let found = decode(Chunks::new(&stream(name), chunk.parse().unwrap(), rounds));
-            assert!(*decoder == "memchr" || found == rounds * EVENTS);
+            let stream = stream(name);
+            let found = decoder_of(decoder, name)(Chunks::new(&stream, chunk.parse().unwrap(), rounds));
+            let events = if name.parse::<usize>().is_ok() { 1 } else { EVENTS };
+            assert!(*decoder == "memchr" || found == rounds * events);
         }
         args if args.contains(&"--bench") => table(),
         // `cargo test --benches` asks for no measurement.
@@ -38,15 +46,30 @@ fn main() {
 fn table() {
     println!("{:20} {:10} {:>7} instructions per event", "decoder", "stream", "chunk");
     for name in ["openai", "anthropic"] {
-        println!("{:20} {name:10} {:7} {} bytes each", "", "", stream(name).len() / EVENTS);
-        for chunk in CHUNKS {
+        println!("{:20} {name:10} {:7} ({} bytes each)", "", "", stream(name).len() / EVENTS);
+        for &chunk in CHUNKS {
             for (decoder, _) in DECODERS {
-                let each =
-                    (counted(decoder, name, *chunk, 3) - counted(decoder, name, *chunk, 1)) / (2 * EVENTS as u64);
-                println!("{decoder:20} {name:10} {chunk:7} {each}");
+                println!("{decoder:20} {name:10} {chunk:7} {}", each(decoder, name, chunk, EVENTS));
+            }
+        }
+        for (way, _, _) in TYPED.iter().filter(|(_, reads, _)| *reads == name) {
+            println!("{way:20} {name:10} {:7} {}", 16_384, each(way, name, 16_384, EVENTS));
+        }
+    }
+    println!("\n{:20} {:10} {:>7} instructions per KiB", "decoder", "one line", "chunk");
+    for mebibytes in [4, 16] {
+        for chunk in [16_384, 1_460] {
+            for decoder in ["harness", "sse-core", "sse-stream"] {
+                let each = each(decoder, &mebibytes.to_string(), chunk, mebibytes << 10);
+                println!("{decoder:20} {mebibytes:6} MiB {chunk:7} {each}");
             }
         }
     }
+}
+
+/// Instructions for each of `parts` of a stream: two rounds more, less what is the same for any number of rounds.
+fn each(decoder: &str, stream: &str, chunk: usize, parts: usize) -> u64 {
+    (counted(decoder, stream, chunk, 3) - counted(decoder, stream, chunk, 1)) / (2 * parts as u64)
 }
 
 /// Instructions of a process that decodes the stream so many times. What it does besides is the same each time.

@@ -1,6 +1,8 @@
 //! Streams like those of providers, and the decoders that are measured on them.
 #![allow(dead_code)]
 
+pub mod typed;
+
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::pin::{Pin, pin};
@@ -10,11 +12,11 @@ use eventsource_stream::Eventsource as _;
 use futures_core::Stream;
 use harness_protocol::sse::Decoder;
 
-/// Events of a chat completion of a compatible server, 185 bytes each in the middle.
+/// Events of a chat completion of a compatible server, 185 bytes each.
 pub fn openai(events: usize) -> Vec<u8> {
     let event = |n: usize| {
         format!(
-            "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG\",\"object\":\"chat.completion.chunk\",\"created\":1741570283,\
+            "data: {{\"id\":\"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeGx7Qm2ZkT\",\"object\":\"chat.completion.chunk\",\"created\":1741570283,\
              \"model\":\"gpt-4o\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" {}\"}}}}]}}\n\n",
             WORDS[n % WORDS.len()]
         )
@@ -22,12 +24,12 @@ pub fn openai(events: usize) -> Vec<u8> {
     (0..events).map(event).collect::<String>().into_bytes()
 }
 
-/// Named events of the messages API, 185 bytes each in the middle.
+/// Named events of the messages API, 185 bytes each.
 pub fn anthropic(events: usize) -> Vec<u8> {
     let event = |n: usize| {
         format!(
             "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"text_delta\",\
-             \"text\":\"{} of the wood was a lantern in the long dark, and what it \"}}}}\n\n",
+             \"text\":\"{} of the wood was a lantern in the long dark, and what it was then \"}}}}\n\n",
             WORDS[n % WORDS.len()]
         )
     };
