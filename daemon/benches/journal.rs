@@ -38,9 +38,13 @@ struct Noting {
 }
 
 impl Journal for Noting {
-    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
+    fn commit(
+        &mut self,
+        commit: &Arc<Commit>,
+        class: CommitClass,
+    ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static {
         self.batches.lock().unwrap().push((class, Arc::clone(commit)));
-        self.store.commit(commit, class).await
+        self.store.commit(commit, class)
     }
 
     async fn tidy(&mut self) -> Result<bool, CommitError> {

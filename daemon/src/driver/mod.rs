@@ -42,11 +42,14 @@ use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, Repl
 
 use archive::Archive;
 pub use clock::Clock;
+use committing::UnderWay;
 use housekeeping::Housekeeper;
 use waiters::{Waiters, is_reached};
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;
+/// What has to be there for a step to be made before the commit of the last one has gone through.
+const EARLY: usize = 64;
 /// What the last event may be ahead of the clock without a word.
 const CLOCK_SLACK: Span = Span::from_secs(60);
 
@@ -126,6 +129,10 @@ pub struct Driver<J> {
     next_reply: u64,
     stopping: bool,
     stop_answers: Vec<Responder>,
+    /// A commit that has not gone through yet.
+    under_way: Option<UnderWay>,
+    /// Runs that changed, and of which nobody was told yet.
+    touched: BTreeSet<RunId>,
     orders: mpsc::Receiver<Order>,
     archive: Archive,
     housekeeper: Housekeeper,
@@ -170,6 +177,8 @@ impl<J: Journal> Driver<J> {
             next_reply: 0,
             stopping: false,
             stop_answers: Vec::new(),
+            under_way: None,
+            touched: BTreeSet::new(),
             orders,
         }
     }
@@ -180,10 +189,13 @@ impl<J: Journal> Driver<J> {
         let now = self.parts.clock.now();
         let ahead = self.parts.engine.time(now).since(now.wall);
         if ahead > CLOCK_SLACK {
-            warn!(seconds = ahead.as_secs(), "the clock was set back: events bear the time of the last one until it has caught up");
+            warn!(
+                seconds = ahead.as_secs(),
+                "the clock was set back: events bear the time of the last one until it has caught up"
+            );
         }
         let step = self.parts.engine.recover(now, damage);
-        self.commit_and_act(step).await;
+        self.hand_over(step).await;
         let clock = self.parts.clock;
         let retention = self.parts.engine.setup().0.retention;
         let house = tokio::spawn(self.housekeeper.clone().keep_within(retention, move || clock.now().wall));
@@ -193,6 +205,7 @@ impl<J: Journal> Driver<J> {
                 self.turn().await;
             }
         }
+        self.last_commit().await;
         // What jobs report from here on is not taken: after the next start their calls count as interrupted.
         self.parts.executor.shut_down().await;
         house.abort();
@@ -220,10 +233,19 @@ impl<J: Journal> Driver<J> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = self.parts.inbox.came() => {}
-            () = deadline => {}
-            order = self.orders.recv() => self.obey(order).await,
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                // A step that is made while a commit is under way waits for it: for less than this it is not made yet.
+                () = self.parts.inbox.came() => {
+                    if self.under_way.is_none() || self.parts.inbox.pending() >= EARLY {
+                        return;
+                    }
+                }
+                outcome = committing::end_of(&mut self.under_way) => return self.has_ended(outcome).await,
+                () = &mut deadline => return,
+                order = self.orders.recv() => return self.obey(order).await,
+            }
         }
     }
 
@@ -241,7 +263,7 @@ impl<J: Journal> Driver<J> {
                 let owner = Caller { uid: self.parts.service.uid, run: None };
                 let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);
                 let step = self.parts.engine.step(self.parts.clock.now(), vec![input]);
-                self.commit_and_act(step).await;
+                self.hand_over(step).await;
             }
             Err(why) => error!(%why, "the configuration stays as it was"),
         }
@@ -271,7 +293,11 @@ impl<J: Journal> Driver<J> {
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
         if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
             let step = self.parts.engine.step(now, inputs);
-            self.commit_and_act(step).await;
+            self.hand_over(step).await;
+        }
+        if !self.reads.is_empty() || self.waiters.is_due(self.parts.clock.now()) {
+            // What is shown is in the journal.
+            self.catch_up().await;
         }
         if self.stopping {
             // The step may not be in the journal: nobody is shown what it came to.
@@ -280,7 +306,9 @@ impl<J: Journal> Driver<J> {
         while let Some(request) = self.reads.pop_front() {
             self.read(request);
         }
-        self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
+        if self.under_way.is_none() {
+            self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
+        }
     }
 
     /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
@@ -304,6 +332,7 @@ impl<J: Journal> Driver<J> {
                     inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
                 }
                 Wanted::Tidy(tell) => {
+                    self.catch_up().await;
                     let more = self.parts.journal.tidy().await;
                     // Whoever asked may be gone.
                     let _ = tell.send(more.unwrap_or_else(|error| {

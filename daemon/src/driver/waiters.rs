@@ -51,6 +51,16 @@ impl Waiters {
         self.drains.push((connection, due, responder));
     }
 
+    /// Whether somebody waits for a run.
+    pub(super) fn has_some_for(&self, run: RunId) -> bool {
+        self.by_run.contains_key(&run)
+    }
+
+    /// Whether somebody's time is up, or a drain is waited for.
+    pub(super) fn is_due(&self, now: Now) -> bool {
+        !self.drains.is_empty() || self.first_due().is_some_and(|due| due <= now.mono)
+    }
+
     /// When the next one's time is up.
     pub(super) fn first_due(&self) -> Option<Span> {
         let drain = self.drains.iter().filter_map(|(_, due, _)| *due).min();

@@ -78,7 +78,13 @@ impl History {
     ///
     /// # Errors
     /// `internal` where the journal cannot be read. So everywhere below.
-    pub fn after(&self, after: Seq, run: Option<RunId>, most: usize, bytes: usize) -> Result<(Vec<Record>, bool), RpcError> {
+    pub fn after(
+        &self,
+        after: Seq,
+        run: Option<RunId>,
+        most: usize,
+        bytes: usize,
+    ) -> Result<(Vec<Record>, bool), RpcError> {
         self.read(|db| {
             let of_run = if run.is_some() { "run = ?2 AND" } else { "?2 IS NULL AND" };
             let sql = format!("SELECT {COLUMNS} FROM event WHERE {of_run} seq > ?1 ORDER BY seq");
