@@ -126,7 +126,11 @@ fn understand(seq: Seq, row: &Row<'_>) -> Result<Record, String> {
         .ok_or_else(|| format!("{via:?} is no door"))?;
     let cause = Cause { via, uid, by_run };
     if !EVENT_KINDS.contains(&kind) {
-        let mut event = serde_json::from_str::<Map<String, Value>>(body).map_err(|error| error.to_string())?;
+        let body: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        let mut event = match body {
+            Value::Object(fields) => fields,
+            other => Map::from_iter([("body".to_owned(), other)]),
+        };
         let known = json!({"seq": seq, "version": version, "at": at, "run": run, "cause": cause, "kind": kind});
         if let Value::Object(known) = known {
             event.extend(known);
