@@ -100,7 +100,7 @@ fn killed(status: ExitStatus) {
 
 #[test]
 fn nothing_that_a_client_was_told_is_lost_or_doubled_by_any_crash() {
-    let (seconds, seed) = (number("HARNESS_CRASH_SECONDS", 20), seed());
+    let (seconds, seed) = (number("HARNESS_CRASH_SECONDS", 12), seed());
     println!("HARNESS_CRASH_SEED={seed}");
     let mut chance = Chance::new(seed);
     let place = Place::configured(CONFIG);

@@ -180,7 +180,10 @@ impl<J: Journal> Driver<J> {
         let now = self.parts.clock.now();
         let ahead = self.parts.engine.time(now).since(now.wall);
         if ahead > CLOCK_SLACK {
-            warn!(seconds = ahead.as_secs(), "the clock was set back: events bear the time of the last one until it has caught up");
+            warn!(
+                seconds = ahead.as_secs(),
+                "the clock was set back: events bear the time of the last one until it has caught up"
+            );
         }
         let step = self.parts.engine.recover(now, damage);
         self.commit_and_act(step).await;

@@ -15,7 +15,8 @@ use rusqlite::{Connection, OptionalExtension, Row};
 /// # Errors
 /// Where the file cannot be read.
 pub fn view(db: &Connection, run: RunId, ending: Option<Ending>) -> Result<Option<RunView>, rusqlite::Error> {
-    let sql = "SELECT owner, parent, root, name, labels, submitted_at, ended_at FROM run WHERE id = ?1 AND archived = 0";
+    let sql =
+        "SELECT owner, parent, root, name, labels, submitted_at, ended_at FROM run WHERE id = ?1 AND archived = 0";
     let found = db.query_row(sql, [run.to_string()], |row| of_row(run, row)).optional()?;
     Ok(found.map(|view| with(view, ending)))
 }

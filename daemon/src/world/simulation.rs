@@ -18,7 +18,9 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
 
-use super::boundary::{Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work};
+use super::boundary::{
+    Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
+};
 use super::components::Life;
 use super::resources::{Interactions, Lanes, Runs};
 use super::{Engine, Step};

@@ -52,8 +52,10 @@ pub(super) fn check(found: &mut Found<'_>, place: &Place) -> (usize, usize) {
 
 /// A child has one parent that started it, and that reads how it ended.
 fn families(found: &Found<'_>, results: &BTreeMap<&str, &Value>, wrong: &mut Vec<String>) {
-    let envelopes: Vec<(&str, &str)> =
-        results.values().map(|result| (result["tool"].as_str().unwrap(), result["envelope"].as_str().unwrap())).collect();
+    let envelopes: Vec<(&str, &str)> = results
+        .values()
+        .map(|result| (result["tool"].as_str().unwrap(), result["envelope"].as_str().unwrap()))
+        .collect();
     let of = |tool: &str, text: &str| envelopes.iter().filter(|(of, has)| *of == tool && has.contains(text)).count();
     for (id, child) in found.runs.iter().filter(|(_, run)| run.parent.is_some()) {
         let started = of("spawn_agent", &format!("Started agent {id}."));
@@ -64,8 +66,11 @@ fn families(found: &Found<'_>, results: &BTreeMap<&str, &Value>, wrong: &mut Vec
         if !found.runs.contains_key(&parent) && !found.is_pruned(&parent) {
             wrong.push(format!("run {id} is a child of {parent}, which is gone"));
         }
-        let ends = [("succeeded", format!("Agent {id} succeeded:")), ("failed", format!("Agent {id} failed:")),
-            ("cancelled", format!("Agent {id} was cancelled."))];
+        let ends = [
+            ("succeeded", format!("Agent {id} succeeded:")),
+            ("failed", format!("Agent {id} failed:")),
+            ("cancelled", format!("Agent {id} was cancelled.")),
+        ];
         for (state, text) in ends.iter().filter(|(state, _)| *state != child.state.as_str()) {
             if of("wait_for_agent", text) > 0 {
                 wrong.push(format!("run {id} is {}, and its parent read that it {state}", child.state));
@@ -99,7 +104,11 @@ fn transcripts(found: &Found<'_>, place: &Place, wrong: &mut Vec<String>) {
             .map(|(_, event)| &event["result"])
             .collect();
         // One that goes on from another begins with what that one was.
-        if !in_transcript.ends_with(&in_events) || (found.runs[&id].continues.is_none() && found.runs[&id].retry_of.is_none() && in_transcript.len() != in_events.len()) {
+        if !in_transcript.ends_with(&in_events)
+            || (found.runs[&id].continues.is_none()
+                && found.runs[&id].retry_of.is_none()
+                && in_transcript.len() != in_events.len())
+        {
             wrong.push(format!("run {id} shows the results {in_transcript:?}, and its events are {in_events:?}"));
         }
     }

@@ -114,7 +114,9 @@ fn pauses(found: &Found<'_>, wrong: &mut Vec<String>) {
     for (run, (paused, resumed)) in found.told.pauses.iter().filter(|(run, _)| !found.is_pruned(run)) {
         let count = |kind: &str| found.of(run).filter(|(_, event)| event["kind"] == kind).count() as u64;
         if count("run-paused") < *paused || count("run-resumed") < *resumed {
-            wrong.push(format!("run {run} was paused {paused} times and resumed {resumed} times, and its events differ"));
+            wrong.push(format!(
+                "run {run} was paused {paused} times and resumed {resumed} times, and its events differ"
+            ));
         }
     }
 }
