@@ -181,7 +181,7 @@ fn without_room_for_anything_a_start_is_refused_with_the_reason_or_serves() {
 
 #[test]
 fn nothing_that_a_client_was_told_is_lost_however_often_the_disk_is_full() {
-    let (seconds, seed) = (number("HARNESS_CRASH_SECONDS", 10), seed());
+    let (seconds, seed) = (number("HARNESS_CRASH_SECONDS", 8), seed());
     println!("HARNESS_CRASH_SEED={seed}");
     let mut chance = Chance::new(seed);
     let place = Place::configured("[limits]\nfinished_runs = 40\nevents = 400\n[lane.tool]\nwidth = 6\n");

@@ -14,6 +14,7 @@ mod full_disk;
 mod insiders;
 mod lane;
 mod losses;
+mod old_journals;
 mod pages;
 mod processes_cgroups;
 mod processes_ends;

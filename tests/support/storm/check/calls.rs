@@ -52,35 +52,41 @@ pub(super) fn check(found: &mut Found<'_>, place: &Place) -> (usize, usize) {
 
 /// A child has one parent that started it, and that reads how it ended.
 fn families(found: &Found<'_>, results: &BTreeMap<&str, &Value>, wrong: &mut Vec<String>) {
-    let envelopes: Vec<(&str, &str)> = results
-        .values()
-        .map(|result| (result["tool"].as_str().unwrap(), result["envelope"].as_str().unwrap()))
-        .collect();
-    let of = |tool: &str, text: &str| envelopes.iter().filter(|(of, has)| *of == tool && has.contains(text)).count();
-    for (id, child) in found.runs.iter().filter(|(_, run)| run.parent.is_some()) {
-        let started = of("spawn_agent", &format!("Started agent {id}."));
-        if started != 1 {
-            wrong.push(format!("run {id} is a child, and was started {started} times"));
+    let mut started: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut read: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for result in results.values() {
+        let envelope = result["envelope"].as_str().unwrap();
+        match result["tool"].as_str().unwrap() {
+            "spawn_agent" => {
+                if let Some(child) = envelope.strip_prefix("Started agent ").and_then(|rest| rest.strip_suffix('.')) {
+                    *started.entry(child).or_default() += 1;
+                }
+            }
+            "wait_for_agent" => {
+                for line in envelope.lines().filter_map(|line| line.strip_prefix("Agent ")) {
+                    let (child, how) = line.split_once(' ').unwrap();
+                    read.entry(child).or_default().push(how);
+                }
+            }
+            _ => {}
         }
+    }
+    for child in started.keys().filter(|child| !found.runs.contains_key(**child) && !found.is_pruned(child)) {
+        wrong.push(format!("run {child} was started by its parent, and is gone"));
+    }
+    for (id, child) in found.runs.iter().filter(|(_, run)| run.parent.is_some()) {
         let parent = child.parent.unwrap().to_string();
         if !found.runs.contains_key(&parent) && !found.is_pruned(&parent) {
             wrong.push(format!("run {id} is a child of {parent}, which is gone"));
         }
-        let ends = [
-            ("succeeded", format!("Agent {id} succeeded:")),
-            ("failed", format!("Agent {id} failed:")),
-            ("cancelled", format!("Agent {id} was cancelled.")),
-        ];
-        for (state, text) in ends.iter().filter(|(state, _)| *state != child.state.as_str()) {
-            if of("wait_for_agent", text) > 0 {
-                wrong.push(format!("run {id} is {}, and its parent read that it {state}", child.state));
-            }
+        if started.get(id.as_str()) != Some(&1) && !found.is_pruned(&parent) {
+            wrong.push(format!("run {id} is a child, and was started {:?} times", started.get(id.as_str())));
         }
-    }
-    for (_, text) in envelopes.iter().filter(|(tool, _)| *tool == "spawn_agent") {
-        let child = text.strip_prefix("Started agent ").and_then(|rest| rest.strip_suffix('.'));
-        if let Some(child) = child.filter(|child| !found.runs.contains_key(*child) && !found.is_pruned(child)) {
-            wrong.push(format!("run {child} was started by its parent, and is gone"));
+        let ends = [("succeeded:", "succeeded"), ("failed:", "failed"), ("was cancelled.", "cancelled")];
+        for how in read.get(id.as_str()).into_iter().flatten() {
+            if !ends.iter().any(|(word, state)| how.starts_with(word) && *state == child.state.as_str()) {
+                wrong.push(format!("run {id} is {}, and its parent read that it {how}", child.state));
+            }
         }
     }
 }
@@ -88,28 +94,17 @@ fn families(found: &Found<'_>, results: &BTreeMap<&str, &Value>, wrong: &mut Vec
 /// What is shown of a run is what its events say.
 fn transcripts(found: &Found<'_>, place: &Place, wrong: &mut Vec<String>) {
     let mut client = place.connect();
-    for (id, events) in found.by_run() {
-        if found.is_pruned(&id) || !found.runs.contains_key(&id) {
-            continue;
-        }
+    for (id, run) in &found.runs {
         let shown = client.call("run.show", json!({"run": id, "transcript": true}));
-        let mut in_transcript: Vec<&Value> = Vec::new();
-        let entries = shown["transcript"].as_array().cloned().unwrap_or_default();
-        for entry in entries.iter().filter(|entry| entry["role"] == "result") {
-            in_transcript.push(&entry["result"]);
-        }
-        let in_events: Vec<&Value> = events
-            .iter()
-            .filter(|(_, event)| event["kind"] == "call-finished")
-            .map(|(_, event)| &event["result"])
-            .collect();
+        let entries = shown["transcript"].as_array().map_or(&[][..], Vec::as_slice);
+        let shown = entries.iter().filter(|entry| entry["role"] == "result").map(|entry| &entry["result"]);
+        let shown: Vec<&Value> = shown.collect();
+        let events = found.of(id).filter(|(_, event)| event["kind"] == "call-finished");
+        let events: Vec<&Value> = events.map(|(_, event)| &event["result"]).collect();
         // One that goes on from another begins with what that one was.
-        if !in_transcript.ends_with(&in_events)
-            || (found.runs[&id].continues.is_none()
-                && found.runs[&id].retry_of.is_none()
-                && in_transcript.len() != in_events.len())
-        {
-            wrong.push(format!("run {id} shows the results {in_transcript:?}, and its events are {in_events:?}"));
+        let goes_on = run.continues.is_some() || run.retry_of.is_some();
+        if !shown.ends_with(&events) || (!goes_on && shown.len() != events.len()) {
+            wrong.push(format!("run {id} shows the results {shown:?}, and its events are {events:?}"));
         }
     }
 }

@@ -10,8 +10,8 @@ pub(super) fn check(found: &mut Found<'_>) {
     let mut wrong = Vec::new();
     seen_are_there(found, &mut wrong);
     holes_are_of_pruned_runs(found, &mut wrong);
-    for (run, events) in &found.by_run() {
-        life(run, events, &mut wrong);
+    for run in found.by_run.keys() {
+        life(run, &found.of(run).collect::<Vec<_>>(), &mut wrong);
     }
     followed(found, &mut wrong);
     found.wrong.append(&mut wrong);

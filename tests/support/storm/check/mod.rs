@@ -21,6 +21,8 @@ struct Found<'t> {
     told: &'t Told,
     /// Every event, by number.
     events: BTreeMap<u64, Value>,
+    /// Their numbers, by run.
+    by_run: BTreeMap<String, Vec<u64>>,
     /// Of these, what is kept of an event that was seen.
     seen: BTreeMap<u64, Seen>,
     /// Numbers that a follower of everything is told not to get.
@@ -77,6 +79,7 @@ impl<'t> Found<'t> {
         let mut found = Self {
             told,
             events: BTreeMap::new(),
+            by_run: BTreeMap::new(),
             seen: BTreeMap::new(),
             holes: BTreeSet::new(),
             last: status["last_seq"].as_u64().unwrap(),
@@ -117,6 +120,9 @@ impl<'t> Found<'t> {
                         let runs = event["runs"].as_array().unwrap();
                         self.pruned.extend(runs.iter().map(|run| (run.as_str().unwrap().to_owned(), seq)));
                     }
+                    if let Some(run) = event["run"].as_str() {
+                        self.by_run.entry(run.to_owned()).or_default().push(seq);
+                    }
                     self.events.insert(seq, event);
                 }
             }
@@ -142,19 +148,7 @@ impl<'t> Found<'t> {
 
     /// The events of a run, in order.
     fn of<'f>(&'f self, run: &str) -> impl Iterator<Item = (u64, &'f Value)> {
-        let run = run.to_owned();
-        self.events.iter().filter(move |(_, event)| event["run"] == run.as_str()).map(|(seq, event)| (*seq, event))
-    }
-
-    /// The events of all runs.
-    fn by_run(&self) -> BTreeMap<String, Vec<(u64, &Value)>> {
-        let mut by_run: BTreeMap<String, Vec<(u64, &Value)>> = BTreeMap::new();
-        for (seq, event) in &self.events {
-            if let Some(run) = event["run"].as_str() {
-                by_run.entry(run.to_owned()).or_default().push((*seq, event));
-            }
-        }
-        by_run
+        self.by_run.get(run).into_iter().flatten().map(|seq| (*seq, &self.events[seq]))
     }
 
     fn is_pruned(&self, run: &str) -> bool {
