@@ -14,6 +14,7 @@ pub const EVENT_VERSION: u16 = 1;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Its number.
     pub seq: Seq,
@@ -64,6 +65,7 @@ impl Event {
 
 /// Who caused an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     /// Through which door.
     pub via: Via,
@@ -82,6 +84,7 @@ impl Cause {
 
 /// Doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The harness itself.
@@ -94,6 +97,7 @@ pub enum Via {
 
 /// What happened. Everything that the world is can be folded from these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum EventBody {
     /// The daemon began to serve. What was executing before was interrupted.
@@ -393,6 +397,7 @@ pub const EVENT_KINDS: &[&str] = &[
 
 /// A lane and its width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneWidth {
     /// The lane.
     pub lane: Arc<str>,
@@ -402,6 +407,7 @@ pub struct LaneWidth {
 
 /// Why a run was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
     /// Somebody cancelled it, or the run above it.
@@ -418,6 +424,7 @@ pub enum StopReason {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Ending {
     /// With an answer.
@@ -441,6 +448,7 @@ pub enum Ending {
 
 /// A piece of live output. Its offset tells a reader whether it missed something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delta {
     /// The run.
     pub run: RunId,
@@ -457,6 +465,7 @@ pub struct Delta {
 
 /// Streams that have deltas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeltaStream {
     /// What the model says.
@@ -469,6 +478,7 @@ pub enum DeltaStream {
 
 /// Events that a subscriber does not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// The first number that is missing.
     pub from: Seq,

@@ -14,11 +14,13 @@ use crate::time::{Span, Timestamp};
 
 /// No parameters, or nothing to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Empty {}
 
 /// Parameters of `daemon.hello`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HelloParams {
     /// Protocol major of the caller; 0, or nothing, only asks for the daemon's.
     #[serde(default)]
@@ -33,6 +35,7 @@ pub struct HelloParams {
 
 /// Reply to `daemon.hello`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hello {
     /// Version of the daemon.
     pub version: String,
@@ -46,6 +49,7 @@ pub struct Hello {
 
 /// Reply to `daemon.status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DaemonStatusReply {
     /// Always `harness.status/1`.
     pub schema: String,
@@ -88,6 +92,7 @@ pub struct DaemonStatusReply {
 
 /// What the state takes on disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskUsage {
     /// The journal, with its write-ahead log.
     pub journal_bytes: u64,
@@ -101,6 +106,7 @@ pub struct DiskUsage {
 
 /// How the daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
     /// All is well.
@@ -113,6 +119,7 @@ pub enum Health {
 
 /// Parameters of `daemon.drain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DrainParams {
     /// Reply at the latest after this long, even if something still executes. Without it, wait as long as it takes.
@@ -122,6 +129,7 @@ pub struct DrainParams {
 
 /// Reply to `daemon.drain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DrainReply {
     /// Calls and inferences that still execute.
     pub executing: u32,
@@ -129,6 +137,7 @@ pub struct DrainReply {
 
 /// Reply to `daemon.reload`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReloadReply {
     /// The file that was read, if there is one.
     pub config: Option<String>,
@@ -138,6 +147,7 @@ pub struct ReloadReply {
 
 /// Parameters of `run.submit`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
     /// What to run.
@@ -149,6 +159,7 @@ pub struct SubmitParams {
 
 /// Reply to `run.submit` and its kin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Submitted {
     /// The run.
     pub id: RunId,
@@ -161,6 +172,7 @@ pub struct Submitted {
 
 /// Which runs. What is given must all hold; `runs` names them by id, unique prefix of an id, name, or `@last`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
     /// By id, unique prefix, name or `@last`.
@@ -179,6 +191,7 @@ pub struct Selector {
 
 /// Parameters of `run.list`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ListParams {
     /// Which; an empty one lists all.
@@ -204,6 +217,7 @@ impl ListParams {
 
 /// Reply to `run.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunPage {
     /// The runs.
     pub runs: Vec<RunView>,
@@ -216,6 +230,7 @@ pub struct RunPage {
 
 /// Parameters of `run.show`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ShowParams {
     /// By id, unique prefix, name or `@last`.
@@ -233,6 +248,7 @@ pub struct ShowParams {
 
 /// Reply to `run.show`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shown {
     /// The run.
     pub run: RunView,
@@ -252,6 +268,7 @@ pub struct Shown {
 
 /// A process of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessView {
     /// Its number.
     pub pid: i32,
@@ -261,6 +278,7 @@ pub struct ProcessView {
 
 /// Parameters of `run.wait`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WaitParams {
     /// By id, unique prefix, name or `@last`.
@@ -275,6 +293,7 @@ pub struct WaitParams {
 
 /// Reply to `run.wait`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitReply {
     /// The run, as it is now.
     pub run: RunView,
@@ -284,6 +303,7 @@ pub struct WaitReply {
 
 /// Parameters of `run.output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OutputParams {
     /// By id, unique prefix, name or `@last`.
@@ -302,6 +322,7 @@ pub struct OutputParams {
 
 /// Output streams of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputStream {
     /// Standard output.
@@ -312,11 +333,13 @@ pub enum OutputStream {
 
 /// Reply to `run.output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputReply {
     /// Where the bytes begin.
     pub offset: u64,
     /// The bytes, in base64.
     #[serde(with = "base64_bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "String", extend("contentEncoding" = "base64")))]
     pub bytes: Vec<u8>,
     /// Bytes of the stream in all, so far.
     pub total: u64,
@@ -340,6 +363,7 @@ mod base64_bytes {
 
 /// Parameters of `run.cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
     /// Which.
@@ -351,6 +375,7 @@ pub struct CancelParams {
 
 /// Parameters of `run.pause` and `run.resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectParams {
     /// Which.
@@ -359,6 +384,7 @@ pub struct SelectParams {
 
 /// Reply of what changes runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed {
     /// The runs that it changed, those below them included.
     pub runs: Vec<RunId>,
@@ -369,6 +395,7 @@ pub struct Changed {
 
 /// A run for which there was nothing to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unchanged {
     /// The run.
     pub run: RunId,
@@ -378,6 +405,7 @@ pub struct Unchanged {
 
 /// Parameters of `run.retry`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetryParams {
     /// The finished run.
@@ -386,6 +414,7 @@ pub struct RetryParams {
 
 /// Parameters of `run.message`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MessageParams {
     /// The run.
@@ -396,6 +425,7 @@ pub struct MessageParams {
 
 /// Parameters of `run.prune`. What is given must all hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PruneParams {
     /// Which finished runs.
@@ -413,6 +443,7 @@ pub struct PruneParams {
 
 /// Parameters of `run.export`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExportParams {
     /// By id, unique prefix, name or `@last`.
@@ -427,6 +458,7 @@ pub struct ExportParams {
 
 /// Reply to `run.export`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exported {
     /// The run, as it is now.
     pub run: RunView,
@@ -438,6 +470,7 @@ pub struct Exported {
 
 /// Parameters of `daemon.backup`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BackupParams {
     /// File to write, absolute. It must not be there.
@@ -446,6 +479,7 @@ pub struct BackupParams {
 
 /// Reply to `daemon.backup`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BackedUp {
     /// Bytes of the copy.
     pub bytes: u64,
@@ -453,6 +487,7 @@ pub struct BackedUp {
 
 /// Parameters of `interaction.list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InteractionListParams {
     /// At most this many; 1,000 where left out, and at most. A page also ends at 2 MiB.
@@ -465,6 +500,7 @@ pub struct InteractionListParams {
 
 /// Reply to `interaction.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interactions {
     /// The open ones, oldest first.
     pub interactions: Vec<InteractionView>,
@@ -477,6 +513,7 @@ pub struct Interactions {
 
 /// Parameters of `interaction.answer`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AnswerParams {
     /// The interaction by id or unique prefix, or the run that waits, if it waits for one only.
@@ -487,6 +524,7 @@ pub struct AnswerParams {
 
 /// Reply to `interaction.answer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answered {
     /// The interaction.
     pub interaction: InteractionId,
@@ -496,6 +534,7 @@ pub struct Answered {
 
 /// Reply to `lane.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lanes {
     /// The tool lane first, then the providers' by name.
     pub lanes: Vec<LaneReport>,
@@ -503,6 +542,7 @@ pub struct Lanes {
 
 /// Parameters of `lane.pause` and `lane.resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LaneParams {
     /// The lane; `tool` where left out.
@@ -512,6 +552,7 @@ pub struct LaneParams {
 
 /// Parameters of `lane.relieve`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RelieveParams {
     /// The lane; `tool` where left out.
@@ -530,6 +571,7 @@ pub struct RelieveParams {
 
 /// Parameters of `lane.resize`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResizeParams {
     /// The lane; `tool` where left out.
@@ -541,6 +583,7 @@ pub struct ResizeParams {
 
 /// Parameters of `event.subscribe`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeParams {
     /// Events after this number: 0 is everything, left out is from now on.
@@ -562,6 +605,7 @@ pub struct SubscribeParams {
 
 /// Reply to `event.subscribe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Subscribed {
     /// The subscription.
     pub subscription: SubscriptionId,
@@ -571,6 +615,7 @@ pub struct Subscribed {
 
 /// Parameters of `event.unsubscribe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UnsubscribeParams {
     /// The subscription.
