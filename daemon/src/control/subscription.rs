@@ -101,7 +101,8 @@ async fn catch_up(
             return Some(to);
         }
     };
-    let end = records.len() < PAGE && records.iter().map(Record::seq).max().is_none_or(|last| last < to);
+    // A page may end early, at its bytes: only where there is nothing more, or the tail has it, is this the end.
+    let end = records.last().is_none_or(|last| last.seq() >= to);
     let mut at = cursor;
     for record in records {
         let seq = record.seq();
