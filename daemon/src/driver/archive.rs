@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, ShowParams, Shown, WaitReply,
+    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
+    Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 
@@ -51,7 +52,9 @@ impl Archive {
     /// The world of one run: what happened to it, and nothing else.
     fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
         let records = self.history.of(run)?;
-        let events: Vec<Arc<Event>> = records.into_iter().filter_map(known).collect();
+        // That it has left is no part of what it was: in a world of its own it stays.
+        let stays = |event: &Arc<Event>| !matches!(event.body, EventBody::RunArchived);
+        let events: Vec<Arc<Event>> = records.into_iter().filter_map(known).filter(stays).collect();
         Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
     }
 
@@ -110,10 +113,7 @@ impl Archive {
                 Named::Here(view) => view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
-            let select = &params.select;
-            let fits = select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
-                && (select.states.is_empty() || select.states.contains(&view.state));
-            if !fits {
+            if !fits(&params.select, &view) {
                 continue;
             }
             bytes += view_bytes(&view);
@@ -124,6 +124,19 @@ impl Archive {
             page.runs.push(view);
         }
         Ok(page)
+    }
+
+    /// Why nothing can be changed about runs that have left, of those that are selected.
+    pub(super) fn ended(&self, select: &Selector, names: &[String], uid: u32) -> Result<Vec<Unchanged>, RpcError> {
+        let mut ended: Vec<Unchanged> = Vec::new();
+        for name in names {
+            let view = self.view(self.history.find(name, uid)?)?;
+            if fits(select, &view) && !ended.iter().any(|one| one.run == view.id) {
+                let how = if view.state == RunState::Cancelled { "was" } else { "has" };
+                ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
+            }
+        }
+        Ok(ended)
     }
 
     /// What somebody who waits for a run that has left is told: it has ended.
@@ -179,6 +192,12 @@ impl Archive {
         let events = records.into_iter().filter_map(known).map(without_values).collect();
         Ok(Exported { run: view, events, cursor })
     }
+}
+
+/// Whether a run has the labels and one of the states that are asked for.
+fn fits(select: &Selector, view: &RunView) -> bool {
+    select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
+        && (select.states.is_empty() || select.states.contains(&view.state))
 }
 
 fn known(record: Record) -> Option<Arc<Event>> {
