@@ -43,7 +43,10 @@ pub(crate) fn of_runs(failure: Failure, session: &Session, runs: impl FnOnce() -
             _ => Failure::Refused(error),
         },
         Failure::Refused(error) if error.kind() == ErrorKind::NoLongerApplies && session.was_lost() => {
-            another_journal(&error.message)
+            another_journal(&match runs().as_slice() {
+                [run] => format!("what was seen of run {run} is not in it"),
+                _ => "what was seen is not in it".to_owned(),
+            })
         }
         other => other,
     }

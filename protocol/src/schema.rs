@@ -71,7 +71,14 @@ impl Sides {
     }
 
     fn definitions(mut self) -> Value {
-        json!({ "sent": self.sent.take_definitions(true), "received": self.received.take_definitions(true) })
+        let mut received = self.received.take_definitions(true);
+        for definition in received.values_mut().filter_map(Value::as_object_mut) {
+            // What a newer daemon adds may be ignored.
+            if definition.get("additionalProperties") == Some(&Value::Bool(false)) {
+                definition.remove("additionalProperties");
+            }
+        }
+        json!({ "sent": self.sent.take_definitions(true), "received": received })
     }
 }
 

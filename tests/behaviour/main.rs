@@ -1,10 +1,12 @@
 //! What the harness does, as those see it who use it: a file for each behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod archived;
 mod cancelling;
 mod commands;
 mod daemon_life;
 mod exit_codes;
+mod exporting;
 mod fairness;
 mod first_run;
 mod insiders;
@@ -17,7 +19,10 @@ mod processes_input;
 mod processes_limits;
 mod processes_output;
 mod protocol;
+mod pruning;
+mod reconnecting;
 mod request_ids;
+mod schema;
 mod secrets;
 mod soak;
 mod subscribers;

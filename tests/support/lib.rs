@@ -10,6 +10,7 @@ mod place;
 mod process;
 mod programs;
 mod run;
+mod schema;
 mod script;
 mod unprivileged;
 
@@ -22,6 +23,7 @@ pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};
 pub use run::Run;
+pub use schema::Schemas;
 pub use script::{Script, runs, says, turn};
 pub use serde_json::{Value, json};
 
