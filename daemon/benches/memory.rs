@@ -17,13 +17,9 @@ fn resident() -> u64 {
 
 /// The same transcript as the runs of [`World::waiting`] have, in memory of its own.
 fn transcript(call: u64) -> Vec<Entry> {
-    let request = CallRequest {
-        call: CallId::from_u64(call),
-        tool: "ask_user".into(),
-        args: r#"{"question":"Which of the two?"}"#.into(),
-    };
+    let request = CallRequest::new(CallId::from_u64(call), "ask_user", r#"{"question":"Which of the two?"}"#);
     let mut entries = vec![Entry::User { text: Arc::from("a task of a few words, as people type them") }];
-    entries.push(Entry::Assistant { text: "Let me see.".into(), calls: vec![request] });
+    entries.push(Entry::assistant("Let me see.", vec![request]));
     entries
 }
 

@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use harness_protocol::id::CallId;
-use harness_protocol::run::{CallRequest, CallResult, Entry, Usage};
+use harness_protocol::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use harness_protocol::time::Span;
 
 /// What a model is asked.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompt {
+    /// What the model is told of its task as a whole, ahead of all messages.
+    pub system: Option<Arc<str>>,
     /// Messages; the roles alternate, beginning and ending with the user's.
     pub messages: Vec<Message>,
 }
@@ -32,6 +34,8 @@ pub enum Message {
         text: Arc<str>,
         /// Its calls.
         calls: Vec<CallRequest>,
+        /// What its provider wants back unchanged.
+        carried: Option<Arc<Carried>>,
     },
 }
 
@@ -41,12 +45,13 @@ impl Prompt {
         let mut messages: Vec<Message> = Vec::new();
         for entry in entries {
             match entry {
-                Entry::Assistant { text, calls } => {
+                Entry::Assistant { text, calls, carried, cut: _ } => {
                     // A run by script may begin without a prompt; the first turn is the user's all the same.
                     if messages.is_empty() {
                         user(&mut messages);
                     }
-                    messages.push(Message::Assistant { text: text.clone(), calls: calls.clone() });
+                    let (text, calls, carried) = (text.clone(), calls.clone(), carried.clone());
+                    messages.push(Message::Assistant { text, calls, carried });
                 }
                 Entry::User { text } => user(&mut messages).1.push(text.clone()),
                 Entry::Result { result } => user(&mut messages).0.push(result.clone()),
@@ -54,7 +59,7 @@ impl Prompt {
         }
         user(&mut messages);
         order_results(&mut messages);
-        Self { messages }
+        Self { system: None, messages }
     }
 
     /// Checks that roles alternate and that each call has exactly one result, right after it.
@@ -144,15 +149,28 @@ pub struct Completion {
     pub calls: Vec<RequestedCall>,
     /// What it used.
     pub usage: Usage,
+    /// What its provider wants back unchanged.
+    pub carried: Option<Carried>,
+    /// The limit of output tokens cut it off.
+    pub cut: bool,
 }
 
 /// A call as the model asked for it, before it has an id of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestedCall {
     /// The tool, by name.
     pub tool: String,
     /// The arguments, as JSON text.
     pub args: String,
+    /// Why they are of no use, in words for the model. Such a call is never executed.
+    pub unusable: Option<String>,
+}
+
+impl RequestedCall {
+    /// A call whose arguments can be used.
+    pub fn new(tool: impl Into<String>, args: impl Into<String>) -> Self {
+        Self { tool: tool.into(), args: args.into(), unusable: None }
+    }
 }
 
 /// Why there is no answer.
@@ -185,7 +203,7 @@ mod tests {
     use super::*;
 
     fn call(id: u64) -> CallRequest {
-        CallRequest { call: CallId::from_u64(id), tool: "shell".into(), args: "{}".into() }
+        CallRequest::new(CallId::from_u64(id), "shell", "{}")
     }
 
     fn result(id: u64) -> Entry {
@@ -193,7 +211,7 @@ mod tests {
     }
 
     fn said(calls: Vec<CallRequest>) -> Entry {
-        Entry::Assistant { text: "hm".into(), calls }
+        Entry::assistant("hm", calls)
     }
 
     fn check(entries: &[Entry]) -> Result<(), PromptFault> {

@@ -4,12 +4,13 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{DiskUsage, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Span;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +41,7 @@ use crate::tools::{self, shell::Shell};
 /// How long connections may take to end when the daemon stops.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// How old a count of the outputs' bytes may be.
-const COUNTED_EVERY: Duration = Duration::from_secs(30);
+const COUNTED_EVERY: Span = Span::from_secs(30);
 
 /// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
     }
-    let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
+    let keepers = Keepers::new(keeper_program(setup.inherited)).grouped().adopting().map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
@@ -215,14 +216,15 @@ fn sweep_outputs(outputs: Outputs, history: History) {
 /// Tells what the state takes on disk. The outputs are counted once in a while.
 fn usage(state_dir: &Path, outputs: Outputs) -> Arc<dyn Fn() -> DiskUsage + Send + Sync> {
     let state_dir = state_dir.to_owned();
-    let counted = Mutex::new(None::<(Instant, u64)>);
+    let clock = Clock::start();
+    let counted = Mutex::new(None::<(Span, u64)>);
     Arc::new(move || {
         let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = match *counted {
-            Some((at, bytes)) if at.elapsed() < COUNTED_EVERY => bytes,
+            Some((at, bytes)) if clock.now().mono.saturating_sub(at) < COUNTED_EVERY => bytes,
             _ => {
                 let bytes = outputs.bytes();
-                *counted = Some((Instant::now(), bytes));
+                *counted = Some((clock.now().mono, bytes));
                 bytes
             }
         };

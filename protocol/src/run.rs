@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, RunId};
+use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::{Span, Timestamp};
 
@@ -355,6 +356,12 @@ pub enum Entry {
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<CallRequest>,
+        /// What its provider wants back unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        carried: Option<Arc<Carried>>,
+        /// The limit of output tokens cut it off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cut: bool,
     },
     /// The result of one call.
     Result {
@@ -364,12 +371,18 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// What a model said in full, with nothing that its provider wants back.
+    pub fn assistant(text: impl Into<Arc<str>>, calls: Vec<CallRequest>) -> Self {
+        Self::Assistant { text: text.into(), calls, carried: None, cut: false }
+    }
+
     /// About how much memory its texts take.
     pub fn approximate_bytes(&self) -> usize {
         let texts = match self {
             Self::User { text } => text.len(),
-            Self::Assistant { text, calls } => {
-                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>()
+            Self::Assistant { text, calls, carried, .. } => {
+                let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
+                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
             }
             Self::Result { result } => result.envelope.len() + 256,
         };
@@ -387,6 +400,27 @@ pub struct CallRequest {
     pub tool: Arc<str>,
     /// Its arguments, as JSON text.
     pub args: Arc<str>,
+    /// Why its arguments are of no use, in words for the model. Such a call is never executed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<Arc<str>>,
+}
+
+impl CallRequest {
+    /// A call whose arguments can be used.
+    pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
+        Self { call, tool: tool.into(), args: args.into(), unusable: None }
+    }
+}
+
+/// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that
+/// wrote it, and sent back in no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Carried {
+    /// The dialect, by its name.
+    pub dialect: Arc<str>,
+    /// The parts, as JSON text.
+    pub parts: Arc<str>,
 }
 
 /// A finished call. Programs read these fields; only the model reads the envelope.
@@ -419,6 +453,9 @@ pub struct CallResult {
     pub cpu_seconds: Option<f64>,
     /// Largest resident size of one of its processes, in bytes.
     pub max_rss_bytes: Option<u64>,
+    /// The limit that it certainly met; none where that is not certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<CallLimit>,
 }
 
 impl CallResult {
@@ -438,6 +475,7 @@ impl CallResult {
             stderr: None,
             cpu_seconds: None,
             max_rss_bytes: None,
+            limit: None,
         }
     }
 }

@@ -75,7 +75,7 @@ pub struct Limits {
     /// Seconds of CPU time of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<u64>,
-    /// Bytes of address space of a process.
+    /// Bytes of address space of a process; of memory of the whole run, where a cgroup sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space_bytes: Option<u64>,
     /// Descriptors of a process.
@@ -84,7 +84,7 @@ pub struct Limits {
     /// Bytes of a file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }

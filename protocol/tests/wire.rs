@@ -77,13 +77,21 @@ fn result() -> Arc<CallResult> {
 }
 
 fn request() -> CallRequest {
-    CallRequest { call: CALL, tool: "shell".into(), args: r#"{"command":"true"}"#.into() }
+    CallRequest::new(CALL, "shell", r#"{"command":"true"}"#)
+}
+
+fn unusable() -> CallRequest {
+    CallRequest { unusable: Some("cut off".into()), ..CallRequest::new(CALL, "shell", "{") }
+}
+
+fn carried() -> Option<Arc<Carried>> {
+    Some(Arc::new(Carried { dialect: "anthropic".into(), parts: r#"[{"text":2}]"#.into() }))
 }
 
 fn events() -> Vec<EventBody> {
     let lane: Arc<str> = "tool".into();
     vec![
-        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }] },
+        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }], last_at: AT },
         EventBody::DrainStarted,
         EventBody::DrainEnded,
         EventBody::LaneRelieved { lane: lane.clone(), relief: RELIEF, by: 4, until: Some(AT) },
@@ -104,7 +112,22 @@ fn events() -> Vec<EventBody> {
         },
         EventBody::StepBegun { step: 1 },
         EventBody::InferenceStarted { step: 1, attempt: 2 },
-        EventBody::InferenceFinished { step: 1, text: "hm".into(), calls: vec![request()], usage: usage() },
+        EventBody::InferenceFinished {
+            step: 1,
+            text: "hm".into(),
+            calls: vec![request()],
+            usage: usage(),
+            carried: None,
+            cut: false,
+        },
+        EventBody::InferenceFinished {
+            step: 1,
+            text: "hm".into(),
+            calls: vec![unusable()],
+            usage: usage(),
+            carried: carried(),
+            cut: true,
+        },
         EventBody::InferenceFailed { step: 1, attempt: 2, error: "overloaded".into(), retry_at: Some(AT) },
         EventBody::BatchQueued,
         EventBody::BatchParked,
@@ -246,7 +269,8 @@ fn the_wire_is_what_the_golden_file_says() {
         "entries",
         &[
             Entry::User { text: "hi".into() },
-            Entry::Assistant { text: "hm".into(), calls: vec![request()] },
+            Entry::assistant("hm", vec![request()]),
+            Entry::Assistant { text: "hm".into(), calls: vec![unusable()], carried: carried(), cut: true },
             Entry::Result { result: result() },
         ],
     );

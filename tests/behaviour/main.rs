@@ -13,6 +13,7 @@ mod insiders;
 mod lane;
 mod losses;
 mod pages;
+mod processes_cgroups;
 mod processes_ends;
 mod processes_hostile;
 mod processes_input;

@@ -3,6 +3,7 @@
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
 //! binaries over real sockets; it never looks inside them.
 
+mod cgroup;
 mod client;
 mod command;
 mod daemon;
@@ -16,6 +17,7 @@ mod unprivileged;
 
 use std::time::{Duration, Instant};
 
+pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;

@@ -12,7 +12,7 @@ use crate::render::text::{clean, with_newline};
 pub(crate) fn write(out: &mut dyn Write, look: Look, entry: &Entry) -> io::Result<()> {
     match entry {
         Entry::User { text } => user(out, look, text),
-        Entry::Assistant { text, calls } => {
+        Entry::Assistant { text, calls, .. } => {
             if !text.is_empty() {
                 block(out, look, text)?;
             }
@@ -101,7 +101,7 @@ mod tests {
     use harness_protocol::id::CallId;
 
     fn request(tool: &str, args: &str) -> CallRequest {
-        CallRequest { call: CallId::from_u64(1), tool: tool.into(), args: args.into() }
+        CallRequest::new(CallId::from_u64(1), tool, args)
     }
 
     #[test]

@@ -42,8 +42,9 @@ impl Exported {
     }
 
     fn call(&mut self, request: &CallRequest) -> ScriptedCall {
-        // Arguments that are no JSON were refused; as a text they are refused again.
-        let args = serde_json::from_str(&request.args).unwrap_or_else(|_| Value::String(request.args.to_string()));
+        // Arguments of no use were refused; as a text they are refused again.
+        let useful = request.unusable.is_none().then(|| serde_json::from_str(&request.args).ok()).flatten();
+        let args = useful.unwrap_or_else(|| Value::String(request.args.to_string()));
         ScriptedCall { tool: request.tool.to_string(), args: self.argument(args) }
     }
 
@@ -169,10 +170,21 @@ mod tests {
     use harness_protocol::spec::RunSpec;
 
     fn said(text: &str, calls: &[&str]) -> EventBody {
-        let request =
-            |args: &&str| CallRequest { call: CallId::from_u64(1), tool: "shell".into(), args: (*args).into() };
+        let request = |args: &&str| CallRequest {
+            call: CallId::from_u64(1),
+            tool: "shell".into(),
+            args: (*args).into(),
+            unusable: None,
+        };
         let calls = calls.iter().map(request).collect();
-        EventBody::InferenceFinished { step: 1, text: text.into(), calls, usage: Usage::default() }
+        EventBody::InferenceFinished {
+            step: 1,
+            text: text.into(),
+            calls,
+            usage: Usage::default(),
+            carried: None,
+            cut: false,
+        }
     }
 
     fn written(bodies: &[EventBody]) -> (String, Script) {

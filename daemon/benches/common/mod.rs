@@ -83,7 +83,7 @@ pub fn started(step: &Step) -> Vec<JobId> {
 
 /// The model asks for one call.
 pub fn asks(job: JobId, tool: &str, args: &str) -> Input {
-    let call = RequestedCall { tool: tool.to_owned(), args: args.to_owned() };
+    let call = RequestedCall::new(tool, args);
     let completion = Completion { text: "Let me see.".to_owned(), calls: vec![call], ..Completion::default() };
     Input::Outcome { job, outcome: Outcome::Inference(Ok(completion)) }
 }
@@ -93,4 +93,15 @@ pub fn done(job: JobId) -> Input {
     let Work::Call(call) = job.work else { unreachable!("only calls are done") };
     let result = CallResult::plain(call, "shell".into(), "ok", false);
     Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
+}
+
+/// A job ends, and its run goes on: the model asks for a call, the call succeeds.
+pub fn goes_on(job: JobId) -> Input {
+    match job.work {
+        Work::Inference { .. } => asks(job, "shell", r#"{"command":"du -sh ."}"#),
+        Work::Call(call) => {
+            let result = CallResult::plain(call, "shell".into(), "Exit code: 0\n4.0K\t.\n", false);
+            Input::Outcome { job, outcome: Outcome::Call(Arc::new(result)) }
+        }
+    }
 }

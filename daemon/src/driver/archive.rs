@@ -110,7 +110,7 @@ impl Archive {
         let mut bytes = 0;
         for (index, one) in named.into_iter().enumerate().skip(first) {
             let view = match one {
-                Named::Here(view) => view,
+                Named::Here(view) => *view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
             if !fits(&params.select, &view) {

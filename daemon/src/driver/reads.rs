@@ -120,7 +120,7 @@ impl View<'_> {
             let named = self.engine.named(&params.select.runs, uid, self.now).map(|mut named| {
                 for one in &mut named {
                     if let Named::Here(run) = one {
-                        mark_held(self.service, std::slice::from_mut(run), self.now);
+                        mark_held(self.service, std::slice::from_mut(&mut **run), self.now);
                     }
                 }
                 named

@@ -120,7 +120,7 @@ impl Bench {
         let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt } };
         let script = script.map(|text| Arc::new(toml::from_str::<Script>(text).unwrap()));
         let prompt = Prompt::from_transcript(&[Entry::User { text: "go".into() }]);
-        let task = InferenceTask { provider: "scripted".into(), model: None, script, prompt };
+        let task = InferenceTask { provider: "scripted".into(), model: None, script, prompt, tools: [].into() };
         self.executor.start(Job { id, task: Task::Inference(task) });
         id
     }

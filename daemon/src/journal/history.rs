@@ -17,7 +17,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
 use super::Record;
-use super::record::{COLUMNS, Raw};
+use super::record::COLUMNS;
 use super::writer::reason;
 
 /// Connections kept open between reads.
@@ -88,9 +88,9 @@ impl History {
                 && size < bytes
                 && let Some(row) = rows.next()?
             {
-                let raw = Raw::read(row)?;
-                size += raw.bytes();
-                records.push(raw.understand());
+                let (record, bytes) = Record::read(row)?;
+                size += bytes;
+                records.push(record);
             }
             Ok(records)
         })
@@ -195,7 +195,7 @@ impl History {
 
     /// Runs that have left the world, by state.
     pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
-        let sql = "SELECT state, count(*) FROM run WHERE archived = 1 GROUP BY state";
+        let sql = "SELECT state, runs FROM tally WHERE runs > 0";
         let counts: Vec<(String, u32)> =
             self.read(|db| db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())?;
         Ok(counts.into_iter().filter_map(|(state, count)| Some((state.parse().ok()?, count))).collect())

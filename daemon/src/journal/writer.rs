@@ -2,6 +2,7 @@
 //!
 //! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use harness_protocol::event::{Ending, Event, EventBody};
@@ -26,7 +27,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer to an open journal.
-    pub(super) fn new(db: Connection, path: &Path) -> Self {
+    pub fn new(db: Connection, path: &Path) -> Self {
         db.set_prepared_statement_cache_capacity(32);
         Self { db, path: path.to_owned(), class: None, body: Vec::with_capacity(4096) }
     }
@@ -66,6 +67,13 @@ impl Writer {
         made.store(&transaction)?;
         for view in &commit.archived {
             archive(&transaction, view)?;
+        }
+        tally(&transaction, &commit.archived)?;
+        // Last: what is pruned may have left the world with the same step.
+        for event in &commit.events {
+            if let EventBody::RunsPruned { runs } = &event.body {
+                runs.iter().try_for_each(|run| prune(&transaction, *run))?;
+            }
         }
         crash::here(Point::Written);
         transaction.commit()
@@ -158,11 +166,6 @@ fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::
             let at = event.at.as_micros().cast_signed();
             transaction.prepare_cached(sql)?.execute(params![run.to_string(), state.as_str(), at])?;
         }
-        (EventBody::RunsPruned { runs }, _) => {
-            for run in runs {
-                prune(transaction, *run)?;
-            }
-        }
         _ => {}
     }
     Ok(())
@@ -171,15 +174,27 @@ fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::
 fn archive(transaction: &Transaction<'_>, view: &RunView) -> Result<(), rusqlite::Error> {
     let run = view.id.to_string();
     let text = serde_json::to_string(view).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    // One that was pruned with the same step has no row any more.
     let sql = "INSERT INTO listing (number, view) SELECT number, ?2 FROM run WHERE id = ?1";
     transaction.prepare_cached(sql)?.execute(params![run, text])?;
     transaction.prepare_cached("UPDATE run SET archived = 1 WHERE id = ?1")?.execute([run])?;
     Ok(())
 }
 
+/// Counts runs that left the world.
+fn tally(transaction: &Transaction<'_>, archived: &[RunView]) -> Result<(), rusqlite::Error> {
+    let mut counts = BTreeMap::<&str, u32>::new();
+    archived.iter().for_each(|view| *counts.entry(view.state.as_str()).or_default() += 1);
+    for (state, count) in counts {
+        let sql = "INSERT INTO tally (state, runs) VALUES (?1, ?2) ON CONFLICT (state) DO UPDATE SET runs = runs + ?2";
+        transaction.prepare_cached(sql)?.execute(params![state, count])?;
+    }
+    Ok(())
+}
+
 fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Error> {
     let run = run.to_string();
+    let sql = "UPDATE tally SET runs = runs - 1 WHERE state = (SELECT state FROM run WHERE id = ?1 AND archived = 1)";
+    transaction.prepare_cached(sql)?.execute([&run])?;
     let sql = "DELETE FROM listing WHERE number = (SELECT number FROM run WHERE id = ?1)";
     transaction.prepare_cached(sql)?.execute([&run])?;
     transaction.prepare_cached("DELETE FROM event WHERE run = ?1")?.execute([&run])?;

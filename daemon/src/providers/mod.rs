@@ -1,5 +1,19 @@
 //! Providers: how a model is asked. A dialect is pure; whoever executes an inference does the waiting.
 
+mod anthropic;
+mod arguments;
+mod carried;
 pub mod check;
+pub mod dialect;
+mod names;
+mod openai;
+mod rate_limit;
+pub mod refusal;
+mod responses;
+mod room;
 pub mod scripted;
+mod skim;
 mod template;
+#[cfg(test)]
+mod tests;
+mod text;

@@ -54,7 +54,7 @@ pub fn answer(script: &Script, prompt: &Prompt) -> Result<Answer, InferenceError
     })?;
     let usage = usage(prompt, &text, &calls);
     Ok(Answer {
-        completion: Completion { text, calls, usage },
+        completion: Completion { text, calls, usage, ..Completion::default() },
         delay: turn.delay.unwrap_or_default(),
         fault: turn.fault,
     })
@@ -140,7 +140,7 @@ fn fill(turn: &Turn, captures: &BTreeMap<&str, String>) -> Result<(String, Vec<R
     let text = template::fill(&turn.text, captures)?;
     let calls = turn.calls.iter().map(|call| {
         let args = template::fill_within(&call.args, captures)?.to_string();
-        Ok(RequestedCall { tool: call.tool.clone(), args })
+        Ok(RequestedCall::new(call.tool.clone(), args))
     });
     Ok((text, calls.collect::<Result<_, String>>()?))
 }
@@ -152,7 +152,7 @@ fn usage(prompt: &Prompt, text: &str, calls: &[RequestedCall]) -> Usage {
             results.iter().map(|result| result.envelope.len()).sum::<usize>()
                 + texts.iter().map(|text| text.len()).sum::<usize>()
         }
-        Message::Assistant { text, calls } => {
+        Message::Assistant { text, calls, .. } => {
             text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>()
         }
     });
@@ -179,8 +179,8 @@ mod tests {
         for results in steps {
             let ids: Vec<_> = (number..).map(CallId::from_u64).take(results.len()).collect();
             number += results.len() as u64;
-            let request = |call: &CallId| CallRequest { call: *call, tool: "shell".into(), args: "{}".into() };
-            entries.push(Entry::Assistant { text: "hm".into(), calls: ids.iter().map(request).collect() });
+            let request = |call: &CallId| CallRequest::new(*call, "shell", "{}");
+            entries.push(Entry::assistant("hm", ids.iter().map(request).collect()));
             if results.is_empty() {
                 entries.push(Entry::User { text: "go on".into() });
             }
@@ -222,7 +222,7 @@ mod tests {
             text = 'It holds ${size}.'
         ";
         let first = answer(&script(text), &prompt(&[])).unwrap().completion;
-        assert_eq!(first.calls, [RequestedCall { tool: "shell".into(), args: r#"{"command":"du -sh ."}"#.into() }]);
+        assert_eq!(first.calls, [RequestedCall::new("shell", r#"{"command":"du -sh ."}"#)]);
         assert_eq!(said(text, &[&["Exit code: 0\n4.0K\t.\n"]]), Ok("It holds 4.0K.".into()));
     }
 

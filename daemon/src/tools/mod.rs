@@ -26,3 +26,23 @@ pub fn catalogue() -> Catalogue {
         (WAIT_FOR_AGENT.into(), ToolKind::World(WorldTool::WaitForAgent)),
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::catalogue::specs;
+    use serde_json::Value;
+
+    #[test]
+    fn a_model_is_told_of_every_tool_with_a_schema_of_an_object() {
+        let catalogue = catalogue();
+        let specs = specs(&catalogue);
+        assert!(specs.iter().map(|spec| &spec.name).eq(catalogue.keys()));
+        for spec in specs.iter() {
+            let schema: Value = serde_json::from_str(&spec.parameters).unwrap();
+            assert_eq!(schema["type"], "object", "{}", spec.name);
+            assert!(schema["properties"].is_object() && !spec.description.contains("  "), "{}", spec.name);
+        }
+    }
+}

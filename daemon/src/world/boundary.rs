@@ -10,6 +10,7 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 
+use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, InferenceError, Prompt};
 
 /// The time of a step, read once by the driver.
@@ -291,6 +292,8 @@ pub struct InferenceTask {
     pub script: Option<Arc<Script>>,
     /// The prompt.
     pub prompt: Prompt,
+    /// The tools that the model may call.
+    pub tools: Arc<[ToolSpec]>,
 }
 
 /// Answers to commands.

@@ -135,8 +135,10 @@ pub(crate) struct Call {
     pub(crate) id: CallId,
     pub(crate) tool: Arc<str>,
     pub(crate) args: Arc<str>,
-    /// `None` for a tool that nobody knows.
+    /// `None` for a tool that nobody knows, and for arguments that cannot be used.
     pub(crate) kind: Option<ToolKind>,
+    /// Why its arguments cannot be used, in words for the model.
+    pub(crate) unusable: Option<Arc<str>>,
     pub(crate) stage: Stage,
     /// Since when it has been at its stage.
     pub(crate) since: Timestamp,

@@ -61,10 +61,12 @@ fn go_on(scene: &mut Scene<'_>, run: RunId) {
     // An answer that an earlier run gave is not this one's.
     if life.step > 0
         && !unread
-        && let Some(Entry::Assistant { text, calls }) = scene.get::<Transcript>(entity).and_then(|t| t.0.last())
+        && let Some(Entry::Assistant { text, calls, cut, .. }) =
+            scene.get::<Transcript>(entity).and_then(|t| t.0.last())
         && calls.is_empty()
     {
-        let answer = Arc::clone(text);
+        // Half an answer is still worth having; whoever reads it must know.
+        let answer = if *cut { with_note(text).into() } else { Arc::clone(text) };
         finish_run(scene, run, Ending::Succeeded { answer });
         return;
     }
@@ -84,6 +86,11 @@ fn go_on(scene: &mut Scene<'_>, run: RunId) {
     }
     let step = life.step + 1;
     scene.emit(Some(run), EventBody::StepBegun { step });
+}
+
+fn with_note(text: &str) -> String {
+    let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{newline}[cut off by the limit of output tokens]")
 }
 
 /// A batch: its world calls are carried out, the waits that are over end, and its ticket wants what its calls need.
@@ -143,11 +150,15 @@ fn perform(scene: &mut Scene<'_>, run: RunId, call: &Call) {
         },
         Some(ToolKind::Job { .. }) => {}
         None => {
-            let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).collect();
-            let text = format!("There is no tool {:?}. There are: {}.", call.tool, known.join(", "));
+            let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(scene, &call.tool).into());
             finish_call(scene, run, call.id, text, true);
         }
     }
+}
+
+fn unknown_tool(scene: &Scene<'_>, name: &str) -> String {
+    let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).collect();
+    format!("There is no tool {name:?}. There are: {}.", known.join(", "))
 }
 
 /// A wait for other runs that is over.

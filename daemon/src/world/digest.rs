@@ -10,8 +10,8 @@ use super::ids::Ids;
 use super::resources::{Daemon, Interactions, Lanes, Runs, Timers, WantsExtra};
 
 impl Engine {
-    /// Everything that the world holds, except what is configured.
-    pub fn digest(&self) -> String {
+    /// Everything but the lanes, which remember whom they served.
+    pub fn digest_of_runs(&self) -> String {
         let world = &self.world;
         let mut text = String::new();
         let runs = world.resource::<Runs>();
@@ -37,9 +37,6 @@ impl Engine {
             world.resource::<WantsExtra>()
         );
         let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
-        for lane in world.resource::<Lanes>().iter() {
-            let _ = writeln!(text, "{}", lane.digest());
-        }
         for &entity in runs.by_id.values() {
             let _ = writeln!(
                 text,
@@ -67,6 +64,15 @@ impl Engine {
                 world.get::<Ended>(entity),
                 world.get::<Batch>(entity),
             );
+        }
+        text
+    }
+
+    /// Everything that the world holds, except what is configured.
+    pub fn digest(&self) -> String {
+        let mut text = self.digest_of_runs();
+        for lane in self.world.resource::<Lanes>().iter() {
+            let _ = writeln!(text, "{}", lane.digest());
         }
         text
     }

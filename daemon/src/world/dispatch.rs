@@ -20,6 +20,7 @@ pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems(grants.in_set(StepSystems::Dispatch));
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "so bevy wants its conditions")]
 fn is_not_held(incoming: Res<Incoming>) -> bool {
     !incoming.held
 }
@@ -39,13 +40,13 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         return false;
     };
     let (step, attempt) = (life.step, life.attempt + 1);
-    let prompt =
-        scene.get::<Transcript>(entity).map_or(Prompt { messages: Vec::new() }, |t| Prompt::from_transcript(&t.0));
+    let prompt = scene.get::<Transcript>(entity).map_or_else(Prompt::default, |t| Prompt::from_transcript(&t.0));
     let task = InferenceTask {
         provider: spec.0.provider.clone().unwrap_or_else(|| "".into()),
         model: spec.0.model.clone(),
         script: spec.0.script.clone(),
         prompt,
+        tools: Arc::clone(&scene.setup().specs),
     };
     let id = JobId { run, work: Work::Inference { step, attempt } };
     scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });

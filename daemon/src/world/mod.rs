@@ -14,6 +14,8 @@
 //! Systems read and emit events; [`apply`] alone changes. So the world is the fold of its events, and a restart is a
 //! replay ([`Engine::rebuild`]).
 
+#[cfg(test)]
+mod answers;
 mod apply;
 pub mod boundary;
 mod clock;
@@ -32,7 +34,7 @@ mod scene;
 mod select;
 mod settle;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;
 mod stop;
 mod submit;
 pub mod view;
@@ -49,7 +51,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::RunView;
 use harness_protocol::time::Span;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
 use boundary::{Effect, Input, Made, Now};
 use clock::Clock;
@@ -96,7 +98,8 @@ impl Engine {
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
-        world.insert_resource(Setup { config, tools });
+        let specs = catalogue::specs(&tools);
+        world.insert_resource(Setup { config, tools, specs });
         world.insert_resource(Ids::new(id_key));
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();

@@ -7,7 +7,7 @@ use harness_protocol::run::CallResult;
 
 use super::components::{Identity, Stage};
 use super::phase::Phase;
-use super::resources::{Runs, TOOL_LANE};
+use super::resources::{Daemon, Runs, TOOL_LANE};
 use super::scene::Scene;
 use super::stop::{emit_result, stop};
 
@@ -19,7 +19,8 @@ pub(super) fn recover(world: &mut World, unreadable: &[RunId]) {
     let providers =
         config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
     let lanes = std::iter::once(tool).chain(providers).collect();
-    scene.emit(None, EventBody::DaemonStarted { lanes });
+    let last_at = scene.res::<Daemon>().last_at;
+    scene.emit(None, EventBody::DaemonStarted { lanes, last_at });
     let live: Vec<RunId> =
         scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
     for run in live {

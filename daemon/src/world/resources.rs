@@ -11,7 +11,7 @@ use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Timestamp;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, ToolSpec};
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
 
@@ -23,6 +23,8 @@ pub(crate) const TOOL_LANE: &str = "tool";
 pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) tools: Catalogue,
+    /// What models are told of them.
+    pub(crate) specs: Arc<[ToolSpec]>,
 }
 
 /// The runs by id, number, name, key and owner.
@@ -57,7 +59,7 @@ pub(crate) struct Interactions {
 /// An open interaction.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OpenInteraction {
-    /// Order of asking.
+    /// Order of asking: number of the event.
     pub(crate) number: u64,
     pub(crate) run: RunId,
     pub(crate) call: CallId,

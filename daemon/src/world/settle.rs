@@ -96,7 +96,9 @@ fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
     if calls > MOST_CALLS {
         return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
     }
-    let bytes = completion.text.len() + completion.calls.iter().map(|call| call.args.len()).sum::<usize>();
+    let carried = completion.carried.as_ref().map_or(0, |carried| carried.parts.len());
+    let args = completion.calls.iter().map(|call| call.args.len() + call.unusable.as_ref().map_or(0, String::len));
+    let bytes = completion.text.len() + args.sum::<usize>() + carried;
     if bytes > MOST_BYTES {
         return Err(fault(format!("the model's answer has {bytes} bytes; at most {MOST_BYTES} are taken")));
     }
@@ -113,10 +115,13 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
         call: ids.next_call(ahead),
         tool: name(call.tool),
         args: call.args.into(),
+        unusable: call.unusable.map(Into::into),
     };
     let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
-    let usage = completion.usage;
-    scene.emit(Some(run), EventBody::InferenceFinished { step, text: completion.text.into(), calls, usage });
+    let Completion { usage, cut, .. } = completion;
+    let carried = completion.carried.map(Arc::new);
+    let text = completion.text.into();
+    scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
 }
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {

@@ -14,6 +14,7 @@ use harness_protocol::event::Event;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::Selector;
 use harness_protocol::run::CallResult;
+use harness_protocol::run::RunView;
 use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
@@ -59,10 +60,21 @@ enum JobState {
     Returning,
 }
 
+/// The events of each step, and the runs that left the world with it.
+pub(crate) type Commits = Vec<(Vec<Arc<Event>>, Vec<RunView>)>;
+
+/// A world with a random history, and that history.
+pub(crate) fn history(seed: u64, steps: u64) -> (Engine, Commits) {
+    let mut simulation = Simulation::new(seed);
+    (0..steps).for_each(|_| simulation.turn());
+    (simulation.engine, simulation.commits)
+}
+
 struct Simulation {
     random: Random,
     engine: Engine,
     journal: Vec<Arc<Event>>,
+    commits: Commits,
     out: BTreeMap<JobId, JobState>,
     /// Jobs that have ended: their outcomes may come again.
     stale: Vec<JobId>,
@@ -75,7 +87,7 @@ struct Simulation {
     held: bool,
 }
 
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     let mut config = Config { tool_width: 2, ..Config::default() };
     config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
     config.providers.insert("other".into(), Provider { dialect: Dialect::Scripted, width: 2 });
@@ -87,7 +99,7 @@ fn config() -> Config {
     config
 }
 
-fn tools() -> crate::catalogue::Catalogue {
+pub(crate) fn tools() -> crate::catalogue::Catalogue {
     BTreeMap::from([
         ("shell".into(), ToolKind::Job { parallel_safe: false }),
         ("read".into(), ToolKind::Job { parallel_safe: true }),
@@ -109,6 +121,7 @@ impl Simulation {
             random: Random(seed),
             engine: Engine::new(config(), tools(), seed),
             journal: Vec::new(),
+            commits: Vec::new(),
             out: BTreeMap::new(),
             stale: Vec::new(),
             started: BTreeSet::new(),
@@ -238,7 +251,8 @@ impl Simulation {
                 8 => self.wait_arguments(),
                 _ => ("nonsense", "not json".to_owned()),
             };
-            completion.calls.push(RequestedCall { tool: tool.to_owned(), args });
+            let unusable = self.random.chance(10).then(|| "Not run: a test.".to_owned());
+            completion.calls.push(RequestedCall { unusable, ..RequestedCall::new(tool, args) });
         }
         Outcome::Inference(Ok(completion))
     }
@@ -391,6 +405,7 @@ impl Simulation {
     }
 
     fn commit(&mut self, step: Step) {
+        self.commits.push((step.events.clone(), step.archived));
         self.journal.extend(step.events);
         for effect in step.effects {
             self.perform(effect);
@@ -452,6 +467,8 @@ impl Simulation {
     /// With everything answered and nothing held back, every run comes to its end, and the lanes are empty.
     fn wind_down(&mut self) {
         let all = || Selector { all: true, ..Selector::default() };
+        self.held = false;
+        self.engine.hold(false);
         let opening = vec![
             self.command(OPERATOR, Command::Drain(false)),
             self.command(OPERATOR, Command::Resume(all())),
@@ -572,4 +589,40 @@ fn the_same_inputs_at_the_same_times_give_the_same_events() {
     };
     assert_eq!(history(11), history(11));
     assert_ne!(history(11), history(12));
+}
+
+/// A crash leaves the steps up to some commit; whichever that is, everything goes on from there and comes to its end.
+#[test]
+fn a_history_that_is_cut_after_any_step_can_be_gone_on_from() {
+    for seed in 100..100 + setting("HARNESS_SIM_SEEDS").unwrap_or(24) / 8 {
+        let _tell = Seed(seed);
+        let (_, commits) = history(seed, 60);
+        for kept in 0..=commits.len() {
+            let mut simulation = Simulation::new(seed);
+            simulation.out.clear();
+            simulation.unanswered.clear();
+            simulation.journal = commits[..kept].iter().flat_map(|(events, _)| events.iter().cloned()).collect();
+            simulation.wall += 100_000_000;
+            simulation.crash();
+            simulation.wind_down();
+            simulation.compare_with_rebuilt();
+        }
+    }
+}
+
+/// The fold of any number of events is a world that says so of itself: nothing of an event waits for the next.
+#[test]
+fn the_world_of_the_first_events_is_the_world_that_was_live_after_them() {
+    let (_, commits) = history(7, 200);
+    let events: Vec<Arc<Event>> = commits.into_iter().flat_map(|(events, _)| events).collect();
+    let mut live = Engine::new(config(), tools(), 7);
+    for (count, event) in events.iter().enumerate() {
+        live.replay(event);
+        // Each is compared with a world that was made from what is read back from JSON.
+        if count % 7 == 0 {
+            let text = serde_json::to_string(&events[..=count]).unwrap();
+            let read: Vec<Event> = serde_json::from_str(&text).unwrap();
+            assert_eq!(Engine::rebuild(config(), tools(), 7, &read).digest(), live.digest(), "after {}", event.seq);
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::Cause;
-use harness_protocol::id::{CallId, InteractionId, RunId};
+use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::time::Timestamp;
 
@@ -119,11 +119,10 @@ pub(super) fn interaction_opened(
     interaction: InteractionId,
     call: CallId,
     question: &Arc<str>,
-    at: Timestamp,
+    (seq, at): (Seq, Timestamp),
 ) {
-    let mut ids = world.resource_mut::<Ids>();
-    ids.interactions += 1;
-    let open = OpenInteraction { number: ids.interactions, run, call, question: Arc::clone(question), since: at };
+    world.resource_mut::<Ids>().interactions += 1;
+    let open = OpenInteraction { number: seq.0, run, call, question: Arc::clone(question), since: at };
     world.resource_mut::<Interactions>().open.insert(interaction, open);
     stage(world, entity, call, Stage::Asking(interaction), at);
 }

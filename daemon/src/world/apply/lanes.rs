@@ -12,12 +12,11 @@ use super::super::resources::{Daemon, Lanes, Runs, Timer, Timers};
 use super::{edit, wake};
 use crate::lane::Lane;
 
-/// `before` is the time of the event before this one.
-pub(super) fn about_daemon(world: &mut World, body: &EventBody, before: Timestamp, at: Timestamp) {
+pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     match body {
-        EventBody::DaemonStarted { lanes } => {
+        EventBody::DaemonStarted { lanes, last_at } => {
             drain(world, false);
-            account_for_downtime(world, before, at);
+            account_for_downtime(world, *last_at, at);
             for lane in lanes {
                 change(world, &lane.lane, |l| {
                     l.configure(lane.width, at);

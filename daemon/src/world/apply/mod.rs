@@ -21,12 +21,10 @@ use crate::lane::{Claim, Lane, ShareId};
 
 /// Changes the world as the event says.
 pub(crate) fn apply(world: &mut World, event: &Event) {
-    let before = {
-        let mut daemon = world.resource_mut::<Daemon>();
-        daemon.last_seq = event.seq;
-        std::mem::replace(&mut daemon.last_at, event.at)
-    };
     let at = event.at;
+    let mut daemon = world.resource_mut::<Daemon>();
+    daemon.last_seq = event.seq;
+    daemon.last_at = at;
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { .. }, Some(run)) => runs::submitted(world, event, run),
         (EventBody::RunArchived, Some(run)) => runs::archived(world, run),
@@ -35,7 +33,7 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
             about_run(world, event, body, run, entity);
             settle_account(world, run, entity, at);
         }
-        (body, None) => lanes::about_daemon(world, body, before, at),
+        (body, None) => lanes::about_daemon(world, body, at),
     }
 }
 
@@ -44,9 +42,7 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
     match body {
         EventBody::StepBegun { step } => runs::step_begun(world, run, entity, *step, at),
         EventBody::InferenceStarted { attempt, .. } => runs::inference_started(world, entity, *attempt, at),
-        EventBody::InferenceFinished { text, calls, usage, .. } => {
-            runs::inference_finished(world, run, entity, text, calls, usage, at);
-        }
+        EventBody::InferenceFinished { usage, .. } => runs::inference_finished(world, run, entity, body, usage, at),
         EventBody::InferenceFailed { retry_at, .. } => runs::inference_failed(world, run, entity, *retry_at, at),
         EventBody::BatchQueued => calls::batch_queued(world, entity, at),
         EventBody::BatchParked => calls::batch_parked(world, entity, at),
@@ -57,7 +53,7 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         EventBody::CallWaiting { call, runs, any } => calls::waiting(world, run, entity, *call, runs, *any, at),
         EventBody::CallFinished { result } => calls::finished(world, run, entity, result, at),
         EventBody::InteractionOpened { interaction, call, question } => {
-            calls::interaction_opened(world, run, entity, *interaction, *call, question, at);
+            calls::interaction_opened(world, run, entity, *interaction, *call, question, (event.seq, at));
         }
         EventBody::InteractionSettled { interaction, .. } => {
             calls::interaction_closed(world, *interaction, Some(event.cause), at);

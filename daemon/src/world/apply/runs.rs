@@ -135,16 +135,15 @@ pub(super) fn inference_finished(
     world: &mut World,
     run: RunId,
     entity: Entity,
-    text: &Arc<str>,
-    calls: &[CallRequest],
+    body: &EventBody,
     usage: &Usage,
     at: Timestamp,
 ) {
+    let EventBody::InferenceFinished { text, calls, carried, cut, .. } = body else { return };
     inference_back(world, entity, at);
     world.resource_mut::<Ids>().calls += calls.len() as u64;
-    edit::<Transcript>(world, entity, |transcript| {
-        transcript.0.push(Entry::Assistant { text: Arc::clone(text), calls: calls.to_vec() });
-    });
+    let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
+    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
     match world.get_mut::<Spent>(entity) {
         Some(mut spent) => spent.0.add(usage),
         None => {
@@ -157,7 +156,9 @@ pub(super) fn inference_finished(
             id: request.call,
             tool: Arc::clone(&request.tool),
             args: Arc::clone(&request.args),
-            kind: tools.get(&request.tool).copied(),
+            // Whatever cannot be used is nobody's to execute.
+            kind: tools.get(&request.tool).copied().filter(|_| request.unusable.is_none()),
+            unusable: request.unusable.clone(),
             stage: Stage::Pending,
             since: at,
         };

@@ -13,7 +13,7 @@ use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
     ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, ShowParams, Shown,
 };
-use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
@@ -44,7 +44,7 @@ pub struct Listed {
 #[derive(Debug)]
 pub enum Named {
     /// It is in the world.
-    Here(RunView),
+    Here(Box<RunView>),
     /// It is not.
     Gone(String),
 }
@@ -166,7 +166,8 @@ impl Engine {
     pub fn named(&self, names: &[String], uid: u32, now: Now) -> Result<Vec<Named>, RpcError> {
         let at = self.time(now);
         let one = |name: &String| match select::one(&self.world, name, uid) {
-            Ok((_, entity)) => Ok(view(&self.world, entity, at).map_or_else(|| Named::Gone(name.clone()), Named::Here)),
+            Ok((_, entity)) => Ok(view(&self.world, entity, at)
+                .map_or_else(|| Named::Gone(name.clone()), |run| Named::Here(Box::new(run)))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Named::Gone(name.clone())),
             Err(error) => Err(error),
         };
@@ -296,8 +297,11 @@ impl Engine {
 fn size(entry: &Entry) -> usize {
     match entry {
         Entry::User { text } => json_bytes(text),
-        Entry::Assistant { text, calls } => {
-            json_bytes(text) + calls.iter().map(|call| json_bytes(&call.args) + 64).sum::<usize>()
+        Entry::Assistant { text, calls, carried, .. } => {
+            let carried = carried.as_ref().map_or(0, |carried| json_bytes(&carried.parts));
+            let unusable = |call: &CallRequest| call.unusable.as_ref().map_or(0, |text| json_bytes(text));
+            let calls = calls.iter().map(|call| json_bytes(&call.args) + unusable(call) + 64);
+            json_bytes(text) + calls.sum::<usize>() + carried
         }
         Entry::Result { result } => json_bytes(&result.envelope) + 512,
     }

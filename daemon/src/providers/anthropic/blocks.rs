@@ -1,0 +1,201 @@
+//! The blocks of a message, as they grow with a stream or come whole.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::super::carried::Part;
+use super::super::room::{ITEM, Room};
+use super::super::text::{Gathered, Text};
+use crate::prompt::InferenceError;
+
+/// A block as a server sends it.
+#[derive(Deserialize)]
+struct Sent<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    thinking: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    signature: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    name: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    input: Option<&'a RawValue>,
+}
+
+/// Thinking as it goes back.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "thinking")]
+struct Thinking<'a> {
+    thinking: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signature: Option<&'a str>,
+}
+
+#[derive(Debug)]
+struct Block {
+    index: u64,
+    inside: Inside,
+}
+
+#[derive(Debug)]
+enum Inside {
+    Text(Gathered),
+    Thinking {
+        text: Gathered,
+        signature: Option<String>,
+    },
+    Call {
+        name: String,
+        /// Where the arguments came whole, with the beginning of the block.
+        whole: Option<String>,
+        args: Gathered,
+    },
+    /// Sealed thinking, as it came.
+    Sealed(Box<RawValue>),
+}
+
+/// What a piece adds to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Thinking,
+    Signature,
+    Args,
+}
+
+/// The blocks of an answer, in order.
+#[derive(Debug, Default)]
+pub(super) struct Blocks(Vec<Block>);
+
+impl Blocks {
+    /// A block began, or is whole. Gives back what can be shown of it.
+    pub(super) fn begin(
+        &mut self,
+        index: u64,
+        raw: &RawValue,
+        room: &mut Room,
+    ) -> Result<Option<(Kind, &str)>, InferenceError> {
+        room.take_bytes(ITEM + raw.get().len())?;
+        // A block of a form that is not known is nothing that an answer of ours has.
+        let Ok(sent) = serde_json::from_str::<Sent<'_>>(raw.get()) else { return Ok(None) };
+        let gathered = |text: Option<Text<'_>>| {
+            let mut gathered = Gathered::default();
+            gathered.push(&text.unwrap_or_default());
+            gathered
+        };
+        let inside = match sent.kind.as_ref().map(Text::to_str).as_deref() {
+            Some("text") => Inside::Text(gathered(sent.text)),
+            Some("thinking") => Inside::Thinking {
+                text: gathered(sent.thinking),
+                signature: sent.signature.map(|signature| signature.to_str().into_owned()),
+            },
+            Some("redacted_thinking") => Inside::Sealed(raw.to_owned()),
+            Some("tool_use") => Inside::Call {
+                name: sent.name.unwrap_or_default().to_str().into_owned(),
+                whole: sent.input.map(RawValue::get).filter(|input| !is_empty(input)).map(str::to_owned),
+                args: Gathered::default(),
+            },
+            _ => return Ok(None),
+        };
+        self.0.push(Block { index, inside });
+        Ok(self.0.last().and_then(|block| match &block.inside {
+            Inside::Text(text) => Some((Kind::Text, text.as_str())),
+            Inside::Thinking { text, .. } => Some((Kind::Thinking, text.as_str())),
+            Inside::Call { .. } | Inside::Sealed(_) => None,
+        }))
+    }
+
+    /// Adds a piece to the block that is meant. Gives back what can be shown of it.
+    pub(super) fn add(
+        &mut self,
+        index: u64,
+        kind: Kind,
+        piece: &Text<'_>,
+        room: &mut Room,
+    ) -> Result<&str, InferenceError> {
+        room.take(piece)?;
+        let at = match self.0.iter().rposition(|block| block.index == index && block.inside.takes(kind)) {
+            Some(at) => at,
+            // Its beginning is missing. A call without a name is answered as a tool that there is not.
+            None => {
+                room.take_bytes(ITEM)?;
+                self.0.push(Block { index, inside: Inside::new(kind) });
+                self.0.len() - 1
+            }
+        };
+        Ok(match (&mut self.0[at].inside, kind) {
+            (Inside::Thinking { signature, .. }, Kind::Signature) => {
+                signature.get_or_insert_default().push_str(&piece.to_str());
+                ""
+            }
+            (Inside::Text(text) | Inside::Thinking { text, .. }, _) => text.push(piece),
+            (Inside::Call { args, .. }, _) => {
+                args.push(piece);
+                ""
+            }
+            (Inside::Sealed(_), _) => "",
+        })
+    }
+
+    pub(super) fn finish(self) -> Finished {
+        let mut finished = Finished::default();
+        for block in self.0 {
+            match block.inside {
+                Inside::Text(text) => {
+                    let (text, _) = text.finish();
+                    finished.parts.push(Part::Text(text.len()));
+                    finished.text.push_str(&text);
+                }
+                Inside::Thinking { text, signature } => {
+                    let (thinking, _) = text.finish();
+                    let block = Thinking { thinking: &thinking, signature: signature.as_deref() };
+                    finished.parts.extend(to_raw_value(&block).ok().map(Part::Block));
+                }
+                Inside::Call { name, whole, mut args } => {
+                    if let Some(whole) = whole.filter(|_| args.is_empty()) {
+                        args.push(&Text::from(whole.as_str()));
+                    }
+                    finished.parts.push(Part::Call);
+                    finished.calls.push((name, args));
+                }
+                Inside::Sealed(raw) => finished.parts.push(Part::Block(raw)),
+            }
+        }
+        finished
+    }
+}
+
+/// The blocks once all have come.
+#[derive(Debug, Default)]
+pub(super) struct Finished {
+    pub(super) text: String,
+    pub(super) calls: Vec<(String, Gathered)>,
+    pub(super) parts: Vec<Part<Box<RawValue>>>,
+}
+
+impl Inside {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Text => Self::Text(Gathered::default()),
+            Kind::Thinking | Kind::Signature => Self::Thinking { text: Gathered::default(), signature: None },
+            Kind::Args => Self::Call { name: String::new(), whole: None, args: Gathered::default() },
+        }
+    }
+
+    const fn takes(&self, kind: Kind) -> bool {
+        matches!(
+            (self, kind),
+            (Self::Text(_), Kind::Text)
+                | (Self::Thinking { .. }, Kind::Thinking | Kind::Signature)
+                | (Self::Call { .. }, Kind::Args)
+        )
+    }
+}
+
+/// `{}` stands at the beginning of every block whose arguments are still to come.
+fn is_empty(input: &str) -> bool {
+    input.bytes().filter(|byte| !byte.is_ascii_whitespace()).eq(*b"{}") || input == "null"
+}

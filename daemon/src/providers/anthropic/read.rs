@@ -1,0 +1,226 @@
+//! Reads answers of messages.
+//!
+//! An answer has ended well with `message_stop`, and with nothing else. Unknown stop reasons are those of a normal end.
+
+use harness_protocol::run::Usage;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::super::arguments;
+use super::super::carried;
+use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::refusal::{broken, in_answer, refused, unreadable};
+use super::super::room::Room;
+use super::super::text::Text;
+use super::NAME;
+use super::blocks::{Blocks, Kind};
+use super::fast;
+use crate::prompt::{Completion, InferenceError};
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(borrow, default)]
+    delta: Option<Delta<'a>>,
+    #[serde(borrow, default)]
+    content_block: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    message: Option<&'a RawValue>,
+    #[serde(default)]
+    usage: Option<SentUsage>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    partial_json: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    thinking: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    signature: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    stop_reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, default)]
+    content: Option<Vec<&'a RawValue>>,
+    #[serde(borrow, default)]
+    stop_reason: Option<Text<'a>>,
+    #[serde(default)]
+    usage: Option<SentUsage>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize, Default, Clone, Copy)]
+struct SentUsage {
+    #[serde(default)]
+    input_tokens: Option<u64>,
+    #[serde(default)]
+    output_tokens: Option<u64>,
+    #[serde(default)]
+    cache_read_input_tokens: Option<u64>,
+    #[serde(default)]
+    cache_creation_input_tokens: Option<u64>,
+}
+
+/// Reads one streamed answer.
+#[derive(Debug, Default)]
+pub(in super::super) struct Reader {
+    blocks: Blocks,
+    stop_reason: Option<String>,
+    usage: SentUsage,
+    stopped: bool,
+    room: Room,
+}
+
+/// A whole answer.
+pub(in super::super) fn plain(body: &str) -> Result<Completion, InferenceError> {
+    if !body.trim_start().starts_with('{') {
+        return Err(in_answer(body));
+    }
+    let mut reader = Reader::default();
+    let message: Message<'_> = serde_json::from_str(body).map_err(|error| unreadable("an answer", body, &error))?;
+    if message.error.is_some() {
+        return Err(in_answer(body));
+    }
+    if message.content.is_none() {
+        return Err(broken("the provider sent an answer without any content"));
+    }
+    reader.message(message)?;
+    reader.stopped = true;
+    reader.finish(Ended::Clean)
+}
+
+impl Reader {
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.stopped
+    }
+
+    pub(in super::super) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        if data.trim().eq_ignore_ascii_case("[DONE]") {
+            return Ok(());
+        }
+        if let Some((index, kind, piece)) = fast::delta(data) {
+            return self.piece(index, kind, &piece, show);
+        }
+        let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
+        let index = event.index.unwrap_or_default();
+        let kind = event.kind.as_ref().map(Text::to_str);
+        match kind.as_deref().unwrap_or(name) {
+            "content_block_delta" => {
+                if let Some(delta) = &event.delta {
+                    self.delta(index, delta, show)?;
+                }
+            }
+            "content_block_start" => {
+                if let Some(block) = event.content_block {
+                    match self.blocks.begin(index, block, &mut self.room)? {
+                        Some((Kind::Text, text)) => shown(text, Piece::Text, show),
+                        Some((Kind::Thinking, text)) => shown(text, Piece::Reasoning, show),
+                        _ => {}
+                    }
+                }
+            }
+            "message_start" => {
+                if let Some(json) = event.message.map(RawValue::get) {
+                    let message = serde_json::from_str(json).map_err(|error| unreadable("an event", json, &error))?;
+                    self.message(message)?;
+                }
+            }
+            "message_delta" => {
+                self.usage.update(event.usage);
+                let reason = event.delta.and_then(|delta| delta.stop_reason);
+                self.stop_reason = reason.map(|reason| reason.to_str().into_owned()).or(self.stop_reason.take());
+            }
+            "message_stop" => self.stopped = true,
+            "error" => return Err(in_answer(data)),
+            _ if event.kind.is_none() && event.error.is_some() => return Err(in_answer(data)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn delta(&mut self, index: u64, delta: &Delta<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        let (kind, piece) = match delta.kind.as_ref().map(Text::to_str).as_deref() {
+            Some("text_delta") => (Kind::Text, &delta.text),
+            Some("input_json_delta") => (Kind::Args, &delta.partial_json),
+            Some("thinking_delta") => (Kind::Thinking, &delta.thinking),
+            Some("signature_delta") => (Kind::Signature, &delta.signature),
+            _ => return Ok(()),
+        };
+        piece.as_ref().map_or(Ok(()), |piece| self.piece(index, kind, piece, show))
+    }
+
+    fn piece(&mut self, index: u64, kind: Kind, piece: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        let text = self.blocks.add(index, kind, piece, &mut self.room)?;
+        shown(text, if kind == Kind::Thinking { Piece::Reasoning } else { Piece::Text }, show);
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message<'_>) -> Result<(), InferenceError> {
+        for (index, block) in (0..).zip(message.content.into_iter().flatten()) {
+            self.blocks.begin(index, block, &mut self.room)?;
+        }
+        self.usage.update(message.usage);
+        if let Some(reason) = message.stop_reason {
+            self.stop_reason = Some(reason.to_str().into_owned());
+        }
+        Ok(())
+    }
+
+    pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+        if !self.stopped {
+            return Err(too_early(ended));
+        }
+        let blocks = self.blocks.finish();
+        let reason = self.stop_reason.as_deref();
+        if reason == Some("refusal") {
+            return Err(refused("the model refused", &blocks.text));
+        }
+        let cut = matches!(reason, Some("max_tokens" | "model_context_window_exceeded"));
+        Ok(Completion {
+            text: blocks.text,
+            calls: arguments::calls(blocks.calls, cut),
+            usage: self.usage.usage(),
+            carried: carried::carried(NAME, &blocks.parts),
+            cut,
+        })
+    }
+}
+
+impl SentUsage {
+    /// Counts only grow; some servers begin with zeros, others end with them.
+    fn update(&mut self, newer: Option<Self>) {
+        let Some(newer) = newer else { return };
+        self.input_tokens = self.input_tokens.max(newer.input_tokens);
+        self.output_tokens = self.output_tokens.max(newer.output_tokens);
+        self.cache_read_input_tokens = self.cache_read_input_tokens.max(newer.cache_read_input_tokens);
+        self.cache_creation_input_tokens = self.cache_creation_input_tokens.max(newer.cache_creation_input_tokens);
+    }
+
+    /// Here the input leaves out what a cache had to do with; ours is all of it.
+    fn usage(self) -> Usage {
+        let read = self.cache_read_input_tokens.unwrap_or_default();
+        let written = self.cache_creation_input_tokens.unwrap_or_default();
+        Usage {
+            input_tokens: self.input_tokens.unwrap_or_default().saturating_add(read).saturating_add(written),
+            output_tokens: self.output_tokens.unwrap_or_default(),
+            cache_read_input_tokens: read,
+            cache_creation_input_tokens: written,
+            reasoning_output_tokens: 0,
+            cost_usd: None,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The request of chat completions.
+//!
+//! Keeps to what every server takes: contents are plain strings, the roles alternate, names and arguments of earlier calls are
+//! such that they parse.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use harness_protocol::id::CallId;
+use harness_protocol::run::{CallRequest, CallResult};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::super::arguments;
+use super::super::carried::{self, Piece};
+use super::super::dialect::{Quirks, Settings};
+use super::super::names::tool_name;
+use super::{NAME, Returned};
+use crate::catalogue::ToolSpec;
+use crate::prompt::{Message as Neutral, Prompt};
+
+/// Letters of a short id.
+const SHORT_ID: usize = 9;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    messages: Vec<Message<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'a str>,
+    #[serde(flatten)]
+    extra: &'a Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+enum Message<'a> {
+    System {
+        content: &'a str,
+    },
+    User {
+        content: Cow<'a, str>,
+    },
+    Assistant {
+        /// Null beside calls, as servers give it themselves.
+        content: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_content: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<Call<'a>>,
+    },
+    Tool {
+        tool_call_id: String,
+        content: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "function")]
+struct Call<'a> {
+    id: String,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: Cow<'a, str>,
+    arguments: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "function")]
+struct Tool<'a> {
+    function: Declaration<'a>,
+}
+
+#[derive(Serialize)]
+struct Declaration<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a RawValue,
+}
+
+pub(in super::super) fn body(
+    settings: &Settings,
+    prompt: &Prompt,
+    tools: &[ToolSpec],
+) -> Result<Vec<u8>, serde_json::Error> {
+    let quirks = settings.quirks;
+    let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
+    messages.extend(prompt.system.as_deref().map(|content| Message::System { content }));
+    for message in &prompt.messages {
+        match message {
+            Neutral::User { results, texts } => {
+                messages.extend(results.iter().map(|result| answer(result, quirks)));
+                // An empty turn of the user only where there is nothing else to answer.
+                if !texts.is_empty() || results.is_empty() {
+                    messages.push(Message::User { content: joined(texts) });
+                }
+            }
+            Neutral::Assistant { text, calls, carried } => {
+                let carried = carried.as_deref().filter(|_| quirks.return_reasoning);
+                messages.push(said(text, calls, &carried::pieces(NAME, text, calls, carried), quirks));
+            }
+        }
+    }
+    let body = Body {
+        model: &settings.model,
+        messages,
+        tools: tools.iter().map(declaration).collect::<Result<_, _>>()?,
+        stream: true,
+        stream_options: (!quirks.no_stream_options).then_some(StreamOptions { include_usage: true }),
+        max_tokens: settings.max_output_tokens.filter(|_| !quirks.max_completion_tokens),
+        max_completion_tokens: settings.max_output_tokens.filter(|_| quirks.max_completion_tokens),
+        temperature: settings.temperature,
+        reasoning_effort: settings.effort.as_deref(),
+        extra: &settings.extra,
+    };
+    serde_json::to_vec(&body)
+}
+
+fn declaration(spec: &ToolSpec) -> Result<Tool<'_>, serde_json::Error> {
+    let parameters = serde_json::from_str(&spec.parameters)?;
+    Ok(Tool { function: Declaration { name: &spec.name, description: &spec.description, parameters } })
+}
+
+/// One turn: many chat templates want the roles to alternate.
+fn joined(texts: &[Arc<str>]) -> Cow<'_, str> {
+    match texts {
+        [text] => Cow::Borrowed(text),
+        texts => Cow::Owned(texts.join("\n\n")),
+    }
+}
+
+fn answer(result: &CallResult, quirks: Quirks) -> Message<'_> {
+    Message::Tool { tool_call_id: id(result.call, quirks), content: &result.envelope }
+}
+
+fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirks: Quirks) -> Message<'a> {
+    let returned = pieces.iter().find_map(|piece| match piece {
+        Piece::Block(block) => serde_json::from_str::<Returned<'a>>(block.get()).ok(),
+        Piece::Text(_) | Piece::Call(_) => None,
+    });
+    let call = |request: &'a CallRequest| Call {
+        id: id(request.call, quirks),
+        function: Function {
+            name: tool_name(&request.tool),
+            arguments: match arguments::object(request) {
+                Cow::Borrowed(raw) => Cow::Borrowed(raw.get()),
+                Cow::Owned(raw) => Cow::Owned(raw.get().to_owned()),
+            },
+        },
+    };
+    Message::Assistant {
+        content: (!text.is_empty() || calls.is_empty()).then_some(text),
+        reasoning_content: returned.map(|returned| returned.reasoning_content),
+        tool_calls: calls.iter().map(call).collect(),
+    }
+}
+
+fn id(call: CallId, quirks: Quirks) -> String {
+    let mut id = call.to_string();
+    if quirks.short_call_ids {
+        // Of the end, which differs most.
+        id.drain(..id.len().saturating_sub(SHORT_ID));
+    }
+    id
+}

@@ -1,0 +1,205 @@
+//! When a provider wants to be asked again, by the headers of its refusal.
+//!
+//! `Retry-After` in seconds and as a date, and the rate-limit headers of both families. What cannot be read is not there.
+
+use harness_protocol::time::{Span, Timestamp};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+/// The longest wait that is believed.
+const LONGEST: Span = Span::from_secs(24 * 60 * 60);
+/// Numbers from here on are instants rather than durations: in seconds, and in milliseconds.
+const EPOCH_SECONDS: f64 = 1e9;
+const EPOCH_MILLIS: f64 = 1e12;
+
+/// How long to wait; `None` where nothing says so.
+pub(super) fn wait(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
+    let header = |name: &str| headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
+    let millis = header("retry-after-ms").and_then(number).and_then(|millis| Span::from_secs_f64(millis / 1e3));
+    let after = || header("retry-after").and_then(|value| seconds(value).or_else(|| until(http_date(value)?, now)));
+    let wait = millis.or_else(after).or_else(|| limits(headers, now))?;
+    (wait > Span::ZERO).then_some(wait.min(LONGEST))
+}
+
+/// The limit that is used up says when there is more. Of several that one counts which takes longest; where none says that it is
+/// used up, the one that takes least.
+fn limits(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
+    let mut used_up: Option<Span> = None;
+    let mut any: Option<Span> = None;
+    for (name, value) in headers {
+        let name = name.to_ascii_lowercase();
+        if !(name.starts_with("x-ratelimit-") || name.starts_with("anthropic-ratelimit-")) || !name.contains("reset") {
+            continue;
+        }
+        let Some(wait) = reset(value.trim(), now).filter(|wait| *wait > Span::ZERO) else { continue };
+        let remaining = name.replace("reset", "remaining");
+        let left = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(&remaining)).and_then(|(_, v)| number(v.trim()));
+        if left == Some(0.0) {
+            used_up = used_up.max(Some(wait));
+        }
+        any = Some(any.map_or(wait, |least| least.min(wait)));
+    }
+    used_up.or(any)
+}
+
+fn reset(value: &str, now: Timestamp) -> Option<Span> {
+    if let Some(number) = number(value) {
+        return match number {
+            millis if millis >= EPOCH_MILLIS => until(instant(millis / 1e3)?, now),
+            secs if secs >= EPOCH_SECONDS => until(instant(secs)?, now),
+            secs => Span::from_secs_f64(secs),
+        };
+    }
+    duration(value).or_else(|| until(rfc_3339(value)?, now))
+}
+
+fn number(value: &str) -> Option<f64> {
+    // Words such as "inf" are numbers to Rust, and none here.
+    let plain = value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && !value.is_empty();
+    plain.then(|| value.parse().ok())?
+}
+
+fn seconds(value: &str) -> Option<Span> {
+    Some(Span::from_secs_f64(number(value)?).unwrap_or(LONGEST))
+}
+
+fn instant(secs: f64) -> Option<Timestamp> {
+    Span::from_secs_f64(secs).map(|span| Timestamp::from_micros(span.as_micros()))
+}
+
+fn until(at: Timestamp, now: Timestamp) -> Option<Span> {
+    Some(at.since(now))
+}
+
+fn rfc_3339(value: &str) -> Option<Timestamp> {
+    timestamp(value.parse().ok()?)
+}
+
+fn timestamp(at: jiff::Timestamp) -> Option<Timestamp> {
+    u64::try_from(at.as_microsecond()).ok().map(Timestamp::from_micros)
+}
+
+/// A date of HTTP: today's form, and the two obsolete ones that are still to be understood.
+fn http_date(value: &str) -> Option<Timestamp> {
+    const FORMS: [&str; 3] = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
+    let date = FORMS.iter().find_map(|form| DateTime::strptime(form, value).ok())?;
+    timestamp(TimeZone::UTC.to_timestamp(date).ok()?)
+}
+
+/// A duration such as `6m0s`, `120ms`, `1h2m3.5s`.
+pub(super) fn duration(value: &str) -> Option<Span> {
+    let mut rest = value;
+    let mut secs = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+        let count = number(&rest[..digits])?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        secs += count
+            * match &rest[..letters] {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3_600.0,
+                "d" => 86_400.0,
+                _ => return None,
+            };
+        rest = &rest[letters..];
+    }
+    (!value.is_empty()).then(|| Span::from_secs_f64(secs))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1994-11-06T08:49:37Z
+    const NOW: Timestamp = Timestamp::from_micros(784_111_777_000_000);
+
+    fn millis(headers: &[(&str, &str)]) -> Option<u64> {
+        wait(headers, NOW).map(|span| span.as_micros() / 1_000)
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date_in_any_of_its_forms() {
+        for (value, expected) in [
+            ("2", Some(2_000)),
+            (" 1.5 ", Some(1_500)),
+            ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10_000)),
+            ("Sunday, 06-Nov-94 08:49:47 GMT", Some(10_000)),
+            ("Sun Nov  6 08:49:47 1994", Some(10_000)),
+            ("99999999999", Some(86_400_000)),
+            ("99999999999999999999999999", Some(86_400_000)),
+        ] {
+            assert_eq!(millis(&[("Retry-After", value)]), expected, "{value}");
+        }
+        assert_eq!(millis(&[("retry-after-ms", "250"), ("retry-after", "9")]), Some(250));
+    }
+
+    #[test]
+    fn garbage_and_the_past_are_no_wait() {
+        for value in [
+            "",
+            "soon",
+            "-1",
+            "0",
+            "inf",
+            "NaN",
+            "1e3",
+            "1 2",
+            "\u{2603}",
+            "Sun, 06 Nov 1994 08:49:27 GMT",
+            "Sun, 99 Nov",
+        ] {
+            assert_eq!(millis(&[("retry-after", value)]), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn garbage_does_not_hide_what_another_header_says() {
+        assert_eq!(millis(&[("retry-after", "soon"), ("x-ratelimit-reset-requests", "3s")]), Some(3_000));
+    }
+
+    #[test]
+    fn the_limit_that_is_used_up_counts() {
+        let headers = [
+            ("x-ratelimit-remaining-requests", "59"),
+            ("x-ratelimit-reset-requests", "1s"),
+            ("x-ratelimit-remaining-tokens", "0"),
+            ("X-RateLimit-Reset-Tokens", "6m0s"),
+        ];
+        assert_eq!(millis(&headers), Some(360_000));
+        assert_eq!(millis(&[headers[1], headers[3]]), Some(1_000));
+        let anthropic = [
+            ("anthropic-ratelimit-requests-remaining", "0"),
+            ("anthropic-ratelimit-requests-reset", "1994-11-06T08:49:57Z"),
+            ("anthropic-ratelimit-tokens-remaining", "5"),
+            ("anthropic-ratelimit-tokens-reset", "1994-11-06T08:50:37Z"),
+        ];
+        assert_eq!(millis(&anthropic), Some(20_000));
+    }
+
+    #[test]
+    fn a_reset_is_a_duration_or_an_instant() {
+        for (value, expected) in [
+            ("120ms", Some(120)),
+            ("1h2m3.5s", Some(3_723_500)),
+            ("2", Some(2_000)),
+            ("784111780", None),
+            ("1994-11-06T08:49:40.5Z", Some(3_500)),
+            ("tomorrow", None),
+            ("5 minutes", None),
+            ("s", None),
+            ("5", Some(5_000)),
+        ] {
+            let expected = if value == "784111780" { Some(86_400_000) } else { expected };
+            assert_eq!(millis(&[("x-ratelimit-reset", value)]), expected, "{value}");
+        }
+        let now = Timestamp::from_micros(1_796_036_520_000_000);
+        for value in ["1796036522", "1796036522000"] {
+            assert_eq!(wait(&[("x-ratelimit-reset", value)], now), Some(Span::from_secs(2)));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Reads answers of responses.
+//!
+//! An answer has ended well with `response.completed` or `response.incomplete`, and with nothing else. The items that were streamed
+//! count; the list at the end counts where it has more in it, for some servers stream only part and some list nothing.
+
+use harness_protocol::run::Usage;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::super::arguments;
+use super::super::carried;
+use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::refusal::{broken, in_answer, refused, unreadable};
+use super::super::room::Room;
+use super::super::text::{Gathered, Text};
+use super::NAME;
+use super::fast::{self, Delta};
+use super::items::{Items, Kind, Place};
+use crate::prompt::{Completion, InferenceError};
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Text<'a>>,
+    /// A string in the events that are read here; other events have objects.
+    #[serde(borrow, default)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    item_id: Option<Text<'a>>,
+    #[serde(default)]
+    output_index: Option<u64>,
+    #[serde(borrow, default)]
+    item: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    response: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Response<'a> {
+    #[serde(borrow, default)]
+    status: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    incomplete_details: Option<Incomplete<'a>>,
+    #[serde(borrow, default)]
+    output: Option<Vec<&'a RawValue>>,
+    #[serde(default)]
+    usage: Option<SentUsage>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete<'a> {
+    #[serde(borrow, default)]
+    reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct SentUsage {
+    #[serde(default)]
+    input_tokens: Option<u64>,
+    #[serde(default)]
+    output_tokens: Option<u64>,
+    #[serde(default)]
+    input_tokens_details: Option<Details>,
+    #[serde(default)]
+    output_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+struct Details {
+    #[serde(default)]
+    cached_tokens: Option<u64>,
+    #[serde(default)]
+    reasoning_tokens: Option<u64>,
+}
+
+/// Reads one streamed answer.
+#[derive(Debug, Default)]
+pub(in super::super) struct Reader {
+    items: Items,
+    reasoning: Gathered,
+    over: Option<Over>,
+    usage: Usage,
+    room: Room,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Completed,
+    Cut,
+    Filtered,
+}
+
+/// A whole answer.
+pub(in super::super) fn plain(body: &str) -> Result<Completion, InferenceError> {
+    if !body.trim_start().starts_with('{') {
+        return Err(in_answer(body));
+    }
+    let mut reader = Reader::default();
+    reader.response(body, None)?;
+    reader.finish(Ended::Clean)
+}
+
+impl Reader {
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    pub(in super::super) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        if data.trim().eq_ignore_ascii_case("[DONE]") {
+            return Ok(());
+        }
+        if let Some(Delta { kind, id, index, text }) = fast::delta(data) {
+            return self.piece(kind, Place { id, index }, &text, show);
+        }
+        let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
+        let kind = event.kind.as_ref().map(Text::to_str);
+        let kind = kind.as_deref().unwrap_or(name);
+        let id = event.item_id.as_ref().map(Text::to_str).unwrap_or_default();
+        let place = Place { id: &id, index: event.output_index };
+        let delta = || event.delta.and_then(|raw| serde_json::from_str::<Text<'_>>(raw.get()).ok()).unwrap_or_default();
+        match kind {
+            "response.output_text.delta" => self.piece(Kind::Message, place, &delta(), show)?,
+            "response.function_call_arguments.delta" => self.piece(Kind::Call, place, &delta(), show)?,
+            "response.refusal.delta" => shown(self.items.refusal(place, &delta(), &mut self.room)?, Piece::Text, show),
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                shown(self.reasoning.pass(&delta()), Piece::Reasoning, show);
+            }
+            "response.output_item.added" | "response.output_item.done" => {
+                if let Some(item) = event.item {
+                    self.items.item(item, event.output_index, &mut self.room)?;
+                }
+            }
+            "response.function_call_arguments.done" => {
+                if let Some(arguments) = event.arguments {
+                    self.items.arguments(place, &arguments, &mut self.room)?;
+                }
+            }
+            "response.completed" | "response.incomplete" | "response.done" => {
+                let response = event.response.map_or("{}", RawValue::get);
+                let status = (kind == "response.incomplete").then_some("incomplete");
+                self.response(response, status)?;
+            }
+            "response.failed" | "response.cancelled" | "error" => return Err(in_answer(data)),
+            _ if event.kind.is_none() && event.error.is_some() => return Err(in_answer(data)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, kind: Kind, place: Place<'_>, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        let piece = self.items.piece(kind, place, text, &mut self.room)?;
+        if kind == Kind::Message {
+            shown(piece, Piece::Text, show);
+        }
+        Ok(())
+    }
+
+    /// The response as a whole. `status` is what the event says of it, where it says so itself.
+    fn response(&mut self, json: &str, status: Option<&str>) -> Result<(), InferenceError> {
+        let response: Response<'_> =
+            serde_json::from_str(json).map_err(|error| unreadable("an answer", json, &error))?;
+        if response.error.is_some() {
+            return Err(in_answer(json));
+        }
+        let mut listed = Items::default();
+        for (index, item) in (0..).zip(response.output.into_iter().flatten()) {
+            listed.item(item, Some(index), &mut self.room)?;
+        }
+        if listed.calls() > self.items.calls() || (self.items.is_empty() && !listed.is_empty()) {
+            self.items = listed;
+        }
+        if let Some(usage) = response.usage {
+            self.usage = usage.usage();
+        }
+        let said = response.status.as_ref().map(Text::to_str);
+        let reason = response.incomplete_details.and_then(|details| details.reason);
+        self.over = Some(match status.or(said.as_deref()) {
+            Some("failed" | "cancelled") => return Err(in_answer(json)),
+            Some("incomplete") if reason.is_some_and(|reason| reason.to_str() == "content_filter") => Over::Filtered,
+            Some("incomplete") => Over::Cut,
+            Some(_) => Over::Completed,
+            // No object that has a status is no response.
+            None if status.is_none() && self.items.is_empty() => {
+                return Err(broken("the provider sent an answer that has no status and says nothing"));
+            }
+            None => Over::Completed,
+        });
+        Ok(())
+    }
+
+    pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+        let Some(over) = self.over else { return Err(too_early(ended)) };
+        let items = self.items.finish();
+        if over == Over::Filtered {
+            return Err(refused("the provider's content filter ended the answer", &items.text));
+        }
+        if !items.refusal.is_empty() {
+            return Err(refused("the model refused", &items.refusal));
+        }
+        let cut = over == Over::Cut;
+        Ok(Completion {
+            text: items.text,
+            calls: arguments::calls(items.calls, cut),
+            usage: self.usage,
+            carried: carried::carried(NAME, &items.parts),
+            cut,
+        })
+    }
+}
+
+impl SentUsage {
+    fn usage(&self) -> Usage {
+        let (input, output) = (self.input_tokens_details, self.output_tokens_details);
+        Usage {
+            input_tokens: self.input_tokens.unwrap_or_default(),
+            output_tokens: self.output_tokens.unwrap_or_default(),
+            cache_read_input_tokens: input.and_then(|details| details.cached_tokens).unwrap_or_default(),
+            cache_creation_input_tokens: 0,
+            reasoning_output_tokens: output.and_then(|details| details.reasoning_tokens).unwrap_or_default(),
+            cost_usd: None,
+        }
+    }
+}

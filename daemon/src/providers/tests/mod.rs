@@ -1,0 +1,91 @@
+//! What servers do in the wild, each a test of the pure readers.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod anthropic;
+mod fixtures;
+mod openai;
+mod openai_calls;
+mod requests;
+mod responses;
+
+use super::dialect::{Ended, HttpDialect, Piece, Quirks};
+use crate::prompt::{Completion, ErrorClass, InferenceError};
+
+/// What became of a stream.
+struct Read {
+    /// What was shown of the answer and of the thinking.
+    text: String,
+    reasoning: String,
+    end: Result<Completion, InferenceError>,
+}
+
+impl Read {
+    /// Name, arguments and fault of each call.
+    fn calls(&self) -> Vec<(String, String, Option<String>)> {
+        let calls = self.end.as_ref().unwrap().calls.iter();
+        calls.map(|call| (call.tool.clone(), call.args.clone(), call.unusable.clone())).collect()
+    }
+
+    fn class(&self) -> ErrorClass {
+        self.end.as_ref().unwrap_err().class
+    }
+}
+
+/// Reads events of one name. Ends at the first error, as its caller does.
+fn read_all<'a>(
+    dialect: HttpDialect,
+    events: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ended: Ended,
+    quirks: Quirks,
+) -> Read {
+    let mut reader = dialect.reader(quirks);
+    let (mut text, mut reasoning) = (String::new(), String::new());
+    for (name, data) in events {
+        let mut show = |piece: Piece<'_>| match piece {
+            Piece::Text(piece) => text.push_str(piece),
+            Piece::Reasoning(piece) => reasoning.push_str(piece),
+        };
+        if let Err(error) = reader.event(name, data, &mut show) {
+            return Read { text, reasoning, end: Err(error) };
+        }
+    }
+    Read { text, reasoning, end: reader.finish(ended) }
+}
+
+fn read(dialect: HttpDialect, events: &[impl AsRef<str>]) -> Read {
+    let events = events.iter().map(|data| ("message", data.as_ref()));
+    read_all(dialect, events, Ended::Clean, Quirks::default())
+}
+
+/// The events of a stream, for streams as tidy as the ones here.
+fn events(stream: &str) -> Vec<(String, String)> {
+    let mut events = Vec::new();
+    let (mut name, mut data) = (String::new(), None::<String>);
+    for line in stream.split_inclusive('\n') {
+        // An unfinished last event is dropped.
+        let Some(line) = line.strip_suffix('\n') else { break };
+        if line.is_empty() {
+            events.extend(data.take().map(|data| (std::mem::take(&mut name), data)));
+        } else if let Some(value) = line.strip_prefix("event: ") {
+            name = value.to_owned();
+        } else if let Some(value) = line.strip_prefix("data: ") {
+            data = Some(data.map_or_else(|| value.to_owned(), |data| format!("{data}\n{value}")));
+        }
+    }
+    events
+}
+
+fn read_stream(dialect: HttpDialect, stream: &str, ended: Ended) -> Read {
+    let events = events(stream);
+    read_all(dialect, events.iter().map(|(name, data)| (name.as_str(), data.as_str())), ended, Quirks::default())
+}
+
+/// Numbers and words that are told of a completion.
+fn told(read: &Read) -> String {
+    let shown = format!("shown: {:?}\nthought: {:?}\n", read.text, read.reasoning);
+    let end = match &read.end {
+        Ok(completion) => format!("{completion:#?}"),
+        Err(error) => format!("{:?}: {}", error.class, error.message),
+    };
+    shown + &end
+}

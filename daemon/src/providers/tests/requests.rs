@@ -1,0 +1,256 @@
+//! What is sent, and that what a provider wants back comes back.
+
+use std::sync::Arc;
+
+use harness_protocol::id::CallId;
+use harness_protocol::run::{CallRequest, CallResult, Carried, Entry};
+use serde_json::{Value, json};
+
+use super::super::dialect::{Ended, HttpDialect, Quirks, Settings, Thinking};
+use super::read_stream;
+use crate::catalogue::ToolSpec;
+use crate::prompt::{Completion, ErrorClass, Prompt};
+
+const ALL: [HttpDialect; 3] = [HttpDialect::OpenAi, HttpDialect::Responses, HttpDialect::Anthropic];
+
+fn tools() -> [ToolSpec; 2] {
+    let tool = |name: &str| ToolSpec {
+        name: name.into(),
+        description: "Does it.".into(),
+        parameters: r#"{"type":"object","properties":{}}"#.into(),
+    };
+    [tool("shell"), tool("wait_for_agent")]
+}
+
+fn settings() -> Settings {
+    Settings { model: "m".into(), ..Settings::default() }
+}
+
+fn user(text: &str) -> Entry {
+    Entry::User { text: text.into() }
+}
+
+fn result(call: u64, text: &str, is_error: bool) -> Entry {
+    Entry::Result { result: Arc::new(CallResult::plain(CallId::from_u64(call), "shell".into(), text, is_error)) }
+}
+
+/// As the world records a completion.
+fn recorded(completion: &Completion) -> Entry {
+    let call = |(id, call): (u64, &crate::prompt::RequestedCall)| CallRequest {
+        unusable: call.unusable.as_deref().map(Into::into),
+        ..CallRequest::new(CallId::from_u64(id), call.tool.as_str(), call.args.as_str())
+    };
+    Entry::Assistant {
+        text: completion.text.as_str().into(),
+        calls: (1..).zip(&completion.calls).map(call).collect(),
+        carried: completion.carried.clone().map(Arc::new),
+        cut: completion.cut,
+    }
+}
+
+fn conversation() -> Vec<Entry> {
+    let mut calls = vec![
+        CallRequest::new(CallId::from_u64(1), "shell", r#"{"command": "ls"}"#),
+        CallRequest::new(CallId::from_u64(2), "no such.tool", "not json"),
+    ];
+    calls.push(CallRequest {
+        unusable: Some("cut".into()),
+        ..CallRequest::new(CallId::from_u64(3), "shell", r#"{"comm"#)
+    });
+    vec![
+        user("look"),
+        Entry::assistant("Let me see.", calls),
+        result(1, "Exit code: 0\n", false),
+        result(2, "There is no such tool.", true),
+        result(3, "Not run.", true),
+        user("and hurry"),
+    ]
+}
+
+fn sent(dialect: HttpDialect, settings: &Settings, prompt: &Prompt) -> Value {
+    serde_json::from_slice(&dialect.body(settings, prompt, &tools()).unwrap()).unwrap()
+}
+
+#[test]
+fn each_dialect_says_the_same_in_its_own_words() {
+    let prompt = Prompt { system: Some("Be brief.".into()), ..Prompt::from_transcript(&conversation()) };
+    for dialect in ALL {
+        let body = sent(dialect, &settings(), &prompt);
+        insta::assert_snapshot!(dialect.name(), serde_json::to_string_pretty(&body).unwrap());
+    }
+}
+
+#[test]
+fn settings_go_where_each_api_wants_them() {
+    let prompt = Prompt::from_transcript(&[user("hi")]);
+    let settings = Settings {
+        max_output_tokens: Some(100),
+        temperature: Some(0.5),
+        effort: Some("low".into()),
+        extra: [("top_k".to_owned(), json!(3))].into_iter().collect(),
+        ..settings()
+    };
+    let chat = sent(HttpDialect::OpenAi, &settings, &prompt);
+    assert_eq!(
+        (&chat["max_tokens"], &chat["reasoning_effort"], &chat["top_k"]),
+        (&json!(100), &json!("low"), &json!(3))
+    );
+    assert_eq!(chat["stream_options"]["include_usage"], true);
+    let quirks = Quirks { max_completion_tokens: true, no_stream_options: true, ..Quirks::default() };
+    let odd = sent(HttpDialect::OpenAi, &Settings { quirks, ..settings.clone() }, &prompt);
+    assert_eq!(
+        (&odd["max_tokens"], &odd["max_completion_tokens"], &odd["stream_options"]),
+        (&Value::Null, &json!(100), &Value::Null)
+    );
+    let responses = sent(HttpDialect::Responses, &settings, &prompt);
+    assert_eq!((&responses["max_output_tokens"], &responses["reasoning"]["effort"]), (&json!(100), &json!("low")));
+    let anthropic = sent(HttpDialect::Anthropic, &settings, &prompt);
+    assert_eq!((&anthropic["max_tokens"], &anthropic["output_config"]["effort"]), (&json!(100), &json!("low")));
+    for body in [chat, responses, anthropic] {
+        assert_eq!((&body["stream"], &body["temperature"], &body["top_k"]), (&json!(true), &json!(0.5), &json!(3)));
+    }
+}
+
+#[test]
+fn ids_of_calls_are_ours_and_short_where_they_must_be() {
+    let prompt = Prompt::from_transcript(&conversation());
+    let ids = |body: &Value| {
+        let text = body.to_string();
+        (1..4).all(|id| text.matches(&CallId::from_u64(id).to_string()).count() == 2)
+    };
+    for dialect in ALL {
+        assert!(ids(&sent(dialect, &settings(), &prompt)), "{dialect:?}");
+    }
+    let quirks = Quirks { short_call_ids: true, ..Quirks::default() };
+    let body = sent(HttpDialect::OpenAi, &Settings { quirks, ..settings() }, &prompt);
+    assert_eq!(body["messages"][1]["tool_calls"][0]["id"], "000000001");
+    assert_eq!(body["messages"][2]["tool_call_id"], "000000001");
+}
+
+#[test]
+fn thinking_goes_back_where_it_stood_and_as_it_was() {
+    let stream = include_str!("../fixtures/own-anthropic-thinking-tools.sse");
+    let completion = read_stream(HttpDialect::Anthropic, stream, Ended::Clean).end.unwrap();
+    let entries = [user("go"), recorded(&completion), result(1, "ok", false), result(2, "ok", false)];
+    let body = sent(HttpDialect::Anthropic, &settings(), &Prompt::from_transcript(&entries));
+    let content = body["messages"][1]["content"].as_array().unwrap();
+    let kinds: Vec<&str> = content.iter().map(|block| block["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["thinking", "redacted_thinking", "text", "tool_use", "thinking", "tool_use"]);
+    let first = json!({"type": "thinking", "thinking": "I should look.", "signature": "EqQBCgIYAhIM1gbcDa9GJwZA=="});
+    assert_eq!(content[0], first);
+    assert_eq!(content[1], json!({"type": "redacted_thinking", "data": "EmwKAhgBEgy3va3pzix/LafPsn4a"}));
+    for other in [HttpDialect::OpenAi, HttpDialect::Responses] {
+        let body = sent(other, &settings(), &Prompt::from_transcript(&entries)).to_string();
+        assert!(!body.contains("I should look") && !body.contains("EmwKAhgBEgy3"), "{body}");
+    }
+}
+
+#[test]
+fn reasoning_goes_back_before_what_it_led_to() {
+    let stream = include_str!("../fixtures/own-responses-reasoning-tools.sse");
+    let completion = read_stream(HttpDialect::Responses, stream, Ended::Clean).end.unwrap();
+    let entries = [user("go"), recorded(&completion), result(1, "ok", false), result(2, "ok", false)];
+    let body = sent(HttpDialect::Responses, &settings(), &Prompt::from_transcript(&entries));
+    let kinds: Vec<&str> =
+        body["input"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "message",
+            "reasoning",
+            "message",
+            "function_call",
+            "function_call",
+            "function_call_output",
+            "function_call_output"
+        ]
+    );
+    assert_eq!(body["input"][1]["encrypted_content"], "gAAAAABk");
+    assert_eq!((&body["store"], &body["include"][0]), (&json!(false), &json!("reasoning.encrypted_content")));
+}
+
+#[test]
+fn reasoning_goes_back_in_chat_only_where_the_server_wants_it() {
+    let stream = include_str!("../fixtures/own-openai-reasoning.sse");
+    let events = super::events(stream);
+    let quirks = Quirks { return_reasoning: true, ..Quirks::default() };
+    for quirks in [Quirks::default(), quirks] {
+        let events = events.iter().map(|(name, data)| (name.as_str(), data.as_str()));
+        let completion = super::read_all(HttpDialect::OpenAi, events, Ended::Clean, quirks).end.unwrap();
+        let entries = [user("go"), recorded(&completion), result(1, "ok", false)];
+        let body = sent(HttpDialect::OpenAi, &Settings { quirks, ..settings() }, &Prompt::from_transcript(&entries));
+        let expected = if quirks.return_reasoning { json!("We need the size.") } else { Value::Null };
+        assert_eq!(body["messages"][1]["reasoning_content"], expected);
+    }
+}
+
+#[test]
+fn caches_may_keep_tools_system_and_the_last_two_turns_of_the_user() {
+    let prompt = Prompt { system: Some("Be brief.".into()), ..Prompt::from_transcript(&conversation()) };
+    let plain = sent(HttpDialect::Anthropic, &settings(), &prompt);
+    assert!(!plain.to_string().contains("cache_control"));
+    let body = sent(HttpDialect::Anthropic, &Settings { cache: true, ..settings() }, &prompt);
+    let mark = json!({"type": "ephemeral"});
+    assert_eq!(body["tools"][1]["cache_control"], mark);
+    assert_eq!(body["system"][0]["cache_control"], mark);
+    assert_eq!(body["messages"][0]["content"][0]["cache_control"], mark);
+    assert_eq!(body["messages"][2]["content"][3]["cache_control"], mark);
+    assert_eq!(body.to_string().matches("cache_control").count(), 4);
+}
+
+#[test]
+fn a_budget_for_thinking_leaves_room_for_an_answer_and_needs_thinking_to_follow() {
+    let prompt = Prompt::from_transcript(&[user("hi")]);
+    let thinking = |thinking| Settings { thinking: Some(thinking), temperature: Some(0.5), ..settings() };
+    let body = sent(HttpDialect::Anthropic, &thinking(Thinking::Budget(10_000)), &prompt);
+    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 10_000}));
+    assert!(body["max_tokens"].as_u64().unwrap() > 10_000 && body["temperature"].is_null());
+    let body = sent(HttpDialect::Anthropic, &thinking(Thinking::Adaptive), &prompt);
+    assert_eq!(body["thinking"], json!({"type": "adaptive"}));
+    // The calls at hand are another model's: the API would miss the thinking before them.
+    let body = sent(HttpDialect::Anthropic, &thinking(Thinking::Adaptive), &Prompt::from_transcript(&conversation()));
+    assert!(body["thinking"].is_null());
+}
+
+#[test]
+fn turns_without_a_word_are_such_as_every_server_takes() {
+    let entries = [Entry::assistant("", vec![]), user(" ")];
+    let prompt = Prompt::from_transcript(&entries);
+    let body = sent(HttpDialect::Anthropic, &settings(), &prompt);
+    for message in body["messages"].as_array().unwrap() {
+        assert_eq!(message["content"], json!([{"type": "text", "text": "(no text)"}]));
+    }
+    let body = sent(HttpDialect::OpenAi, &settings(), &prompt);
+    let roles: Vec<&str> = body["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user"]);
+    assert!(body["messages"].as_array().unwrap().iter().all(|message| message["content"].is_string()));
+}
+
+#[test]
+fn without_tools_none_are_mentioned_and_a_broken_prompt_is_a_fault_of_ours() {
+    let prompt = Prompt::from_transcript(&[user("hi")]);
+    for dialect in ALL {
+        let body: Value = serde_json::from_slice(&dialect.body(&settings(), &prompt, &[]).unwrap()).unwrap();
+        assert!(body.get("tools").is_none());
+        let error = dialect.body(&settings(), &Prompt::default(), &[]).unwrap_err();
+        assert_eq!(error.class, ErrorClass::Never);
+        assert!(error.message.starts_with("a fault of the harness: "));
+    }
+}
+
+#[test]
+fn what_is_carried_in_an_unknown_form_is_left_out() {
+    let carried = Some(Arc::new(Carried { dialect: "anthropic".into(), parts: r#"[{"novel":1}]"#.into() }));
+    let entries = [user("a"), Entry::Assistant { text: "b".into(), calls: vec![], carried, cut: false }, user("c")];
+    let body = sent(HttpDialect::Anthropic, &settings(), &Prompt::from_transcript(&entries));
+    assert_eq!(body["messages"][1]["content"], json!([{"type": "text", "text": "b"}]));
+}
+
+#[test]
+fn paths_and_headers_are_those_of_each_api() {
+    let all = ALL.map(|dialect| (dialect.path(), dialect.auth("k"), dialect.headers().len()));
+    assert_eq!(all[0], ("/chat/completions", ("authorization", "Bearer k".to_owned()), 0));
+    assert_eq!(all[1], ("/responses", ("authorization", "Bearer k".to_owned()), 0));
+    assert_eq!(all[2], ("/messages", ("x-api-key", "k".to_owned()), 1));
+    assert!(HttpDialect::NAMES.iter().all(|(name, dialect)| *name == dialect.name()));
+}

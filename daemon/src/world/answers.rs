@@ -1,0 +1,159 @@
+//! What the world makes of answers that are not as they should be. Tests only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use harness_protocol::event::{Ending, Event, EventBody};
+use harness_protocol::run::{CallResult, Carried};
+use harness_protocol::script::Script;
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::{Span, Timestamp};
+
+use super::Engine;
+use super::boundary::{Caller, Command, Effect, InferenceTask, Input, Job, JobId, Now, Outcome, ReplyId, Task, Work};
+use crate::catalogue::{ToolKind, WorldTool};
+use crate::config::Config;
+use crate::prompt::{Completion, Message, RequestedCall};
+
+struct Bench {
+    engine: Engine,
+    journal: Vec<Arc<Event>>,
+    micros: u64,
+}
+
+fn tools() -> crate::catalogue::Catalogue {
+    BTreeMap::from([
+        ("shell".into(), ToolKind::Job { parallel_safe: false }),
+        ("wait_for_agent".into(), ToolKind::World(WorldTool::WaitForAgent)),
+    ])
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { engine: Engine::new(Config::default(), tools(), 7), journal: Vec::new(), micros: 0 }
+    }
+
+    /// The jobs that come of it.
+    fn step(&mut self, input: Input) -> Vec<Job> {
+        self.micros += 1;
+        let wall = Timestamp::from_micros(1_800_000_000_000_000 + self.micros);
+        let step = self.engine.step(Now { wall, mono: Span::from_micros(self.micros) }, vec![input]);
+        self.journal.extend(step.events);
+        let jobs = step.effects.into_iter().filter_map(|effect| match effect {
+            Effect::Start(job) => Some(job),
+            _ => None,
+        });
+        jobs.collect()
+    }
+
+    fn submit(&mut self) -> (JobId, InferenceTask) {
+        let script = Some(Arc::new(Script::default()));
+        let spec =
+            Arc::new(RunSpec { prompt: Some("go".into()), script, workdir: Some("/".into()), ..RunSpec::default() });
+        let caller = Caller { uid: 1, run: None };
+        let command = Command::Submit { spec, idempotency_key: None, known: None };
+        inference(&mut self.step(Input::Command { reply: ReplyId(1), caller, command }))
+    }
+
+    fn answer(&mut self, job: JobId, completion: Completion) -> Vec<Job> {
+        self.step(Input::Outcome { job, outcome: Outcome::Inference(Ok(completion)) })
+    }
+
+    fn results(&self) -> Vec<(String, bool)> {
+        let result = |event: &Arc<Event>| match &event.body {
+            EventBody::CallFinished { result } => Some((result.envelope.to_string(), result.is_error)),
+            _ => None,
+        };
+        self.journal.iter().filter_map(result).collect()
+    }
+}
+
+fn inference(jobs: &mut Vec<Job>) -> (JobId, InferenceTask) {
+    match jobs.pop() {
+        Some(Job { id, task: Task::Inference(task) }) if jobs.is_empty() => (id, task),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn unusable(tool: &str, args: &str) -> RequestedCall {
+    RequestedCall { unusable: Some("Not run: cut off.".to_owned()), ..RequestedCall::new(tool, args) }
+}
+
+#[test]
+fn a_call_with_arguments_of_no_use_is_never_started_and_the_model_is_told() {
+    let mut bench = Bench::new();
+    let (job, _) = bench.submit();
+    let calls = vec![
+        RequestedCall::new("shell", r#"{"command":"true"}"#),
+        unusable("shell", r#"{"command":"rm -rf /tmp/x"#),
+        // It would be carried out as it is, were it not marked.
+        unusable("wait_for_agent", "{}"),
+        unusable("no-such-tool", ""),
+    ];
+    let mut jobs = bench.answer(job, Completion { calls, cut: true, ..Completion::default() });
+    let Some(Job { id, task: Task::Call(task) }) = jobs.pop() else { panic!("the whole call starts") };
+    assert_eq!((&*task.args, jobs.len()), (r#"{"command":"true"}"#, 0));
+    let Work::Call(call) = id.work else { unreachable!() };
+    let result = CallResult::plain(call, "shell".into(), "ok", false);
+    let mut jobs = bench.step(Input::Outcome { job: id, outcome: Outcome::Call(Arc::new(result)) });
+    // The only job that comes of the rest is the next inference, which has a result for each call.
+    let (_, task) = inference(&mut jobs);
+    task.prompt.check().unwrap();
+    let told = ("Not run: cut off.".to_owned(), true);
+    assert_eq!(bench.results(), [("ok".to_owned(), false), told.clone(), told.clone(), told]);
+}
+
+#[test]
+fn what_a_provider_wants_back_is_in_the_next_prompt_also_after_a_restart() {
+    let carried = Carried { dialect: "anthropic".into(), parts: "[]".into() };
+    let mut bench = Bench::new();
+    let (job, _) = bench.submit();
+    let calls = vec![unusable("shell", "{")];
+    let mut jobs = bench.answer(job, Completion { calls, carried: Some(carried.clone()), ..Completion::default() });
+    let (_, task) = inference(&mut jobs);
+    let held = |task: &InferenceTask| match &task.prompt.messages[1] {
+        Message::Assistant { carried, calls, .. } => (carried.as_deref().cloned(), calls[0].unusable.clone()),
+        Message::User { .. } => panic!("the second message is the model's"),
+    };
+    assert_eq!(held(&task), (Some(carried), Some("Not run: cut off.".into())));
+    let events: Vec<Event> = bench
+        .journal
+        .iter()
+        .map(|event| serde_json::from_str(&serde_json::to_string(&**event).unwrap()).unwrap())
+        .collect();
+    bench.engine = Engine::rebuild(Config::default(), tools(), 7, &events);
+    bench.micros += 1;
+    let now = Now { wall: Timestamp::from_micros(1_800_000_001_000_000), mono: Span::from_micros(bench.micros) };
+    let step = bench.engine.recover(now, &[]);
+    let again = step.effects.iter().find_map(|effect| match effect {
+        Effect::Start(Job { task: Task::Inference(task), .. }) => Some(held(task)),
+        _ => None,
+    });
+    assert_eq!(again.unwrap(), held(&task));
+}
+
+#[test]
+fn an_answer_that_was_cut_off_says_so() {
+    for (text, answer) in [
+        ("It holds", "It holds\n[cut off by the limit of output tokens]"),
+        ("", "[cut off by the limit of output tokens]"),
+    ] {
+        let mut bench = Bench::new();
+        let (job, _) = bench.submit();
+        let jobs = bench.answer(job, Completion { text: text.to_owned(), cut: true, ..Completion::default() });
+        assert!(jobs.is_empty());
+        let ending = bench.journal.iter().find_map(|event| match &event.body {
+            EventBody::RunFinished { ending } => Some(ending.clone()),
+            _ => None,
+        });
+        assert_eq!(ending, Some(Ending::Succeeded { answer: answer.into() }));
+    }
+}
+
+#[test]
+fn a_model_is_told_of_the_tools_that_there_are() {
+    let (_, task) = Bench::new().submit();
+    let names: Vec<&str> = task.tools.iter().map(|tool| &*tool.name).collect();
+    assert_eq!(names, ["shell", "wait_for_agent"]);
+}
