@@ -169,3 +169,17 @@ fn a_stop_says_that_everything_goes_on_and_it_does() {
     asking.reply("yes");
     assert_eq!(asking.answer(), "thanks");
 }
+
+#[test]
+fn large_events_of_before_the_restart_are_all_there() {
+    let daemon = Daemon::start();
+    // Some pages of the journal end at their bytes, long before they have their number of events.
+    let large = turn(&"much to say. ".repeat(5_000));
+    daemon.submit_many(60, &large).iter().for_each(|run| drop(run.wait()));
+    let last = last_seq(&daemon);
+    let daemon = daemon.crash().start();
+    let events = daemon.ctl(["events", "--after", "0"]).ok();
+    let seqs: Vec<u64> = events.lines().map(seq_of).collect();
+    assert!(events.len() > 6 << 20 && seqs.len() as u64 > last);
+    assert!(seqs.iter().enumerate().all(|(index, seq)| *seq == index as u64 + 1));
+}
