@@ -16,6 +16,7 @@ pub const EVENT_VERSION: u16 = 1;
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Its number.
     pub seq: Seq,
@@ -67,6 +68,7 @@ impl Event {
 
 /// Who caused an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     /// Through which door.
     pub via: Via,
@@ -85,6 +87,7 @@ impl Cause {
 
 /// Doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The harness itself.
@@ -97,6 +100,7 @@ pub enum Via {
 
 /// A lane and its width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneWidth {
     /// The lane.
     pub lane: Arc<str>,
@@ -106,6 +110,7 @@ pub struct LaneWidth {
 
 /// Why a run was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
     /// Somebody cancelled it, or the run above it.
@@ -122,6 +127,7 @@ pub enum StopReason {
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Ending {
     /// With an answer.
@@ -145,6 +151,7 @@ pub enum Ending {
 
 /// A piece of live output. Its offset tells a reader whether it missed something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delta {
     /// The run.
     pub run: RunId,
@@ -161,6 +168,7 @@ pub struct Delta {
 
 /// Streams that have deltas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeltaStream {
     /// What the model says.
@@ -173,6 +181,7 @@ pub enum DeltaStream {
 
 /// Events that a subscriber does not get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// The first number that is missing.
     pub from: Seq,

@@ -12,6 +12,7 @@ pub const LANE_SCHEMA: &str = "harness.lane/1";
 
 /// State of one lane at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneReport {
     /// Always [`LANE_SCHEMA`].
     pub schema: String,
@@ -57,6 +58,7 @@ pub struct LaneReport {
 
 /// What holds grants back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Limiter {
     /// Nothing: whoever comes is served.
@@ -92,6 +94,7 @@ impl Limiter {
 
 /// A relief in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReliefView {
     /// By which it can be undone.
     pub id: ReliefId,
@@ -105,6 +108,7 @@ pub struct ReliefView {
 
 /// How long tickets waited in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueWait {
     /// Tickets counted.
     pub count: u64,
@@ -120,6 +124,7 @@ pub struct QueueWait {
 
 /// The part of one share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShareReport {
     /// Name.
     pub share: Arc<str>,
@@ -141,6 +146,7 @@ pub struct ShareReport {
 
 /// Somebody who holds a permit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// The run.
     pub run: RunId,
@@ -158,6 +164,7 @@ pub struct Holder {
 
 /// Answer to a change of capacity: what was and what is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneChanged {
     /// The lane.
     pub lane: Arc<str>,

@@ -14,6 +14,8 @@ mod params;
 pub mod paths;
 pub mod rpc;
 pub mod run;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod script;
 pub mod spec;
 pub mod sse;

@@ -11,6 +11,7 @@ use crate::spec::Limits;
 
 /// A limit of the processes of a call: of each of them, but for what a cgroup sets, which is of all processes of the run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CallLimit {
     /// Seconds of CPU time.

@@ -27,6 +27,7 @@ pub const RUN_SCHEMA: &str = "harness.run/1";
 ///        succeeded │ failed │ cancelled
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
     /// Submitted; its first inference has not begun.
@@ -132,6 +133,7 @@ pub mod exit {
 
 /// A run, whole, without its transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunView {
     /// Always [`RUN_SCHEMA`].
     pub schema: String,
@@ -205,6 +207,7 @@ pub struct RunView {
 
 /// What a run waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitingFor {
     /// Kind.
     pub kind: WaitKind,
@@ -218,6 +221,7 @@ pub struct WaitingFor {
 
 /// Kinds of what a run may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitKind {
     /// A permit of the tool lane.
@@ -234,6 +238,7 @@ pub enum WaitKind {
 
 /// A call of the step at hand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveCall {
     /// Its id.
     pub call: CallId,
@@ -249,6 +254,7 @@ pub struct LiveCall {
 
 /// How far a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CallState {
     /// Not yet begun.
@@ -269,6 +275,7 @@ pub enum CallState {
 
 /// Tokens and money.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
     /// Tokens of the prompts.
     pub input_tokens: u64,
@@ -307,6 +314,7 @@ impl Usage {
 
 /// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timing {
     /// Submitted, first inference not begun.
     pub queued: Span,
@@ -333,6 +341,7 @@ impl Timing {
 
 /// One entry of a transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum Entry {
     /// What a person said: the prompt, or a message.
@@ -383,6 +392,7 @@ impl Entry {
 
 /// A call that the model asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallRequest {
     /// Our id.
     pub call: CallId,
@@ -405,6 +415,7 @@ impl CallRequest {
 /// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that
 /// wrote it, and sent back in no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Carried {
     /// The dialect, by its name.
     pub dialect: Arc<str>,
@@ -414,6 +425,7 @@ pub struct Carried {
 
 /// A finished call. Programs read these fields; only the model reads the envelope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallResult {
     /// Our id.
     pub call: CallId,
@@ -470,6 +482,7 @@ impl CallResult {
 
 /// One output stream of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamInfo {
     /// Bytes that the process wrote.
     pub bytes: u64,
@@ -481,6 +494,7 @@ pub struct StreamInfo {
 
 /// An open question or approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InteractionView {
     /// Its id, for `reply`.
     pub id: InteractionId,
@@ -498,6 +512,7 @@ pub struct InteractionView {
 
 /// Kinds of interactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum InteractionKind {
     /// A question, answered with text.

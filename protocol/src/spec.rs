@@ -10,6 +10,7 @@ use crate::time::{Span, Timestamp};
 
 /// Specification of a run, as submitted. What is left out comes from the daemon's configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
     /// The task. May be left out with a script.
@@ -53,6 +54,7 @@ pub struct RunSpec {
 /// Limits of a run. At one of steps, tokens or time the run ends; see the exit codes 9 and 124. The others are those of each
 /// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Inferences.
@@ -96,6 +98,7 @@ impl Limits {
 
 /// Precedence within a lane. Every class is served at least once in eight grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
     /// Before `normal`.
@@ -109,6 +112,7 @@ pub enum Priority {
 
 /// What happens when a run asks a person something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnInteraction {
     /// It waits, as long as it takes.

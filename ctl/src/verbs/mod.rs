@@ -5,6 +5,8 @@ mod changed;
 mod completions;
 mod daemon;
 mod events;
+mod export;
+mod export_script;
 mod follow;
 mod key_held;
 mod lane;
@@ -22,6 +24,7 @@ mod prune;
 mod reply;
 mod resume;
 mod retry;
+mod schema;
 mod show;
 mod submit;
 mod submit_batch;
@@ -49,12 +52,14 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Retry(args) => retry::run(ctx, &args),
         Verb::Message(args) => message::run(ctx, &args),
         Verb::Prune(args) => prune::run(ctx, &args),
+        Verb::Export(args) => export::run(ctx, &args),
         Verb::Pending => pending::run(ctx),
         Verb::Reply(args) => reply::run(ctx, &args),
         Verb::Lane(args) => lane::run(ctx, &args),
         Verb::Relieve(args) => lane_change::relieve(ctx, &args),
         Verb::Events(args) => events::run(ctx, &args),
         Verb::Daemon(args) => daemon::run(ctx, &args.what),
+        Verb::Schema(args) => schema::run(ctx, &args),
         Verb::Completions { shell } => completions::run(ctx, shell),
     }
 }

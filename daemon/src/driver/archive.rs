@@ -9,7 +9,8 @@ use std::sync::Arc;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, ShowParams, Shown, WaitReply,
+    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
+    Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 
@@ -113,10 +114,7 @@ impl Archive {
                 Named::Here(view) => *view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
-            let select = &params.select;
-            let fits = select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
-                && (select.states.is_empty() || select.states.contains(&view.state));
-            if !fits {
+            if !fits(&params.select, &view) {
                 continue;
             }
             bytes += view_bytes(&view);
@@ -127,6 +125,19 @@ impl Archive {
             page.runs.push(view);
         }
         Ok(page)
+    }
+
+    /// Why nothing can be changed about runs that have left, of those that are selected.
+    pub(super) fn ended(&self, select: &Selector, names: &[String], uid: u32) -> Result<Vec<Unchanged>, RpcError> {
+        let mut ended: Vec<Unchanged> = Vec::new();
+        for name in names {
+            let view = self.view(self.history.find(name, uid)?)?;
+            if fits(select, &view) && !ended.iter().any(|one| one.run == view.id) {
+                let how = if view.state == RunState::Cancelled { "was" } else { "has" };
+                ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
+            }
+        }
+        Ok(ended)
     }
 
     /// What somebody who waits for a run that has left is told: it has ended.
@@ -182,6 +193,12 @@ impl Archive {
         let events = records.into_iter().filter_map(known).map(without_values).collect();
         Ok(Exported { run: view, events, cursor })
     }
+}
+
+/// Whether a run has the labels and one of the states that are asked for.
+fn fits(select: &Selector, view: &RunView) -> bool {
+    select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
+        && (select.states.is_empty() || select.states.contains(&view.state))
 }
 
 fn known(record: Record) -> Option<Arc<Event>> {

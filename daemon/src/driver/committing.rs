@@ -220,6 +220,7 @@ impl<J: Journal> Driver<J> {
                 Pending::Nobody => {}
                 Pending::Own(tell) => drop(tell.send(Err(error.clone()))),
                 Pending::Answer(responder)
+                | Pending::Changed(_, responder)
                 | Pending::AfterDrain(_, responder)
                 | Pending::AfterReload(_, _, responder) => responder.send::<()>(Err(error.clone())),
             }

@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError, WaitParams};
+use harness_protocol::rpc::{
+    Changed, DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError, Unchanged, WaitParams,
+};
 use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -150,6 +152,8 @@ pub struct Driver<J> {
 /// What is done with the answer to a command.
 enum Pending {
     Answer(Responder),
+    /// Some that were named have left the world, and have ended.
+    Changed(Vec<Unchanged>, Responder),
     AfterDrain(Option<Span>, Responder),
     AfterReload(Option<String>, Vec<String>, Responder),
     Own(oneshot::Sender<Result<Reply, RpcError>>),
@@ -323,9 +327,16 @@ impl<J: Journal> Driver<J> {
             }
             let Some(Request { connection, caller, wanted }) = self.backlog.pop_front() else { break };
             match wanted {
-                Wanted::Command(command, responder) => match self.with_history(command, caller) {
-                    Ok(command) if self.is_refused(&command) => responder.send::<()>(Err(self.held_error())),
-                    Ok(command) => inputs.push(self.input(connection, caller, command, Pending::Answer(responder))),
+                Wanted::Command(mut command, responder) => match self.without_archived(&mut command, caller) {
+                    Ok(Some((ended, true))) => responder.send(Ok(Changed { runs: Vec::new(), unchanged: ended })),
+                    Ok(Some((ended, false))) => {
+                        inputs.push(self.input(connection, caller, command, Pending::Changed(ended, responder)));
+                    }
+                    Ok(None) => match self.with_history(command, caller) {
+                        Ok(command) if self.is_refused(&command) => responder.send::<()>(Err(self.held_error())),
+                        Ok(command) => inputs.push(self.input(connection, caller, command, Pending::Answer(responder))),
+                        Err(error) => responder.send::<()>(Err(error)),
+                    },
                     Err(error) => responder.send::<()>(Err(error)),
                 },
                 Wanted::Own(command, tell) => {
@@ -370,6 +381,26 @@ impl<J: Journal> Driver<J> {
                 responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
             }
         }
+    }
+
+    /// Takes the runs that have left the world out of a change of runs: they have ended. Tells which, and whether nothing is left
+    /// to be done.
+    fn without_archived(
+        &self,
+        command: &mut Command,
+        caller: Caller,
+    ) -> Result<Option<(Vec<Unchanged>, bool)>, RpcError> {
+        let (Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select)) = command else {
+            return Ok(None);
+        };
+        let is_gone = |name: &String| matches!(self.parts.engine.find(name, caller.uid), Err(error) if error.kind() == ErrorKind::NotFound);
+        if caller.run.is_some() || !select.runs.iter().any(is_gone) {
+            return Ok(None);
+        }
+        let (gone, here): (Vec<String>, Vec<String>) = std::mem::take(&mut select.runs).into_iter().partition(is_gone);
+        select.runs = here;
+        let ended = self.archive.ended(select, &gone, caller.uid)?;
+        Ok(Some((ended, select.runs.is_empty())))
     }
 
     /// A command, with what only the journal knows of a run that it is about.
@@ -420,10 +451,17 @@ impl<J: Journal> Driver<J> {
                 responder.send(Ok(ReloadReply { config, changes }));
             }
             (
-                Pending::Answer(responder) | Pending::AfterDrain(_, responder) | Pending::AfterReload(_, _, responder),
+                Pending::Answer(responder)
+                | Pending::Changed(_, responder)
+                | Pending::AfterDrain(_, responder)
+                | Pending::AfterReload(_, _, responder),
                 Err(error),
             ) => responder.send::<()>(Err(error)),
-            (Pending::Answer(responder), Ok(reply)) => match reply {
+            (Pending::Changed(mut ended, responder), Ok(Reply::Changed(mut changed))) => {
+                changed.unchanged.append(&mut ended);
+                responder.send(Ok(changed));
+            }
+            (Pending::Answer(responder) | Pending::Changed(_, responder), Ok(reply)) => match reply {
                 Reply::Submitted(submitted) => responder.send(Ok(submitted)),
                 Reply::Changed(changed) => responder.send(Ok(changed)),
                 Reply::Answered(answered) => responder.send(Ok(answered)),

@@ -18,6 +18,7 @@ macro_rules! kinds {
     ($($kinds:tt)*) => {
         /// What happened. Everything that the world is can be folded from these.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(tag = "kind", rename_all = "kebab-case")]
         pub enum EventBody {
             $($kinds)*
