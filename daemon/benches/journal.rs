@@ -166,7 +166,7 @@ async fn path(runs: usize) -> f64 {
     }
     let ours = begun.elapsed();
     orders.send(Order::Stop).await.unwrap();
-    driver.await.unwrap();
+    driver.await.unwrap().unwrap();
     let batches = std::mem::take(&mut *batches.lock().unwrap());
     let events: usize = batches.iter().map(|(_, commit)| commit.events.len()).sum();
     let synced = batches.iter().filter(|(class, _)| *class == CommitClass::Synced).count();

@@ -27,10 +27,10 @@ use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
 use crate::feed::Feed;
 use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Tool};
-use crate::journal::Ballast;
 use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::schema::OpenError;
+use crate::journal::{Ballast, CommitError};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
@@ -77,6 +77,9 @@ pub enum ServeError {
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(std::io::Error),
+    /// Something could never be committed.
+    #[error("{0}; what was acknowledged is there with the next start")]
+    Commit(CommitError),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -192,7 +195,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     stop.cancel();
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
-    driven.map_err(|_| ServeError::Driver)
+    driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
 }
 
 fn feed(config: &Config, last: Seq) -> Feed {

@@ -54,8 +54,8 @@ fn take_commands(world: &mut World) {
 fn is_promise(command: &Command) -> bool {
     match command {
         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
-        Command::Cancel { .. } | Command::Answer { .. } => true,
-        Command::Pause(_) | Command::Resume(_) | Command::Prune(_) => false,
+        Command::Cancel { .. } | Command::Answer { .. } | Command::Prune(_) => true,
+        Command::Pause(_) | Command::Resume(_) => false,
         Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) => false,
     }
 }
