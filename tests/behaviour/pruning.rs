@@ -62,8 +62,13 @@ fn a_named_one_whose_tree_lives_stays_and_says_why() {
 fn the_configuration_prunes_by_itself() {
     let place = Place::configured("[retention]\nage_days = 30\nruns = 2\nevery_seconds = 0.1\n");
     let daemon = place.start();
-    let runs = daemon.submit_many(5, &says("kept"));
-    runs.iter().for_each(|run| drop(run.wait()));
+    let runs: Vec<_> = (0..5)
+        .map(|_| {
+            let run = daemon.submit(&says("kept"));
+            assert_eq!(run.answer(), "kept");
+            run
+        })
+        .collect();
     eventually("the oldest are gone", || daemon.ctl(["list", "--json"]).ok().lines().count() == 2);
     let left = daemon.ctl(["list", "--json"]).ok();
     assert!(runs[3..].iter().all(|run| left.contains(&run.id)), "{left}");

@@ -217,6 +217,10 @@ impl View<'_> {
                 }
                 Err(error) => return Err(error),
             };
+            if self.engine.state_of(root).is_some_and(|state| !state.is_terminal()) {
+                let message = format!("run {run} stays: something of its tree is live and may ask for its answer");
+                return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+            }
             if parent.is_some() {
                 let message = format!("run {run} belongs to the tree of {root}, which goes as a whole: prune that");
                 return Err(RpcError::new(ErrorKind::Invalid, message));
