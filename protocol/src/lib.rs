@@ -16,6 +16,7 @@ pub mod rpc;
 pub mod run;
 pub mod script;
 pub mod spec;
+pub mod sse;
 pub mod time;
 
 /// Version of the control protocol. Peers of the same major work together.

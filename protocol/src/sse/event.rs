@@ -1,0 +1,40 @@
+//! What a decoder lends, and how bytes become text.
+
+/// One event. It borrows from the chunk that it came in, or from the decoder where it came in several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// Its name: `message` where the stream gives none, or an empty one.
+    pub name: &'a str,
+    /// Its data lines, with a line feed between each two.
+    pub data: &'a str,
+    /// The cursor of the stream after this event: the last `id` that was given, with this event or before it; empty where there was none.
+    pub id: &'a str,
+}
+
+/// The name of an event that was given none.
+pub(super) const DEFAULT_NAME: &str = "message";
+
+/// `bytes` as text. What is no UTF-8 is replaced as the encoding standard says, and then lies in `scratch`.
+pub(super) fn text<'a>(bytes: &'a [u8], scratch: &'a mut String) -> &'a str {
+    match str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => replaced(bytes, scratch),
+    }
+}
+
+#[cold]
+fn replaced<'a>(bytes: &[u8], scratch: &'a mut String) -> &'a str {
+    scratch.clear();
+    push_text(bytes, scratch);
+    scratch
+}
+
+/// Appends `bytes` as text, with a replacement character for each maximal part of what is no UTF-8.
+pub(super) fn push_text(bytes: &[u8], out: &mut String) {
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+}
