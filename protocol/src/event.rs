@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
+use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use crate::spec::RunSpec;
 use crate::time::{Span, Timestamp};
@@ -51,6 +52,7 @@ impl Event {
             | EventBody::InteractionSettled { answer: text, .. }
             | EventBody::Denied { what: text }
             | EventBody::MessageReceived { text }
+            | EventBody::ProviderHeld { error: text, .. }
             | EventBody::InferenceFailed { error: text, .. } => text.len(),
             EventBody::RunFinished { ending } => match ending {
                 Ending::Succeeded { answer: text }
@@ -152,6 +154,25 @@ pub enum EventBody {
         /// The lane.
         lane: Arc<str>,
     },
+    /// A provider is left alone.
+    ProviderHeld {
+        /// The provider.
+        provider: Arc<str>,
+        /// Why, as its lane reports it.
+        limiter: Limiter,
+        /// Until when; `None` is until somebody has seen to it.
+        until: Option<Timestamp>,
+        /// What it said.
+        error: Arc<str>,
+    },
+    /// A provider is asked again: as before, or little by little until it has answered.
+    ProviderReleased {
+        /// The provider.
+        provider: Arc<str>,
+        /// Inferences at once, until it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_most: Option<u32>,
+    },
     /// A run was submitted.
     RunSubmitted {
         /// Its number: runs are served in this order where nothing else decides.
@@ -180,6 +201,9 @@ pub enum EventBody {
     StepBegun {
         /// Number of the step, from 1.
         step: u32,
+        /// The provider, where it is another one than the run asked for: that one fails, and this is its fallback.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Arc<str>>,
     },
     /// An inference was granted, and is out.
     InferenceStarted {
@@ -216,6 +240,9 @@ pub enum EventBody {
         error: Arc<str>,
         /// When it is asked again; `None` when it is not.
         retry_at: Option<Timestamp>,
+        /// What that says of the provider.
+        #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
+        fault: ProviderFault,
     },
     /// The batch of the step wants a permit of the tool lane: for the first time, or again.
     BatchQueued,
@@ -329,6 +356,8 @@ impl EventBody {
             Self::LaneConfigured { .. } => "lane-configured",
             Self::LanePaused { .. } => "lane-paused",
             Self::LaneResumed { .. } => "lane-resumed",
+            Self::ProviderHeld { .. } => "provider-held",
+            Self::ProviderReleased { .. } => "provider-released",
             Self::RunSubmitted { .. } => "run-submitted",
             Self::StepBegun { .. } => "step-begun",
             Self::InferenceStarted { .. } => "inference-started",
@@ -373,6 +402,8 @@ pub const EVENT_KINDS: &[&str] = &[
     "lane-configured",
     "lane-paused",
     "lane-resumed",
+    "provider-held",
+    "provider-released",
     "run-submitted",
     "step-begun",
     "inference-started",
@@ -399,6 +430,30 @@ pub const EVENT_KINDS: &[&str] = &[
     "run-archived",
     "runs-pruned",
 ];
+
+/// What a failed inference says of its provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderFault {
+    /// Nothing: it was interrupted, or cancelled.
+    #[default]
+    Unknown,
+    /// That it fails, or cannot be reached, or breaks off.
+    Failing,
+    /// That it wants to be asked less often.
+    RateLimit,
+    /// That it refuses the credentials.
+    Credentials,
+    /// Nothing: it is well, and will not answer this.
+    Refused,
+}
+
+impl ProviderFault {
+    /// Whether nothing is said.
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
+}
 
 /// A lane and its width.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -470,6 +525,8 @@ pub struct Delta {
 pub enum DeltaStream {
     /// What the model says.
     Text,
+    /// What the model thinks, where it says so.
+    Reasoning,
     /// Standard output of a call.
     Stdout,
     /// Standard error of a call.

@@ -83,6 +83,7 @@ impl Follower {
     pub(crate) fn delta(&mut self, out: &mut dyn Write, delta: &Delta, fetch: Fetch<'_>) -> io::Result<()> {
         let stream = match (delta.stream, delta.call) {
             (DeltaStream::Text, _) => return self.model_delta(out, delta),
+            (DeltaStream::Reasoning, _) => return Ok(()),
             (DeltaStream::Stdout, Some(call)) => (call, OutputStream::Stdout),
             (DeltaStream::Stderr, Some(call)) => (call, OutputStream::Stderr),
             (_, None) => return Ok(()),

@@ -18,6 +18,7 @@
 mod answers;
 mod apply;
 pub mod boundary;
+mod budget;
 mod clock;
 mod components;
 mod condition;
@@ -27,6 +28,7 @@ mod dispatch;
 mod ids;
 mod ingest;
 mod phase;
+mod provider;
 mod publish;
 mod recover;
 mod resources;
@@ -56,7 +58,7 @@ use crate::config::Config;
 use boundary::{Effect, Input, Made, Now};
 use clock::Clock;
 use ids::Ids;
-use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
+use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
 use scene::{Incoming, Outgoing};
 
 /// The sets of a step, in their order.
@@ -104,6 +106,7 @@ impl Engine {
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();
         world.init_resource::<Timers>();
+        world.init_resource::<Gates>();
         world.init_resource::<Agenda>();
         world.init_resource::<WantsExtra>();
         world.init_resource::<Daemon>();

@@ -16,6 +16,8 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     match body {
         EventBody::DaemonStarted { lanes, last_at } => {
             drain(world, false);
+            // What was wrong with a provider may be seen to by now.
+            super::providers::forget(world);
             account_for_downtime(world, *last_at, at);
             for lane in lanes {
                 change(world, &lane.lane, |l| {
@@ -53,6 +55,10 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::LaneConfigured { lane, width } => change(world, lane, |l| {
             l.configure(*width, at);
         }),
+        EventBody::ProviderHeld { provider, limiter, until, error } => {
+            super::providers::held(world, provider, *limiter, *until, error, at);
+        }
+        EventBody::ProviderReleased { provider, at_most } => super::providers::released(world, provider, *at_most),
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
         EventBody::LaneResumed { lane } => change(world, lane, |l| l.set_paused(false)),
         _ => {}

@@ -1,0 +1,1 @@
+//! The client against sockets that say one thing.
