@@ -3,9 +3,11 @@
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
 //! binaries over real sockets; it never looks inside them.
 
+pub mod chat;
 mod client;
 mod command;
 mod daemon;
+mod faults;
 mod place;
 mod process;
 mod programs;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
+pub use faults::{Answer, FaultServer, Gate, Recorded};
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};
