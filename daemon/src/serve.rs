@@ -112,6 +112,11 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         now: Arc::new(move || clock.now().wall),
     };
     let providers = Arc::new(Providers::new(&config.providers, around)?);
+    for provider in providers.views(&config.run.provider) {
+        if let Some(problem) = provider.key.and_then(|key| key.problem) {
+            warn!(provider = %provider.name, %problem, "a provider has no key");
+        }
+    }
     let Restored { engine, store, history, unreadable } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
@@ -324,7 +329,7 @@ fn reloader(
         let tool = ("tool".into(), fresh.tool_width);
         let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
         let lanes = std::iter::once(tool).chain(providers).collect();
-        *current = fresh;
-        Ok((Some(source.path.display().to_string()), lanes))
+        current.clone_from(&fresh);
+        Ok((Some(source.path.display().to_string()), lanes, fresh))
     })
 }

@@ -91,7 +91,7 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         }
         Command::Reconfigure(lanes) => {
             for (lane, width) in lanes {
-                if scene.lanes().get(&lane).is_some_and(|l| l.configured_width() != width) {
+                if scene.lanes().get(&lane).is_none_or(|l| l.configured_width() != width) {
                     scene.emit(None, EventBody::LaneConfigured { lane, width });
                 }
             }
