@@ -41,6 +41,7 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
     let mut limits = Limits {
         max_steps: args.max_steps,
         max_tokens: args.max_tokens,
+        max_cost_usd: args.max_cost,
         max_time_seconds: args.max_time,
         deadline_seconds,
         deadline_at,

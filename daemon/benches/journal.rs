@@ -23,6 +23,7 @@ use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
 use harnessd::process::{KeeperProgram, Keepers};
+use harnessd::providers::http::{Providers, Surroundings};
 use harnessd::restore::restore;
 use harnessd::tools;
 use harnessd::world::Engine;
@@ -95,7 +96,7 @@ async fn path(runs: usize) -> f64 {
     let program = KeeperProgram { path: "/bin/true".into(), args: Vec::new(), env: Vec::new() };
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
-        providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
+        providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
         keepers: Arc::new(Keepers::new(program)),
     };
     let reports = inbox.clone();

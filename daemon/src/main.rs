@@ -1,6 +1,7 @@
 //! `harnessd`, the process: sets itself up in order, serves, and maps what went wrong to an exit code.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -21,6 +22,7 @@ use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::{keeper, launch};
+use harnessd::providers::http::Variables;
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::shed::shed;
 use harnessd::signals::Signals;
@@ -39,15 +41,18 @@ fn main() -> ExitCode {
         _ => {}
     }
     let cli = Cli::parse();
-    if let Err(error) = shed() {
-        complain(&format!("cannot start anew without the secrets of the environment: {error}"));
-        return ExitCode::from(exit::INTERNAL);
-    }
+    let variables = match shed(|| keys_of(&cli)) {
+        Ok(variables) => Variables(variables),
+        Err(error) => {
+            complain(&format!("cannot start anew without the secrets of the environment: {error}"));
+            return ExitCode::from(exit::INTERNAL);
+        }
+    };
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();
     let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();
     let inherited = detach::settle(&keep);
-    match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited)) {
+    match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited, variables)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("{error:#}"));
@@ -56,7 +61,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited) -> anyhow::Result<()> {
+/// The variables that hold keys, as far as the configuration can be read. What is wrong with it is told later.
+fn keys_of(cli: &Cli) -> BTreeSet<String> {
+    let config = cli.paths().ok().and_then(|paths| paths.config.load().ok());
+    config.map(|config| config.variables_with_keys()).unwrap_or_default()
+}
+
+fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables: Variables) -> anyhow::Result<()> {
     let paths = cli.paths().context("cannot tell where the files are")?;
     if cli.on_demand {
         detach::leave_session().context("cannot enter /")?;
@@ -79,6 +90,7 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited) -> anyhow:
                 config,
                 state_dir,
                 inherited,
+                variables,
             };
             serve(setup).await?;
             Ok(())

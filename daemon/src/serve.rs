@@ -2,7 +2,7 @@
 //!
 //! Owns which part is given to which. What each part does is its own affair.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ use crate::journal::{Ballast, CommitError};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
+use crate::providers::http::{BuildError, Providers, Surroundings, Variables};
 use crate::restore::{self, Restored};
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
@@ -61,6 +62,8 @@ pub struct Setup {
     pub notifier: Notifier,
     /// What tools get back.
     pub inherited: Inherited,
+    /// What was in the environment and must not be seen there.
+    pub variables: Variables,
     /// Somebody who started us on demand waits to hear that we serve.
     pub on_demand: bool,
 }
@@ -80,6 +83,9 @@ pub enum ServeError {
     /// Something could never be committed.
     #[error("{0}; what was acknowledged is there with the next start")]
     Commit(CommitError),
+    /// A provider cannot be used as it is configured.
+    #[error(transparent)]
+    Provider(#[from] BuildError),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -88,7 +94,10 @@ pub enum ServeError {
 impl ServeError {
     /// The exit code of the daemon.
     pub const fn exit_code(&self) -> u8 {
-        exit::INTERNAL
+        match self {
+            Self::Provider(_) => exit::USAGE,
+            Self::Journal(_) | Self::Writer(_) | Self::Keepers(_) | Self::Commit(_) | Self::Driver => exit::INTERNAL,
+        }
     }
 }
 
@@ -99,6 +108,18 @@ impl ServeError {
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
+    let clock = Clock::start();
+    let around = Surroundings {
+        variables: std::mem::take(&mut setup.variables),
+        credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+        now: Arc::new(move || clock.now().wall),
+    };
+    let providers = Arc::new(Providers::new(&config.providers, around)?);
+    for provider in providers.views(&config.run.provider) {
+        if let Some(problem) = provider.key.and_then(|key| key.problem) {
+            warn!(provider = %provider.name, %problem, "a provider has no key");
+        }
+    }
     let Restored { engine, store, history, damage } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
@@ -112,14 +133,14 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
-    let clock = Clock::start();
 
-    let door = Arc::new(door(&config, inbox.clone(), (feed.clone(), history.clone()), &keepers, &outputs));
+    let door = door(&config, inbox.clone(), (feed.clone(), history.clone()), (&keepers, &outputs), &providers);
+    let door = Arc::new(door);
     let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
     let shell: Arc<dyn Tool> = Arc::new(shell);
     let executor_config = ExecutorConfig {
         tools: [(tools::SHELL.into(), shell)].into(),
-        providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
+        providers: Arc::clone(&providers),
         keepers: Arc::clone(&keepers),
     };
     let reports = inbox.clone();
@@ -149,7 +170,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         inbox,
         clock,
         service,
-        reload: reloader(setup.config_source, config, Arc::clone(&listener)),
+        reload: reloader(setup.config_source, config, Arc::clone(&listener), providers),
         most_waiting,
         erase: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     };
@@ -263,10 +284,12 @@ fn door(
     config: &Config,
     inbox: Inbox<Request>,
     (feed, history): (Feed, History),
-    keepers: &Arc<Keepers>,
-    outputs: &Outputs,
+    (keepers, outputs): (&Arc<Keepers>, &Outputs),
+    providers: &Arc<Providers>,
 ) -> Door {
     let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
+    let (listed, checked) = (Arc::clone(providers), Arc::clone(providers));
+    let default = config.run.provider.clone();
     Door {
         inbox,
         feed,
@@ -274,6 +297,11 @@ fn door(
         bounds: config.limits.clone(),
         run_of: Box::new(move |pid| keepers.run_of(i32::try_from(pid).ok()?)),
         check_spec: Box::new(check_spec),
+        list_providers: Box::new(move || listed.views(&default)),
+        check_provider: Box::new(move |name, model| {
+            let providers = Arc::clone(&checked);
+            Box::pin(async move { providers.check(&name, model.as_deref()).await })
+        }),
         read_output: Box::new(move |run, call, stream, offset, limit| {
             outputs.read(run, call, stream, offset, limit).map(|range| (range.offset, range.bytes, range.total))
         }),
@@ -289,10 +317,12 @@ fn reloader(
     source: ConfigSource,
     config: Config,
     listener: Arc<Listener>,
+    clients: Arc<Providers>,
 ) -> Box<dyn FnMut() -> Result<Reloaded, String> + Send> {
     let current = Mutex::new(config);
     Box::new(move || {
         let fresh = source.load().map_err(|error| error.to_string())?;
+        clients.replace(&fresh.providers).map_err(|error| error.to_string())?;
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
         if fresh.control.group != current.control.group {
             let members = fresh.control.group.as_deref().map(Members::of_group).transpose();
@@ -302,7 +332,7 @@ fn reloader(
         let tool = ("tool".into(), fresh.tool_width);
         let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
         let lanes = std::iter::once(tool).chain(providers).collect();
-        *current = fresh;
-        Ok((Some(source.path.display().to_string()), lanes))
+        current.clone_from(&fresh);
+        Ok((Some(source.path.display().to_string()), lanes, fresh))
     })
 }

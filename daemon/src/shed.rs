@@ -1,14 +1,31 @@
 //! Sheds what was in the daemon's environment and is not for tools to see: a process's first environment stays readable in
 //! /proc for as long as it lives, so the daemon starts itself anew without it.
 //!
-//! Owns the list of what stays. Never reads a value that it sheds.
+//! What the daemon itself needs of that, keys of providers and addresses of proxies, it hands to itself in a sealed piece of memory, which is
+//! closed as soon as it is read.
+//!
+//! Owns the list of what stays. Reads no value that it sheds, beside those that are handed on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_dumpable;
+
+/// Says under which number the piece of memory is handed on.
+const HANDED_ON: &str = "HARNESS_HANDED_ON";
+/// Its name.
+const NAME: &str = "harness-handed-on";
+/// Variables that say which proxies there are. They may hold a password, so they do not stay.
+const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "no_proxy"];
 
 /// What the daemon itself goes by, and what tools may get of it.
 const STAYS: &[&str] = &[
@@ -43,6 +60,7 @@ const STAYS: &[&str] = &[
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
+    HANDED_ON,
     // Where a test wants it to die; see `journal::crash`.
     "HARNESS_CRASH_AT",
 ];
@@ -54,29 +72,79 @@ fn stays(name: &OsStr) -> bool {
 /// Starts this program anew, with the same arguments, descriptors and process number, if its environment holds anything
 /// that does not stay; then makes the process unreadable for others of its user. To be called before anything is opened.
 ///
+/// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and the proxies.
+///
 /// # Errors
 /// Where it cannot be started anew. With the environment as it is, it must not go on.
-pub fn shed() -> io::Result<()> {
+pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<String, String>> {
     let (kept, shed): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| stays(name));
     if !shed.is_empty() {
-        return Err(anew(kept));
+        let wanted = wanted();
+        let is_wanted = |name: &OsStr| {
+            let name = name.to_str().unwrap_or_default();
+            wanted.contains(name) || PROXIES.contains(&name.to_ascii_lowercase().as_str())
+        };
+        let handed: Vec<_> = shed.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+        return Err(anew(kept, &handed));
     }
     // No core dump and no ptrace by other processes of this user. Where the kernel refuses, that is all that is lost.
     let _ = set_dumpable(false);
-    Ok(())
+    Ok(std::env::var(HANDED_ON).ok().and_then(|number| number.parse().ok()).and_then(take).unwrap_or_default())
 }
 
-fn anew(kept: Vec<(OsString, OsString)>) -> io::Error {
+/// Memory that holds these variables. It outlives this program, and nobody can change it.
+fn hand_on(variables: &[(OsString, OsString)]) -> io::Result<OwnedFd> {
+    let memory = memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING)?;
+    let mut file = File::from(memory);
+    for (name, value) in variables {
+        file.write_all(&[name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat())?;
+    }
+    let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file.into())
+}
+
+/// Reads what was handed on under this number, and closes it. Nothing where that is something else.
+fn take(number: RawFd) -> Option<BTreeMap<String, String>> {
+    let mut path = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(path, "/proc/self/fd/{number}");
+    let is_ours = fs::read_link(&path).ok()?.as_os_str().as_bytes().starts_with(format!("/memfd:{NAME}").as_bytes());
+    if !is_ours {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(&path).and_then(|mut file| file.read_to_end(&mut bytes));
+    let _ = nix::unistd::close(number);
+    read.ok()?;
+    let variable = |bytes: &[u8]| {
+        let (name, value) = std::str::from_utf8(bytes).ok()?.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    };
+    Some(bytes.split(|&byte| byte == 0).filter_map(variable).collect())
+}
+
+fn anew(kept: Vec<(OsString, OsString)>, handed: &[(OsString, OsString)]) -> io::Error {
+    let memory = match (!handed.is_empty()).then(|| hand_on(handed)).transpose() {
+        Ok(memory) => memory,
+        Err(error) => return error,
+    };
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "harnessd".into());
     // By its own path, so that it keeps its name in the list of processes; a file that was replaced meanwhile is still there
     // under the other one.
     let path = std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into());
-    Command::new(path).arg0(name).args(args).env_clear().envs(kept).exec()
+    let mut command = Command::new(path);
+    command.arg0(name).args(args).env_clear().envs(kept).env_remove(HANDED_ON);
+    if let Some(memory) = &memory {
+        command.env(HANDED_ON, memory.as_raw_fd().to_string());
+    }
+    command.exec()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -87,5 +155,20 @@ mod tests {
         for name in ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "https_proxy", "SSH_AUTH_SOCK", "HARNESS_TOKEN"] {
             assert!(!stays(OsStr::new(name)), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_handed_on_is_read_once_and_nothing_else_is() {
+        let variables = [("A_KEY".into(), "sk-1=2".into()), ("https_proxy".into(), "http://p".into())];
+        let memory = hand_on(&variables).unwrap();
+        let number = nix::unistd::dup(&memory).unwrap();
+        let taken = take(std::os::fd::IntoRawFd::into_raw_fd(number)).unwrap();
+        assert_eq!(
+            taken,
+            BTreeMap::from([("A_KEY".into(), "sk-1=2".into()), ("https_proxy".into(), "http://p".into())])
+        );
+        assert!(File::from(memory).write_all(b"x").is_err(), "it is sealed");
+        assert_eq!(take(1), None);
+        assert_eq!(take(-1), None);
     }
 }

@@ -54,6 +54,7 @@ impl Event {
             | EventBody::InteractionSettled { answer: text, .. }
             | EventBody::Denied { what: text }
             | EventBody::MessageReceived { text }
+            | EventBody::ProviderHeld { error: text, .. }
             | EventBody::InferenceFailed { error: text, .. } => text.len(),
             EventBody::RunFinished { ending } => match ending {
                 Ending::Succeeded { answer: text }
@@ -96,6 +97,31 @@ pub enum Via {
     Socket,
     /// A tool of a run.
     Tool,
+}
+
+/// What a failed inference says of its provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderFault {
+    /// Nothing: it was interrupted, or cancelled.
+    #[default]
+    Unknown,
+    /// That it fails, or cannot be reached, or breaks off.
+    Failing,
+    /// That it wants to be asked less often.
+    RateLimit,
+    /// That it refuses the credentials.
+    Credentials,
+    /// Nothing: it is well, and will not answer this.
+    Refused,
+}
+
+impl ProviderFault {
+    /// Whether nothing is said.
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
+    }
 }
 
 /// A lane and its width.
@@ -173,6 +199,8 @@ pub struct Delta {
 pub enum DeltaStream {
     /// What the model says.
     Text,
+    /// What the model thinks, where it says so.
+    Reasoning,
     /// Standard output of a call.
     Stdout,
     /// Standard error of a call.

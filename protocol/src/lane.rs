@@ -40,6 +40,9 @@ pub struct LaneReport {
     pub limiter: Limiter,
     /// Whether granting is paused.
     pub paused: bool,
+    /// Why the provider is left alone, while it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<LaneHold>,
     /// Reliefs in force.
     pub reliefs: Vec<ReliefView>,
     /// Share of time saturated over 1, 5 and 15 minutes, between 0 and 1.
@@ -71,6 +74,8 @@ pub enum Limiter {
     RateLimit,
     /// The provider refused the credentials.
     Credentials,
+    /// The provider fails, and is left alone for a while.
+    Failing,
     /// The journal cannot commit.
     Storage,
     /// Somebody paused the lane, or the daemon drains.
@@ -86,10 +91,23 @@ impl Limiter {
             Self::Share => "share",
             Self::RateLimit => "rate-limit",
             Self::Credentials => "credentials",
+            Self::Failing => "failing",
             Self::Storage => "storage",
             Self::Paused => "paused",
         }
     }
+}
+
+/// Why a provider is left alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LaneHold {
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
+    pub until: Option<Timestamp>,
+    /// What the provider said.
+    pub error: Arc<str>,
 }
 
 /// A relief in force.

@@ -12,6 +12,7 @@ pub mod lane;
 pub mod limit;
 mod params;
 pub mod paths;
+mod provider;
 pub mod rpc;
 pub mod run;
 #[cfg(feature = "schema")]

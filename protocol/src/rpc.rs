@@ -12,6 +12,7 @@ use crate::event::{Delta, Event, Gap};
 use crate::id::SubscriptionId;
 use crate::lane::LaneChanged;
 pub use crate::params::*;
+pub use crate::provider::*;
 use crate::run::exit;
 use crate::time::Span;
 
@@ -280,6 +281,7 @@ macro_rules! methods {
     ($($name:literal $variant:ident($params:ty) -> $reply:ty, $doc:literal;)*) => {
         /// Every request that there is.
         #[derive(Debug, Clone, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "calls are few at a time, and most of them are submits")]
         pub enum Call {
             $(#[doc = $doc] $variant($params),)*
         }
@@ -360,6 +362,8 @@ methods! {
     "lane.resize" LaneResize(ResizeParams) -> LaneChanged, "Sets the width of a lane.";
     "lane.pause" LanePause(LaneParams) -> LaneChanged, "Stops granting.";
     "lane.resume" LaneResume(LaneParams) -> LaneChanged, "Grants again.";
+    "provider.list" ProviderList(Empty) -> ProviderViews, "Providers as they are configured.";
+    "provider.check" ProviderCheck(ProviderCheckParams) -> ProviderChecks, "Asks providers for a word; a good answer lets a held lane go on.";
     "event.subscribe" EventSubscribe(SubscribeParams) -> Subscribed, "Events from a number on, then live.";
     "event.unsubscribe" EventUnsubscribe(UnsubscribeParams) -> Empty, "Ends a subscription.";
 }

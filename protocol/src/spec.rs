@@ -51,9 +51,9 @@ pub struct RunSpec {
     pub on_interaction: OnInteraction,
 }
 
-/// Limits of a run. At one of steps, tokens or time the run ends; see the exit codes 9 and 124. The others are those of each
+/// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are those of each
 /// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -63,6 +63,9 @@ pub struct Limits {
     /// Input and output tokens together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
+    /// Cost in USD. Refused where no price is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost_usd: Option<f64>,
     /// Time spent in inference and execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time_seconds: Option<Span>,

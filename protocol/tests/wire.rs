@@ -50,6 +50,7 @@ fn spec() -> Arc<RunSpec> {
         limits: Limits {
             max_steps: Some(3),
             max_tokens: Some(1000),
+            max_cost_usd: Some(0.5),
             max_time_seconds: Some(SPAN),
             deadline_seconds: Some(SPAN),
             deadline_at: Some(AT),
@@ -100,6 +101,13 @@ fn events() -> Vec<EventBody> {
         EventBody::LaneConfigured { lane: lane.clone(), width: 3 },
         EventBody::LanePaused { lane: lane.clone() },
         EventBody::LaneResumed { lane },
+        EventBody::ProviderHeld {
+            provider: "local".into(),
+            limiter: Limiter::Failing,
+            until: Some(AT),
+            error: "overloaded".into(),
+        },
+        EventBody::ProviderReleased { provider: "local".into(), at_most: Some(1) },
         EventBody::RunSubmitted {
             number: 1,
             owner: 1000,
@@ -110,7 +118,7 @@ fn events() -> Vec<EventBody> {
             spec: spec(),
             earlier: [Entry::User { text: "before".into() }].into(),
         },
-        EventBody::StepBegun { step: 1 },
+        EventBody::StepBegun { step: 1, provider: None },
         EventBody::InferenceStarted { step: 1, attempt: 2 },
         EventBody::InferenceFinished {
             step: 1,
@@ -128,7 +136,13 @@ fn events() -> Vec<EventBody> {
             carried: carried(),
             cut: true,
         },
-        EventBody::InferenceFailed { step: 1, attempt: 2, error: "overloaded".into(), retry_at: Some(AT) },
+        EventBody::InferenceFailed {
+            step: 1,
+            attempt: 2,
+            error: "overloaded".into(),
+            retry_at: Some(AT),
+            fault: ProviderFault::Failing,
+        },
         EventBody::BatchQueued,
         EventBody::BatchParked,
         EventBody::BatchYielded { keeps: 1 },
@@ -220,6 +234,7 @@ fn lane() -> LaneReport {
         saturated_since: Some(AT),
         limiter: Limiter::Width,
         paused: false,
+        held: Some(LaneHold { since: AT, until: Some(AT), error: "overloaded".into() }),
         reliefs: vec![ReliefView { id: RELIEF, by: 4, since: AT, until: None }],
         saturation: [1.0, 0.5, 0.25],
         queue_wait: QueueWait { count: 1, p50_seconds: SPAN, ..QueueWait::default() },
@@ -331,6 +346,8 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         ("lane.resize", r#"{"lane":"tool","width":4}"#),
         ("lane.pause", "{}"),
         ("lane.resume", "{}"),
+        ("provider.list", "{}"),
+        ("provider.check", r#"{"provider":"local","model":"m"}"#),
         ("event.subscribe", r#"{"after":0,"kinds":["run-finished"],"deltas":true}"#),
         ("event.unsubscribe", r#"{"subscription":1}"#),
     ];

@@ -4,10 +4,12 @@
 //! binaries over real sockets; it never looks inside them.
 
 mod cgroup;
+pub mod chat;
 mod client;
 mod command;
 mod daemon;
 mod disk;
+mod faults;
 mod place;
 mod process;
 mod programs;
@@ -24,6 +26,7 @@ pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
 pub use disk::Disk;
+pub use faults::{Answer, FaultServer, Gate, Recorded};
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use harness_protocol::event::Event;
 use harness_protocol::lane::LaneReport;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -171,6 +172,23 @@ impl Place {
         Run::new(self, &reply)
     }
 
+    /// Submits a prompt to the provider `local`, with more of a specification.
+    #[track_caller]
+    pub fn ask_with(&self, prompt: &str, more: Value) -> Run {
+        let mut spec = self.spec(&Script::default(), more);
+        let map = spec.as_object_mut().unwrap();
+        map.remove("script");
+        map.insert("prompt".to_owned(), prompt.into());
+        map.entry("provider").or_insert_with(|| "local".into());
+        Run::new(self, &self.rpc("run.submit", json!({"spec": spec})))
+    }
+
+    /// Submits a prompt to the provider `local`.
+    #[track_caller]
+    pub fn ask(&self, prompt: &str) -> Run {
+        self.ask_with(prompt, json!({}))
+    }
+
     /// Submits as many of them over one connection, without waiting in between.
     #[track_caller]
     pub fn submit_many(&self, count: usize, script: &Script) -> Vec<Run> {
@@ -192,6 +210,13 @@ impl Place {
             spec.as_object_mut().unwrap().extend(more);
         }
         spec
+    }
+
+    /// What happened to a run so far.
+    #[track_caller]
+    pub fn events(&self, run: &Run) -> Vec<Event> {
+        let exported = self.rpc("run.export", json!({"run": run.id}));
+        serde_json::from_value(exported["events"].clone()).unwrap()
     }
 
     /// The run that a name means.

@@ -1,6 +1,7 @@
 //! The command line as it is typed. What it means is the verbs' business.
 
 pub(crate) mod lane;
+pub(crate) mod provider;
 pub(crate) mod runs;
 pub(crate) mod submit;
 pub(crate) mod values;
@@ -117,6 +118,12 @@ pub(crate) enum Verb {
     /// Widen a lane so that what is queued can run
     #[command(after_help = "Example: harnessctl relieve --by 4 --for 30m")]
     Relieve(lane::RelieveArgs),
+    /// List the providers, or check one
+    #[command(after_help = "Example: harnessctl provider check local")]
+    Provider(provider::ProviderArgs),
+    /// Check everything that a run needs; each provider is asked for a word
+    #[command(after_help = "Example: harnessctl doctor")]
+    Doctor(provider::DoctorArgs),
     /// Print what happens, one JSON object a line
     #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),

@@ -7,7 +7,7 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::spec::{OnInteraction, Priority};
 use harness_protocol::time::Span;
 
-use super::values::{Deadline, call_limit, deadline, duration, label, some_time, steps, tokens};
+use super::values::{Deadline, call_limit, deadline, duration, label, some_time, steps, tokens, usd};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,6 +67,9 @@ pub(crate) struct SubmitArgs {
     /// End it after so many tokens
     #[arg(long, value_name = "N", value_parser = tokens)]
     pub(crate) max_tokens: Option<u64>,
+    /// End it before it has cost so many USD; refused where no price is configured
+    #[arg(long, value_name = "USD", value_parser = usd)]
+    pub(crate) max_cost: Option<f64>,
     /// End it after so long in inference and execution: 90, 1.5s, 10m, 2h
     #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(crate) max_time: Option<Span>,

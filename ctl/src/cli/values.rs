@@ -31,6 +31,17 @@ pub(crate) fn tokens(text: &str) -> Result<u64, String> {
     number(text, 1, i64::MAX.unsigned_abs())
 }
 
+/// Reads an amount of money that is not nothing.
+pub(crate) fn usd(text: &str) -> Result<f64, String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let amount: Option<f64> = text.parse().ok().filter(|_| plain);
+    match amount {
+        Some(amount) if amount > 0.0 && amount <= 1e9 => Ok(amount),
+        Some(_) => Err("it must be more than 0, and 1000000000 is the most".to_owned()),
+        None => Err(format!("{text:?} is no amount of USD: 0.5, 12")),
+    }
+}
+
 /// Reads a number of lines.
 pub(crate) fn lines(text: &str) -> Result<usize, String> {
     number(text, 0, u64::from(u32::MAX)).map(|lines| usize::try_from(lines).unwrap_or(usize::MAX))
@@ -183,6 +194,8 @@ mod tests {
         assert_eq!(tokens("99999999999999999999999").unwrap_err(), "9223372036854775807 is the most");
         assert_eq!(duration("36501d").unwrap_err(), "36500d is the longest");
         assert_eq!(duration("999999999999999999d").unwrap_err(), "36500d is the longest");
+        assert_eq!((usd("0.5"), usd("12")), (Ok(0.5), Ok(12.0)));
+        assert!(["0", "-1", "inf", "nan", "1e3", "", "1,5"].iter().all(|wrong| usd(wrong).is_err()));
         assert!(some_time("0s").is_err() && some_time("0").is_err() && deadline("0").is_err());
         for wrong in ["", "-1", "+1", "1.5", "x"] {
             assert!(lines(wrong).unwrap_err().ends_with("is no whole number"), "{wrong:?}");

@@ -83,6 +83,7 @@ impl Follower {
     pub(crate) fn delta(&mut self, out: &mut dyn Write, delta: &Delta, fetch: Fetch<'_>) -> io::Result<()> {
         let stream = match (delta.stream, delta.call) {
             (DeltaStream::Text, _) => return self.model_delta(out, delta),
+            (DeltaStream::Reasoning, _) => return Ok(()),
             (DeltaStream::Stdout, Some(call)) => (call, OutputStream::Stdout),
             (DeltaStream::Stderr, Some(call)) => (call, OutputStream::Stderr),
             (_, None) => return Ok(()),
@@ -174,6 +175,9 @@ impl Follower {
                 self.drop_text(out)?;
                 let again = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
                 self.note(out, notes, &format!("thinking, step {step}{again}"))?;
+            }
+            EventBody::StepBegun { provider: Some(provider), .. } => {
+                self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
             }
             EventBody::InferenceFinished { text, calls, .. } => self.model_said(out, text, calls)?,
             EventBody::InferenceFailed { error, retry_at, .. } => {

@@ -52,6 +52,13 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
     // What holds grants back goes first: a narrow terminal cuts the end.
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
+    if let Some(held) = &lane.held {
+        let until = match held.until {
+            Some(until) => format!("for {} more", span(until.since(now))),
+            None => "until `harnessctl provider check` goes well, or a reload".to_owned(),
+        };
+        lines.push(format!("  left alone {until}: {}", first_line(&held.error)));
+    }
     let wait = &lane.queue_wait;
     let oldest =
         lane.oldest_queued_seconds.map(|oldest| format!("  oldest queued {}", span(oldest))).unwrap_or_default();

@@ -4,6 +4,7 @@ mod cancel;
 mod changed;
 mod completions;
 mod daemon;
+mod doctor;
 mod events;
 mod export;
 mod export_script;
@@ -20,6 +21,7 @@ mod message;
 mod pages;
 mod pause;
 mod pending;
+mod provider;
 mod prune;
 mod reply;
 mod resume;
@@ -57,6 +59,8 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Reply(args) => reply::run(ctx, &args),
         Verb::Lane(args) => lane::run(ctx, &args),
         Verb::Relieve(args) => lane_change::relieve(ctx, &args),
+        Verb::Provider(args) => provider::run(ctx, &args),
+        Verb::Doctor(args) => doctor::run(ctx, &args),
         Verb::Events(args) => events::run(ctx, &args),
         Verb::Daemon(args) => daemon::run(ctx, &args.what),
         Verb::Schema(args) => schema::run(ctx, &args),

@@ -10,21 +10,15 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
 
 use super::raw::{Place, Section, Source, hint};
-use super::{Config, ConfigError, Dialect, Problem, Provider, Share};
+use super::sketch::Sketch;
+use super::{Config, ConfigError, Dialect, Problem, Share};
 
 /// Upper end of what only counts things.
 const MANY: u32 = 10_000_000;
 /// Most permits of a lane, by configuration.
-const WIDEST: u32 = 100_000;
+pub(super) const WIDEST: u32 = 100_000;
 /// Largest text that fits a frame with room for what surrounds it.
 const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
-
-/// A provider of which the files have told this much.
-struct Sketch {
-    dialect: Option<Dialect>,
-    width: Option<u32>,
-    place: Option<Place>,
-}
 
 /// The configuration as far as the files were read.
 struct Draft {
@@ -54,9 +48,7 @@ impl Config {
 impl Draft {
     fn new() -> Self {
         let config = Config::default();
-        let sketch =
-            |provider: &Provider| Sketch { dialect: Some(provider.dialect), width: Some(provider.width), place: None };
-        let providers = config.providers.iter().map(|(name, provider)| (name.clone(), sketch(provider))).collect();
+        let providers = config.providers.iter().map(|(name, provider)| (name.clone(), Sketch::of(provider))).collect();
         Self { config, providers, run_provider: None }
     }
 
@@ -100,23 +92,7 @@ impl Draft {
             section.give_up(place.problem("a provider cannot be called `tool`: that is the tool lane".to_owned()));
             return;
         }
-        let sketch = self.providers.entry(name.into()).or_insert(Sketch { dialect: None, width: None, place: None });
-        sketch.place = Some(place.clone());
-        if let Some((typed, at)) = section.text("dialect") {
-            match Dialect::NAMES.iter().find(|(known, _)| *known == &*typed) {
-                Some((_, dialect)) => sketch.dialect = Some(*dialect),
-                None => {
-                    // What else stands there belongs to that dialect, so nothing can be said about it.
-                    sketch.dialect = Some(Dialect::Scripted);
-                    section.give_up(at.problem(format!(
-                        "`provider.{name}.dialect` is {typed:?}; this version speaks {}",
-                        Dialect::NAMES.map(|(known, _)| format!("`{known}`")).join(", ")
-                    )));
-                    return;
-                }
-            }
-        }
-        sketch.width = section.count("width", 1..=WIDEST).or(sketch.width);
+        self.providers.entry(name.into()).or_default().take(name, place, section);
     }
 
     fn run(&mut self, run: &mut Section<'_>) {
@@ -155,24 +131,47 @@ impl Draft {
 
     /// Checks what only all files together can tell.
     fn finish(mut self, problems: &mut Vec<Problem>) -> Config {
-        for (name, sketch) in &self.providers {
-            match (sketch.dialect, &sketch.place) {
-                (Some(dialect), _) => {
-                    let width = sketch.width.unwrap_or(Provider::WIDTH);
-                    self.config.providers.insert(name.clone(), Provider { dialect, width });
-                }
-                (None, Some(place)) => problems.push(place.problem(format!("`provider.{name}` needs a `dialect`"))),
-                (None, None) => {}
+        self.check_fallbacks(problems);
+        let names: Vec<Arc<str>> = self.providers.keys().cloned().collect();
+        for (name, sketch) in self.providers {
+            if let Some(provider) = sketch.finish(&name, problems) {
+                self.config.providers.insert(name, provider);
             }
         }
         if let Some(place) = self.run_provider
-            && !self.providers.contains_key(&self.config.run.provider)
+            && !names.contains(&self.config.run.provider)
         {
             let name = &self.config.run.provider;
-            let hint = hint(name, self.providers.keys().map(|known| &**known));
+            let hint = hint(name, names.iter().map(|known| &**known));
             problems.push(place.problem(format!("`run.provider` names no provider: {name:?}; {hint}")));
         }
         self.config
+    }
+
+    /// A fallback is another provider over HTTP, and has none itself: who fails over twice has no plan.
+    fn check_fallbacks(&self, problems: &mut Vec<Problem>) {
+        for (name, sketch) in &self.providers {
+            let Some((fallback, place)) = sketch.fallback() else { continue };
+            let what = match self.providers.get(fallback) {
+                _ if fallback == name => "is the provider itself".to_owned(),
+                None => {
+                    let hint = hint(fallback, self.providers.keys().map(|known| &**known));
+                    format!("names no provider: {fallback:?}; {hint}")
+                }
+                Some(other)
+                    if (other.dialect() == Some(Dialect::Scripted))
+                        != (sketch.dialect() == Some(Dialect::Scripted)) =>
+                {
+                    "is no match: a scripted provider cannot stand in for another one, nor another one for it"
+                        .to_owned()
+                }
+                Some(other) if other.fallback().is_some() => {
+                    format!("is {fallback:?}, which has a fallback of its own; one is enough")
+                }
+                Some(_) => continue,
+            };
+            problems.push(place.problem(format!("`provider.{name}.fallback` {what}")));
+        }
     }
 }
 
@@ -190,6 +189,7 @@ mod tests {
 
     use harness_protocol::limit::CallLimits;
 
+    use super::super::Provider;
     use super::*;
 
     fn load(texts: &[&str]) -> Result<Config, ConfigError> {
@@ -249,7 +249,7 @@ mod tests {
         "#])
         .unwrap();
         assert_eq!(config.tool_width, 3);
-        assert_eq!(config.providers["mine"], Provider { dialect: Dialect::Scripted, width: 16 });
+        assert_eq!(config.providers["mine"], Provider::scripted(16));
         assert_eq!(config.providers["scripted"], Config::default().providers["scripted"]);
         assert_eq!(config.shares["batch"], Share { weight: 2, max: Some(5) });
         assert_eq!(config.shares["default"], Share { weight: 1, max: None });
@@ -325,8 +325,8 @@ mod tests {
     #[test]
     fn a_dialect_that_is_not_spoken_is_told_and_its_keys_are_left_alone() {
         assert_eq!(
-            wrong("[provider.local]\nbase_url = \"http://x\"\ndialect = \"openai\"\n"),
-            "0.toml:3: `provider.local.dialect` is \"openai\"; this version speaks `scripted`"
+            wrong("[provider.local]\nbase_uri = \"http://x\"\ndialect = \"gopher\"\n"),
+            "0.toml:3: `provider.local.dialect` is \"gopher\"; this version speaks `scripted`, `openai`, `responses`, `anthropic`"
         );
     }
 

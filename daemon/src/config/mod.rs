@@ -3,10 +3,12 @@
 //! Owns every default and every bound of the daemon. Only [`read_files`] reads files; what checks them gets the texts.
 
 mod load;
+mod provider;
 mod raw;
 mod read;
+mod sketch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
+pub use provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
 /// Everything that can be configured, checked.
@@ -37,30 +40,16 @@ pub struct Config {
     pub retention: Retention,
 }
 
-/// A provider.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Provider {
-    /// How it is spoken to.
-    pub dialect: Dialect,
-    /// Inferences at once.
-    pub width: u32,
-}
-
-/// Dialects that this version speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// Turns from a file.
-    Scripted,
-}
-
-impl Dialect {
-    /// Every dialect, by its name.
-    pub const NAMES: [(&str, Self); 1] = [("scripted", Self::Scripted)];
-}
-
-impl Provider {
-    /// Inferences at once where nothing else is configured.
-    pub const WIDTH: u32 = 64;
+impl Config {
+    /// The variables of the environment that hold keys.
+    pub fn variables_with_keys(&self) -> BTreeSet<String> {
+        let endpoints = self.providers.values().filter_map(|provider| provider.endpoint.as_deref());
+        let variable = |endpoint: &Endpoint| match &endpoint.key {
+            Some(KeySource::Environment(name)) => Some(name.to_string()),
+            _ => None,
+        };
+        endpoints.filter_map(variable).collect()
+    }
 }
 
 /// A share of the lanes' capacity.
@@ -183,7 +172,7 @@ impl std::error::Error for ConfigError {}
 
 impl Default for Config {
     fn default() -> Self {
-        let scripted = Provider { dialect: Dialect::Scripted, width: Provider::WIDTH };
+        let scripted = Provider::scripted(Provider::WIDTH);
         Self {
             tool_width: 8,
             providers: BTreeMap::from([("scripted".into(), scripted)]),

@@ -78,6 +78,14 @@ pub(super) struct Section<'s> {
 
 type Typed<'s> = &'s Spanned<DeValue<'s>>;
 
+/// What may be a number or a word.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Number {
+    Whole(u64),
+    Text(String),
+    Other,
+}
+
 impl<'s> Section<'s> {
     fn new(source: &'s Source<'s>, name: String, table: &'s DeTable<'s>) -> Self {
         Self { source, name, table, asked: Vec::new(), given_up: false }
@@ -174,6 +182,80 @@ impl<'s> Section<'s> {
             }
             _ => self.wrong(key, typed, "a text that is not empty"),
         }
+    }
+
+    /// A number of `range`.
+    pub(super) fn number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+        let typed = self.get(key)?;
+        let number: Option<f64> = match typed.get_ref() {
+            DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str().parse().ok(),
+            DeValue::Float(digits) => digits.as_str().parse().ok(),
+            _ => None,
+        };
+        match number.filter(|number| range.contains(number)) {
+            Some(number) => Some(number),
+            None => self.wrong(key, typed, &format!("a number from {} to {}", range.start(), range.end())),
+        }
+    }
+
+    /// A whole number or a text; which of them do is the asker's to say.
+    pub(super) fn number_or_text(&mut self, key: &'static str) -> Option<(Number, Place)> {
+        let typed = self.get(key)?;
+        let value = match typed.get_ref() {
+            DeValue::Integer(digits) => {
+                u64::from_str_radix(digits.as_str(), digits.radix()).map_or(Number::Other, Number::Whole)
+            }
+            DeValue::String(text) => Number::Text(text.to_string()),
+            _ => Number::Other,
+        };
+        Some((value, self.source.place(&typed.span())))
+    }
+
+    /// Yes or no.
+    pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
+        let typed = self.get(key)?;
+        match typed.get_ref() {
+            DeValue::Boolean(yes) => Some(*yes),
+            _ => self.wrong(key, typed, "true or false"),
+        }
+    }
+
+    /// An array of texts.
+    pub(super) fn list_of_texts(&mut self, key: &'static str) -> Option<Vec<(String, Place)>> {
+        let typed = self.get(key)?;
+        let DeValue::Array(values) = typed.get_ref() else { return self.wrong(key, typed, "an array of texts") };
+        let text = |value: Typed<'_>| match value.get_ref() {
+            DeValue::String(text) => Some((text.to_string(), self.source.place(&value.span()))),
+            _ => self.wrong(key, value, "an array of texts"),
+        };
+        Some(values.iter().filter_map(text).collect())
+    }
+
+    /// Every key of the section, which the user chose, with its text.
+    pub(super) fn texts(&mut self) -> Vec<(Arc<str>, Arc<str>, Place)> {
+        let mut texts = Vec::new();
+        for (name, typed) in self.table {
+            let name: &DeString<'_> = name.get_ref();
+            match typed.get_ref() {
+                DeValue::String(text) => {
+                    texts.push((Arc::from(name.as_ref()), Arc::from(text.as_ref()), self.source.place(&typed.span())));
+                }
+                _ => drop(self.wrong::<()>(name, typed, "a text")),
+            }
+        }
+        // There is nothing left to ask for.
+        self.given_up = true;
+        texts
+    }
+
+    /// Where a key is, if it is there; that is not to ask for it.
+    pub(super) fn place_of(&self, key: &str) -> Option<Place> {
+        self.table.get(key).map(|typed| self.source.place(&typed.span()))
+    }
+
+    /// Tells of something that is wrong.
+    pub(super) fn tell(&self, problem: Problem) {
+        self.source.problems.borrow_mut().push(problem);
     }
 
     /// Leaves the rest of the section unread: it is wrong for a reason that was told already.

@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::framing::{Decoder, Frame};
 use harness_protocol::id::{CallId, RunId, SubscriptionId};
 use harness_protocol::rpc::{
-    Call, ErrorKind, OutputParams, OutputReply, OutputStream, RequestId, Response, RpcError, SubscribeParams,
-    Subscribed,
+    Call, ErrorKind, OutputParams, OutputReply, OutputStream, ProviderCheck, ProviderView, ProviderViews, RequestId,
+    Response, RpcError, SubscribeParams, Subscribed,
 };
 use harness_protocol::spec::RunSpec;
 use harness_protocol::{MAX_FRAME_BYTES, event};
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listener::Accepted;
 use super::outgoing::Outgoing;
+use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::subscription;
 use super::wire::{self, Line};
@@ -61,6 +62,13 @@ pub type RunOf = dyn Fn(u32) -> Option<RunId> + Send + Sync;
 /// Tells what is wrong with a specification.
 pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
 
+/// Lists the providers.
+pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;
+/// What comes of a check.
+pub type Checked = Pin<Box<dyn Future<Output = Option<ProviderCheck>> + Send>>;
+/// Checks the provider of a name, with a model in place of the configured one; nothing where there is no such provider.
+pub type CheckProvider = dyn Fn(Arc<str>, Option<Arc<str>>) -> Checked + Send + Sync;
+
 /// What every connection works with.
 pub struct Door {
     /// Where requests go.
@@ -77,6 +85,10 @@ pub struct Door {
     pub check_spec: Box<CheckSpec>,
     /// Reads the output of a call.
     pub read_output: Box<ReadOutput>,
+    /// Lists the providers.
+    pub list_providers: Box<ListProviders>,
+    /// Checks one.
+    pub check_provider: Box<CheckProvider>,
 }
 
 /// Serves a connection to its end.
@@ -214,16 +226,18 @@ impl Connection {
             }
             Line::Call(id, call) => {
                 let special = match *call {
-                    Call::RunWait(_) | Call::DaemonDrain(_) => match Arc::clone(&self.waits).try_acquire_owned() {
-                        Ok(wait) => Some(wait),
-                        Err(_) => {
-                            let message = "too many requests of this connection wait already; use another one";
-                            let error = RpcError::new(ErrorKind::Busy, message);
-                            let place = Place { request, special: None };
-                            self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), Some(place));
-                            return true;
+                    Call::RunWait(_) | Call::DaemonDrain(_) | Call::ProviderCheck(_) => {
+                        match Arc::clone(&self.waits).try_acquire_owned() {
+                            Ok(wait) => Some(wait),
+                            Err(_) => {
+                                let message = "too many requests of this connection wait already; use another one";
+                                let error = RpcError::new(ErrorKind::Busy, message);
+                                let place = Place { request, special: None };
+                                self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), Some(place));
+                                return true;
+                            }
                         }
-                    },
+                    }
                     Call::RunShow(_)
                     | Call::RunList(_)
                     | Call::RunExport(_)
@@ -259,6 +273,15 @@ impl Connection {
             },
             Call::EventSubscribe(params) => self.subscribe(params, responder),
             Call::RunOutput(params) => self.output(params, responder),
+            Call::ProviderList(_) | Call::ProviderCheck(_) if self.caller.run.is_some() => {
+                let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
+                responder.send::<()>(Err(RpcError::new(ErrorKind::Forbidden, message)));
+            }
+            Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
+            Call::ProviderCheck(params) => {
+                let (id, caller, door) = (self.id, self.caller, Arc::clone(&self.door));
+                self.tasks.spawn(async move { responder.send(provider_check::check(id, caller, &door, params).await) });
+            }
             other => self.ask(other, responder),
         }
     }

@@ -8,6 +8,7 @@ pub mod listener;
 pub mod lock;
 mod outgoing;
 pub mod peer;
+mod provider_check;
 pub mod request;
 mod socket;
 pub mod subscription;

@@ -33,6 +33,7 @@ use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
+use crate::config::Config;
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
 use crate::feed::Feed;
 use crate::inbox::{Inbox, Report};
@@ -77,8 +78,8 @@ pub struct Service {
     pub disk: Arc<dyn Fn() -> DiskUsage + Send + Sync>,
 }
 
-/// What the configuration came to when it was read again: the file, and the widths of the lanes.
-pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>);
+/// What the configuration came to when it was read again: the file, the widths of the lanes, and all of it.
+pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>, Config);
 
 /// What the system wants of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,8 +273,9 @@ impl<J: Journal> Driver<J> {
 
     async fn reload_by_order(&mut self) {
         match (self.parts.reload)() {
-            Ok((_, lanes)) => {
+            Ok((_, lanes, config)) => {
                 info!("the configuration was read again");
+                self.parts.engine.configure(&config);
                 let owner = Caller { uid: self.parts.service.uid, run: None };
                 let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);
                 let step = self.parts.engine.step(self.parts.clock.now(), vec![input]);
@@ -385,7 +387,8 @@ impl<J: Journal> Driver<J> {
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
         match (self.parts.reload)() {
-            Ok((file, lanes)) => {
+            Ok((file, lanes, config)) => {
+                self.parts.engine.configure(&config);
                 let is_new =
                     |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
                 let told = |(lane, width): &(Arc<str>, u32)| format!("lane {lane}: width {width}");

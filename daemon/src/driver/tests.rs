@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::control::request::{Outgoing, Place, Read};
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
+use crate::providers::http::{Providers, Surroundings};
 use crate::world::boundary::CallTask;
 
 /// A tool that only counts how often it was called.
@@ -52,7 +53,7 @@ impl Bench {
         let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
         let executor_config = ExecutorConfig {
             tools: [("shell".into(), counter)].into(),
-            providers: config.providers.iter().map(|(name, provider)| (name.clone(), provider.dialect)).collect(),
+            providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
             keepers: crate::process::tests::keepers(),
         };
         let reports = inbox.clone();

@@ -19,6 +19,9 @@ pub struct Deltas {
     sender: DeltaSender,
     stdout: Carry,
     stderr: Carry,
+    /// Bytes of what the model said, and of what it thought.
+    said: u64,
+    thought: u64,
 }
 
 /// The beginning of a character, and where it stands in its stream.
@@ -30,7 +33,7 @@ struct Carry {
 
 impl Deltas {
     pub(super) fn new(run: RunId, call: Option<CallId>, sender: DeltaSender) -> Self {
-        Self { run, call, sender, stdout: Carry::default(), stderr: Carry::default() }
+        Self { run, call, sender, stdout: Carry::default(), stderr: Carry::default(), said: 0, thought: 0 }
     }
 
     /// A piece of a call's output. Costs nothing while nobody follows.
@@ -57,10 +60,23 @@ impl Deltas {
         }
     }
 
-    /// What the model says, whole.
-    pub(super) fn text(&self, text: &str) {
+    /// A piece of what the model says. The first one of an attempt begins at 0: what was said before does not count.
+    pub(super) fn text(&mut self, text: &str) {
+        let offset = self.said;
+        self.said += text.len() as u64;
+        self.model(DeltaStream::Text, offset, text);
+    }
+
+    /// A piece of what it thinks.
+    pub(super) fn reasoning(&mut self, text: &str) {
+        let offset = self.thought;
+        self.thought += text.len() as u64;
+        self.model(DeltaStream::Reasoning, offset, text);
+    }
+
+    fn model(&self, stream: DeltaStream, offset: u64, text: &str) {
         if !text.is_empty() && self.sender.receiver_count() > 0 {
-            self.send(DeltaStream::Text, 0, text.to_owned());
+            self.send(stream, offset, text.to_owned());
         }
     }
 

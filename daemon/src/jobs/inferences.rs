@@ -1,7 +1,5 @@
-//! Inferences: the answer of a dialect, delivered as slowly and as badly as it is meant to be.
+//! Inferences: the answer of a provider, or of a script, delivered as slowly and as badly as it is meant to be.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::script::Fault;
@@ -9,14 +7,12 @@ use harness_protocol::time::Span;
 use tokio::time::sleep;
 
 use super::deltas::Deltas;
-use crate::config::Dialect;
 use crate::process::Cancel;
 use crate::prompt::{Completion, ErrorClass, InferenceError};
+use crate::providers::dialect::Piece;
+use crate::providers::http::{Client, Providers, Question};
 use crate::providers::scripted;
 use crate::world::boundary::InferenceTask;
-
-/// Dialects by the configured name of their provider.
-pub type Providers = BTreeMap<Arc<str>, Dialect>;
 
 /// What a provider that refuses for its rate limit asks for.
 const RATE_LIMIT: Span = Span::from_secs(1);
@@ -29,7 +25,7 @@ pub(super) async fn execute(
     task: &InferenceTask,
     attempt: u32,
     cancel: &mut Cancel,
-    deltas: &Deltas,
+    deltas: &mut Deltas,
 ) -> Result<Completion, InferenceError> {
     tokio::select! {
         biased;
@@ -42,15 +38,40 @@ async fn ask(
     providers: &Providers,
     task: &InferenceTask,
     attempt: u32,
-    deltas: &Deltas,
+    deltas: &mut Deltas,
 ) -> Result<Completion, InferenceError> {
-    match providers.get(&task.provider) {
-        Some(Dialect::Scripted) => play(task, attempt, deltas).await,
-        None => Err(error(ErrorClass::Never, format!("no provider is configured as {:?}", task.provider))),
-    }
+    let Some(served) = providers.get(&task.provider) else {
+        return Err(error(ErrorClass::Never, format!("no provider is configured as {:?}", task.provider)));
+    };
+    let price = served.price(task.model.as_deref());
+    let Some(client) = &served.client else {
+        let mut completion = play(task, attempt, deltas).await?;
+        // A script costs nothing, unless somebody wants to see what it would.
+        if let Some(price) = price {
+            completion.usage.cost_usd = Some(price.cost(&completion.usage));
+        }
+        return Ok(completion);
+    };
+    let mut completion = stream(client, task, deltas).await?;
+    completion.usage.cost_usd = price.map(|price| price.cost(&completion.usage));
+    Ok(completion)
 }
 
-async fn play(task: &InferenceTask, attempt: u32, deltas: &Deltas) -> Result<Completion, InferenceError> {
+async fn stream(client: &Client, task: &InferenceTask, deltas: &mut Deltas) -> Result<Completion, InferenceError> {
+    let question = Question {
+        model: task.model.as_deref(),
+        prompt: &task.prompt,
+        tools: &task.tools,
+        max_output_tokens: task.max_output_tokens,
+    };
+    let mut show = |piece: Piece<'_>| match piece {
+        Piece::Text(text) => deltas.text(text),
+        Piece::Reasoning(text) => deltas.reasoning(text),
+    };
+    client.ask(&question, &mut show).await
+}
+
+async fn play(task: &InferenceTask, attempt: u32, deltas: &mut Deltas) -> Result<Completion, InferenceError> {
     let Some(script) = &task.script else {
         let text =
             format!("provider {:?} plays scripts, and the run has none: submit it with --script FILE", task.provider);
@@ -67,7 +88,7 @@ async fn play(task: &InferenceTask, attempt: u32, deltas: &Deltas) -> Result<Com
     Ok(answer.completion)
 }
 
-async fn suffer(fault: Fault, text: &str, deltas: &Deltas) -> InferenceError {
+async fn suffer(fault: Fault, text: &str, deltas: &mut Deltas) -> InferenceError {
     match fault {
         Fault::RateLimit => error(ErrorClass::RetryAfter(RATE_LIMIT), "the script's provider refused: rate limit"),
         Fault::Overloaded => error(ErrorClass::Retry, "the script's provider refused: overloaded"),

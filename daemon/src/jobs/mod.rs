@@ -31,13 +31,13 @@ use tokio::time::timeout;
 pub use self::calls::{Context, Execution, Tool, Tools};
 pub use self::deltas::{DeltaSender, Deltas};
 pub use self::desk::ReportTo;
-pub use self::inferences::Providers;
 pub use self::off_lane::{Cancelled, Seat};
 
 use self::desk::{Desk, Opened};
 #[cfg(doc)]
 use crate::inbox::Report;
 use crate::process::{self, Keepers};
+use crate::providers::http::Providers;
 use crate::world::boundary::{Job, JobId, Outcome, Task, Work};
 
 /// How long a shutdown lets jobs end by themselves: the grace of their processes, SIGKILL and some air.
@@ -50,7 +50,7 @@ pub struct ExecutorConfig {
     /// Tools whose calls are jobs.
     pub tools: Tools,
     /// Providers.
-    pub providers: Providers,
+    pub providers: Arc<Providers>,
     /// Those that start processes; shared with the tools that have some started.
     pub keepers: Arc<Keepers>,
 }
@@ -162,10 +162,10 @@ impl Inner {
                     Outcome::Call(Arc::new(calls::execute(&self.config.tools, &task, context).await))
                 }
                 (Task::Inference(task), Work::Inference { attempt, .. }) => {
-                    let deltas = Deltas::new(id.run, None, self.deltas.clone());
+                    let mut deltas = Deltas::new(id.run, None, self.deltas.clone());
                     let mut cancel = cancel;
                     let providers = &self.config.providers;
-                    Outcome::Inference(inferences::execute(providers, &task, attempt, &mut cancel, &deltas).await)
+                    Outcome::Inference(inferences::execute(providers, &task, attempt, &mut cancel, &mut deltas).await)
                 }
                 (Task::Call(_) | Task::Inference(_), _) => {
                     tracing::error!(?id, "a job's task is not what its id says");

@@ -12,10 +12,11 @@ use harness_protocol::time::Span;
 use tokio::sync::{broadcast, mpsc};
 
 use super::*;
-use crate::config::{self, Dialect};
+use crate::config::{self, Config};
 use crate::inbox::Report;
 use crate::process::Outputs;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
+use crate::providers::http::{Providers, Surroundings};
 use crate::tools::shell::Shell;
 use crate::world::boundary::{Ask, CallTask, InferenceTask};
 
@@ -95,7 +96,7 @@ impl Bench {
             }),
             double("is deaf", |_, _| Box::pin(std::future::pending())),
         ]);
-        let providers = Providers::from([("scripted".into(), Dialect::Scripted)]);
+        let providers = Arc::new(Providers::new(&Config::default().providers, Surroundings::default()).unwrap());
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
@@ -120,7 +121,14 @@ impl Bench {
         let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt } };
         let script = script.map(|text| Arc::new(toml::from_str::<Script>(text).unwrap()));
         let prompt = Prompt::from_transcript(&[Entry::User { text: "go".into() }]);
-        let task = InferenceTask { provider: "scripted".into(), model: None, script, prompt, tools: [].into() };
+        let task = InferenceTask {
+            provider: "scripted".into(),
+            model: None,
+            script,
+            prompt,
+            tools: [].into(),
+            max_output_tokens: None,
+        };
         self.executor.start(Job { id, task: Task::Inference(task) });
         id
     }

@@ -179,8 +179,12 @@ pub struct Lane {
     /// What the reliefs add.
     relieved: u32,
     paused: bool,
-    /// What else holds grants back: a provider's limits, a drain.
+    /// What else holds grants back: a drain.
     hold: Option<Limiter>,
+    /// And what its provider does to be left alone.
+    gate: Option<Limiter>,
+    /// Most permits in use while it is not yet known whether the provider is well again.
+    at_most: Option<u32>,
     shares: Vec<Share>,
     slab: Slab,
     queues: Queues,
@@ -209,6 +213,8 @@ impl Lane {
             relieved: 0,
             paused: false,
             hold: None,
+            gate: None,
+            at_most: None,
             queues: Queues::new(shares.len()),
             shares,
             slab: Slab::default(),
@@ -246,7 +252,9 @@ impl Lane {
 
     /// Who is granted next, and for which run; `None` where nobody may be.
     pub fn peek(&self) -> Option<(TicketId, RunId)> {
-        if self.paused || self.hold.is_some() || self.permits >= self.width() || self.waiting() == 0 {
+        let closed = self.paused || self.hold.is_some() || self.gate.is_some();
+        let most = self.at_most.map_or(self.width(), |most| most.min(self.width()));
+        if closed || self.permits >= most || self.waiting() == 0 {
             return None;
         }
         let preferred = Class::TURNS[usize::from(self.turn)];
@@ -498,6 +506,12 @@ impl Lane {
     /// Whether granting is paused.
     pub fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// Leaves the provider alone, or asks it again, with at most so many permits in use.
+    pub fn set_gate(&mut self, gate: Option<Limiter>, at_most: Option<u32>) {
+        self.gate = gate;
+        self.at_most = at_most;
     }
 
     /// Holds grants back for another reason, or lets them go.

@@ -106,6 +106,7 @@ impl Lane {
             saturated_since: self.saturation.since(),
             limiter: self.limiter(),
             paused: self.paused,
+            held: None,
             reliefs: self
                 .reliefs
                 .iter()
@@ -141,13 +142,17 @@ impl Lane {
         if self.paused {
             return Limiter::Paused;
         }
-        if let Some(hold) = self.hold {
+        if let Some(hold) = self.hold.or(self.gate) {
             return hold;
         }
         if self.waiting() == 0 {
             return Limiter::None;
         }
-        if self.permits >= self.width() { Limiter::Width } else { Limiter::Share }
+        match self.at_most {
+            _ if self.permits >= self.width() => Limiter::Width,
+            Some(most) if self.permits >= most => Limiter::Failing,
+            _ => Limiter::Share,
+        }
     }
 
     /// Tickets that hold permits, longest first.
@@ -184,13 +189,15 @@ impl Lane {
         let shares: Vec<_> = self.shares.iter().map(|s| (s.pass, s.permits, s.tickets)).collect();
         let order = self.queues.order(&self.slab);
         format!(
-            "{} width {}/{} reliefs {:?} paused {} hold {:?} permits {} tickets {:?} turn {} time {:?} granted {} shares {:?} {:?} {:?}",
+            "{} width {}/{} reliefs {:?} paused {} hold {:?} {:?} {:?} permits {} tickets {:?} turn {} time {:?} granted {} shares {:?} {:?} {:?}",
             self.name,
             self.width,
             self.configured_width,
             self.reliefs,
             self.paused,
             self.hold,
+            self.gate,
+            self.at_most,
             self.permits,
             self.tickets,
             self.turn,

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::{anthropic, openai, refusal, responses};
 use crate::catalogue::ToolSpec;
+pub use crate::config::{Quirks, Thinking};
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 
 /// Dialects that go over HTTP.
@@ -46,28 +47,6 @@ pub struct Settings {
     pub quirks: Quirks,
     /// Further fields of the body, as they are. They may not repeat one that is there anyway.
     pub extra: Map<String, Value>,
-}
-
-/// How much a model may think.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thinking {
-    /// As it sees fit.
-    Adaptive,
-    /// Up to this many tokens.
-    Budget(u32),
-}
-
-/// Where servers of chat completions depart from each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Quirks {
-    /// The limit is named `max_completion_tokens`, as OpenAI's newer models want it, in place of `max_tokens`.
-    pub max_completion_tokens: bool,
-    /// `stream_options` is refused.
-    pub no_stream_options: bool,
-    /// Ids of calls have exactly nine letters and digits (Mistral).
-    pub short_call_ids: bool,
-    /// Reasoning goes back with the answer that it led to, as `reasoning_content` (DeepSeek, Kimi).
-    pub return_reasoning: bool,
 }
 
 /// A piece of an answer, as it arrives.
@@ -208,6 +187,14 @@ impl Reader {
             Inner::OpenAi(reader) => reader.is_over(),
             Inner::Responses(reader) => reader.is_over(),
             Inner::Anthropic(reader) => reader.is_over(),
+        }
+    }
+
+    /// Whether it may be: everything that an answer needs is there, and what may still come is not worth a long wait.
+    pub fn may_be_over(&self) -> bool {
+        match &self.0 {
+            Inner::OpenAi(reader) => reader.may_be_over(),
+            Inner::Responses(_) | Inner::Anthropic(_) => false,
         }
     }
 

@@ -5,6 +5,7 @@ mod arguments;
 mod carried;
 pub mod check;
 pub mod dialect;
+pub mod http;
 mod names;
 mod openai;
 mod rate_limit;

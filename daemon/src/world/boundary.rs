@@ -148,6 +148,8 @@ pub enum Command {
     Drain(bool),
     /// The configuration was read again: widths by lane.
     Reconfigure(Vec<(Arc<str>, u32)>),
+    /// A provider was checked and is well: it is asked again.
+    Release(Arc<str>),
 }
 
 /// A finished run, as far as another one can come from it.
@@ -303,6 +305,8 @@ pub struct InferenceTask {
     pub prompt: Prompt,
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
+    /// Most tokens of the answer, where the run may not spend more.
+    pub max_output_tokens: Option<u32>,
 }
 
 /// Answers to commands.

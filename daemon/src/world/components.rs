@@ -52,6 +52,10 @@ pub(crate) struct Life {
     pub(crate) step: u32,
     /// Attempts at its inference.
     pub(crate) attempt: u32,
+    /// Whom it asks, where that is another provider than its own.
+    pub(crate) provider: Option<Arc<str>>,
+    /// Its model has answered at least once.
+    pub(crate) answered: bool,
     pub(crate) submitted_at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
 }
@@ -87,6 +91,13 @@ impl Transcript {
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Spent(pub(crate) Usage);
+
+/// What its last prompt and the answer to it took, and how long its transcript was then.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastAsked {
+    pub(crate) tokens: u64,
+    pub(crate) entries: usize,
+}
 
 /// Messages that its model has not read.
 #[derive(Component, Debug, Clone, PartialEq, Default)]

@@ -11,12 +11,13 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
-use super::components::{Call, Mail, Spent, Stage, Transcript};
+use super::budget::{self, Budget};
+use super::components::{Call, Mail, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::Daemon;
 use super::scene::Scene;
 use super::stop::{fail_run, finish_call, finish_run, wind_up};
-use super::{dispatch, world_tools};
+use super::{dispatch, provider, world_tools};
 use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
 
@@ -47,7 +48,7 @@ fn next(scene: &mut Scene<'_>, run: RunId) {
         Phase::Resting => go_on(scene, run),
         Phase::Retrying(until) if until <= scene.now() => {
             let step = life.step;
-            scene.emit(Some(run), EventBody::StepBegun { step });
+            begin(scene, run, step);
         }
         Phase::Retrying(_) | Phase::Wanting(_) | Phase::Thinking(_) | Phase::Ended(_) => {}
     }
@@ -77,15 +78,18 @@ fn go_on(scene: &mut Scene<'_>, run: RunId) {
         fail_run(scene, run, format!("its budget of {max} steps is used up (--max-steps)"), exit::BUDGET);
         return;
     }
-    let tokens = scene.get::<Spent>(entity).map_or(0, |spent| spent.0.tokens());
-    if let Some(max) = limits.max_tokens
-        && tokens >= max
-    {
-        fail_run(scene, run, format!("its budget of {max} tokens is used up: {tokens} (--max-tokens)"), exit::BUDGET);
+    let step = life.step + 1;
+    begin(scene, run, step);
+}
+
+/// Takes its place in the lane of its provider, or of the one that stands in for it.
+fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
+    let provider = provider::choice(scene, run);
+    if let Budget::UsedUp(why) = budget::of(scene, run, provider.as_ref()) {
+        fail_run(scene, run, why, exit::BUDGET);
         return;
     }
-    let step = life.step + 1;
-    scene.emit(Some(run), EventBody::StepBegun { step });
+    scene.emit(Some(run), EventBody::StepBegun { step, provider });
 }
 
 fn with_note(text: &str) -> String {

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use super::Engine;
 use super::components::{
-    Asked, Batch, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stopwatch, Transcript, Watchers,
+    Asked, Batch, Children, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent, Stopwatch,
+    Transcript, Watchers,
 };
 use super::ids::Ids;
-use super::resources::{Daemon, Interactions, Lanes, Runs, Timers, WantsExtra};
+use super::resources::{Daemon, Gates, Interactions, Lanes, Runs, Timers, WantsExtra};
 
 impl Engine {
     /// Everything but the lanes, which remember whom they served.
@@ -31,7 +32,8 @@ impl Engine {
         );
         let _ = writeln!(
             text,
-            "{:?}\n{:?}\n{:?}",
+            "{:?}\n{:?}\n{:?}\n{:?}",
+            world.resource::<Gates>(),
             world.resource::<Interactions>(),
             world.resource::<Timers>(),
             world.resource::<WantsExtra>()
@@ -48,10 +50,11 @@ impl Engine {
             );
             let _ = writeln!(
                 text,
-                "  {:?} {:?} {:?} {:?} {:?}",
+                "  {:?} {:?} {:?} {:?} {:?} {:?}",
                 world.get::<Stopwatch>(entity),
                 world.get::<Transcript>(entity),
                 world.get::<Spent>(entity),
+                world.get::<LastAsked>(entity),
                 world.get::<Mail>(entity),
                 world.get::<Children>(entity),
             );

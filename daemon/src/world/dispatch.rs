@@ -10,6 +10,7 @@ use harness_protocol::id::RunId;
 
 use super::StepSystems;
 use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
+use super::budget::{self, Budget};
 use super::components::{Call, Stage, Transcript};
 use super::resources::WantsExtra;
 use super::scene::{Incoming, Scene};
@@ -40,13 +41,24 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         return false;
     };
     let (step, attempt) = (life.step, life.attempt + 1);
+    // Whoever stands in is asked for its own model.
+    let (provider, model) = match &life.provider {
+        Some(instead) => (Arc::clone(instead), None),
+        None => (spec.0.provider.clone().unwrap_or_else(|| "".into()), spec.0.model.clone()),
+    };
+    let max_output_tokens = match budget::of(scene, run, life.provider.as_ref()) {
+        Budget::Enough(most) => most,
+        // It was enough when the step began, and whoever stands in is dearer.
+        Budget::UsedUp(_) => Some(1),
+    };
     let prompt = scene.get::<Transcript>(entity).map_or_else(Prompt::default, |t| Prompt::from_transcript(&t.0));
     let task = InferenceTask {
-        provider: spec.0.provider.clone().unwrap_or_else(|| "".into()),
-        model: spec.0.model.clone(),
+        provider,
+        model,
         script: spec.0.script.clone(),
         prompt,
         tools: Arc::clone(&scene.setup().specs),
+        max_output_tokens,
     };
     let id = JobId { run, work: Work::Inference { step, attempt } };
     scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });

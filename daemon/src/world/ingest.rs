@@ -20,10 +20,10 @@ use super::components::{Children, Ended, Mail};
 use super::ids::Ids;
 use super::phase::Phase;
 use super::publish::archive_tree;
-use super::resources::{Daemon, Interactions, Runs, TOOL_LANE};
+use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
 use super::submit::{Descent, check_text, submit};
-use super::{select, stop};
+use super::{provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
 /// Reliefs of one lane at once.
@@ -56,7 +56,7 @@ fn is_promise(command: &Command) -> bool {
         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
         Command::Cancel { .. } | Command::Answer { .. } | Command::Prune(_) => true,
         Command::Pause(_) | Command::Resume(_) => false,
-        Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) => false,
+        Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) | Command::Release(_) => false,
     }
 }
 
@@ -91,10 +91,16 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         }
         Command::Reconfigure(lanes) => {
             for (lane, width) in lanes {
-                if scene.lanes().get(&lane).is_some_and(|l| l.configured_width() != width) {
+                if scene.lanes().get(&lane).is_none_or(|l| l.configured_width() != width) {
                     scene.emit(None, EventBody::LaneConfigured { lane, width });
                 }
             }
+            let held: Vec<Arc<str>> = scene.res::<Gates>().0.keys().cloned().collect();
+            held.iter().for_each(|provider| provider::release(scene, provider));
+            Ok(Reply::Done)
+        }
+        Command::Release(provider) => {
+            provider::release(scene, &provider);
             Ok(Reply::Done)
         }
     }

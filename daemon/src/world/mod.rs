@@ -18,6 +18,7 @@
 mod answers;
 mod apply;
 pub mod boundary;
+mod budget;
 mod clock;
 mod components;
 mod condition;
@@ -27,6 +28,7 @@ mod dispatch;
 mod ids;
 mod ingest;
 mod phase;
+mod provider;
 mod publish;
 mod recover;
 mod resources;
@@ -55,7 +57,7 @@ use crate::config::Config;
 use boundary::{Damage, Effect, Input, Made, Now};
 use clock::Clock;
 use ids::Ids;
-use resources::{Agenda, Daemon, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
+use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
 use scene::{Incoming, Outgoing};
 
 /// The sets of a step, in their order.
@@ -103,6 +105,7 @@ impl Engine {
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();
         world.init_resource::<Timers>();
+        world.init_resource::<Gates>();
         world.init_resource::<Agenda>();
         world.init_resource::<WantsExtra>();
         world.init_resource::<Daemon>();
@@ -139,6 +142,13 @@ impl Engine {
         let mut daemon = self.world.resource_mut::<Daemon>();
         daemon.last_seq = daemon.last_seq.max(made.last_seq);
         daemon.last_at = daemon.last_at.max(made.last_at);
+    }
+
+    /// What is configured of providers, from here on. What has happened stays as it is.
+    pub fn configure(&mut self, config: &Config) {
+        let mut setup = self.world.resource_mut::<Setup>();
+        setup.config.providers.clone_from(&config.providers);
+        setup.config.run.clone_from(&config.run);
     }
 
     /// While held, nothing new is started: there is no room to record what it comes to.

@@ -1,7 +1,7 @@
 //! What a restart does to the runs: nothing that was executing is executed again, everything else goes on.
 
 use bevy_ecs::world::World;
-use harness_protocol::event::{Ending, EventBody, LaneWidth, StopReason};
+use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 
@@ -57,7 +57,10 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         let (step, attempt) = (life.step, life.attempt);
         let retry_at = life.stopping.is_none().then(|| scene.now());
         let error = "the daemon was restarted while the model was asked".into();
-        scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error, retry_at });
+        scene.emit(
+            Some(run),
+            EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown },
+        );
     }
     let executing: Vec<_> = scene.batch(run).map_or_else(Vec::new, |batch| {
         let out = batch.0.calls.iter().filter(|call| call.stage.has_job() && call.stage != Stage::Done);

@@ -8,6 +8,7 @@ use bevy_ecs::entity::Entity;
 use bevy_ecs::resource::Resource;
 use harness_protocol::event::Cause;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
+use harness_protocol::lane::Limiter;
 use harness_protocol::run::RunState;
 use harness_protocol::time::Timestamp;
 
@@ -83,6 +84,48 @@ pub(crate) enum Timer {
     MaxTime(RunId),
     Retry(RunId),
     Relief(Arc<str>, ReliefId),
+    /// The provider was left alone for long enough.
+    Rest(Arc<str>),
+}
+
+/// How the providers are, as far as that is not well.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct Gates(pub(crate) BTreeMap<Arc<str>, Gate>);
+
+/// How a provider is.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Gate {
+    /// Inferences in a row that it failed, each begun after the one before had failed.
+    pub(crate) failures: u32,
+    /// When the last of these did.
+    pub(crate) failed_at: Timestamp,
+    /// How often it was left alone since it last answered.
+    pub(crate) rests: u32,
+    /// That it is left alone.
+    pub(crate) hold: Option<Hold>,
+    /// Inferences at once, until it has answered often enough.
+    pub(crate) at_most: Option<u32>,
+}
+
+/// That a provider is left alone.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Hold {
+    pub(crate) limiter: Limiter,
+    pub(crate) since: Timestamp,
+    pub(crate) until: Option<Timestamp>,
+    pub(crate) error: Arc<str>,
+}
+
+impl Gate {
+    pub(crate) fn is_held_for_good(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.until.is_none())
+    }
+}
+
+impl Gates {
+    pub(crate) fn get(&self, provider: &str) -> Option<&Gate> {
+        self.0.get(provider)
+    }
 }
 
 /// When the world has to look again. At most one time for each timer.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
-use harness_protocol::event::{EventBody, StopReason};
+use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{CallRequest, CallResult, exit};
 use harness_protocol::time::Span;
@@ -14,6 +14,7 @@ use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
 use super::components::Stage;
 use super::ids::Ids;
 use super::phase::Phase;
+use super::provider;
 use super::resources::{Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
@@ -125,28 +126,28 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
 }
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
-    let stopping = scene.life(run).is_some_and(|life| life.stopping.is_some());
+    let Some(life) = scene.life(run) else { return };
+    let (stopping, answered) = (life.stopping.is_some(), life.answered);
+    let provider = life.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone());
     let wait = match error.class {
-        _ if stopping || attempt >= MAX_ATTEMPTS => None,
-        ErrorClass::Retry => Some(backoff(run, attempt)),
-        ErrorClass::RetryAfter(span) => Some(span),
-        ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
+        _ if stopping => None,
+        // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
+        ErrorClass::Credentials if answered => Some(Span::ZERO),
+        _ if attempt >= MAX_ATTEMPTS => None,
+        class => provider::backoff(run, step, attempt, class),
     };
     let retry_at = wait.map(|span| scene.now() + span);
     let text: Arc<str> = error.message.as_str().into();
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at });
+    // Whoever is told to end says nothing of its provider.
+    let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at, fault });
+    if let Some(provider) = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered)) {
+        provider::judge(scene, &provider, error.class, &text);
+    }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
         fail_run(scene, run, text, exit_code);
     }
-}
-
-/// Doubles from half a second to half a minute; between half and all of that, by the run, so that runs that failed
-/// together do not come back together.
-fn backoff(run: RunId, attempt: u32) -> Span {
-    let whole = 500_000u64 << attempt.min(6);
-    let spread = run.as_u64().wrapping_mul(u64::from(attempt) | 1) % 1024;
-    Span::from_micros(whole / 2 + whole / 2 * spread / 1024)
 }
 
 fn asked(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
@@ -179,6 +180,7 @@ fn fire_timers(world: &mut World) {
                 stop(&mut scene, run, StopReason::MaxTime, false);
             }
             Timer::Retry(run) => scene.wake(run),
+            Timer::Rest(provider) => provider::rested(&mut scene, provider),
             Timer::Relief(lane, relief) => {
                 scene.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
             }

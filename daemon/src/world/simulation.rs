@@ -26,7 +26,7 @@ use super::components::Life;
 use super::resources::{Interactions, Lanes, Runs};
 use super::{Engine, Step};
 use crate::catalogue::{ToolKind, WorldTool};
-use crate::config::{Config, Dialect, Provider, Share};
+use crate::config::{Config, Price, Provider, Share};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -87,12 +87,16 @@ struct Simulation {
     mono: u64,
     permits_before: u32,
     held: bool,
+    /// Every provider fails.
+    outage: bool,
 }
 
 pub(crate) fn config() -> Config {
     let mut config = Config { tool_width: 2, ..Config::default() };
     config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
-    config.providers.insert("other".into(), Provider { dialect: Dialect::Scripted, width: 2 });
+    config.providers.insert("other".into(), Provider { fallback: Some("spare".into()), ..Provider::scripted(2) });
+    let price = Price { input: 1.0, output: 2.0, cached: 0.5, cache_write: 1.0 };
+    config.providers.insert("spare".into(), Provider { price: Some(price), ..Provider::scripted(1) });
     config.limits.finished_runs = 30;
     config.limits.live_runs = 40;
     config.limits.children = 6;
@@ -133,6 +137,7 @@ impl Simulation {
             mono: 0,
             permits_before: 0,
             held: false,
+            outage: false,
         };
         let step = simulation.engine.recover(simulation.now(), Damage::default());
         simulation.commit(step);
@@ -226,11 +231,12 @@ impl Simulation {
         match (job.work, self.random.below(12)) {
             (_, 0) => Outcome::Panicked("a test".to_owned()),
             (_, 1) => Outcome::Lost,
+            (Work::Inference { .. }, _) if self.outage => self.failure(ErrorClass::Retry),
             (Work::Call(call), n) => Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "done", n == 2))),
             (Work::Inference { .. }, 2) => self.failure(ErrorClass::Retry),
             (Work::Inference { .. }, 3) => self.failure(ErrorClass::RetryAfter(Span::from_secs(2))),
             (Work::Inference { .. }, 4) => self.failure(ErrorClass::Never),
-            (Work::Inference { .. }, 5) => self.failure(ErrorClass::Credentials),
+            (Work::Inference { .. }, 5) if self.random.chance(30) => self.failure(ErrorClass::Credentials),
             (Work::Inference { .. }, 6 | 7) => Outcome::Inference(Ok(Completion::default())),
             (Work::Inference { .. }, _) => self.calls(),
         }
@@ -292,8 +298,10 @@ impl Simulation {
     }
 
     fn change_lane(&mut self) -> Input {
-        let lane =
-            self.random.pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into())]).unwrap();
+        let lane = self
+            .random
+            .pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into()), Some("spare".into())])
+            .unwrap();
         let reliefs: Vec<_> = self
             .engine
             .world
@@ -348,6 +356,14 @@ impl Simulation {
                 let width = 1 + self.random.below(4) as u32;
                 self.command(OPERATOR, Command::Reconfigure(vec![("tool".into(), width)]))
             }
+            37 if self.random.chance(20) => {
+                let provider = self.random.pick(&["scripted", "other", "spare", "unheard-of"]).unwrap();
+                self.command(OPERATOR, Command::Release(provider.into()))
+            }
+            37 if self.random.chance(10) => {
+                self.outage = true;
+                return None;
+            }
             37 => {
                 let run = self.some_run()?;
                 self.command(OPERATOR, Command::Prune(vec![run]))
@@ -374,7 +390,12 @@ impl Simulation {
     fn turn(&mut self) {
         self.pass_time();
         let count = self.random.below(4);
-        let inputs: Vec<Input> = (0..count).filter_map(|_| self.some_input()).collect();
+        let mut inputs: Vec<Input> = (0..count).filter_map(|_| self.some_input()).collect();
+        if self.random.chance(6) {
+            // Somebody sees to the providers.
+            self.outage = false;
+            inputs.push(self.command(OPERATOR, Command::Reconfigure(Vec::new())));
+        }
         self.step(inputs);
         if self.random.chance(3) {
             self.compare_with_rebuilt();
@@ -473,10 +494,12 @@ impl Simulation {
         self.engine.hold(false);
         let opening = vec![
             self.command(OPERATOR, Command::Drain(false)),
+            self.command(OPERATOR, Command::Reconfigure(Vec::new())),
             self.command(OPERATOR, Command::Resume(all())),
             self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }),
             self.command(OPERATOR, Command::Lane { lane: Some("scripted".into()), change: LaneChange::Resume }),
             self.command(OPERATOR, Command::Lane { lane: Some("other".into()), change: LaneChange::Resume }),
+            self.command(OPERATOR, Command::Lane { lane: Some("spare".into()), change: LaneChange::Resume }),
         ];
         self.step(opening);
         for _ in 0..5_000 {

@@ -16,6 +16,7 @@ use super::components::{Children, Spec};
 use super::ids::Ids;
 use super::resources::{Daemon, Runs};
 use super::scene::Scene;
+use crate::config::Config;
 
 /// What a new run comes from.
 #[derive(Debug, Clone, Default)]
@@ -204,10 +205,9 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if spec.prompt.as_deref().is_some_and(str::is_empty) {
         return Err(invalid("the prompt is empty"));
     }
+    choose_model(config, &provider, &mut spec)?;
+    check_cost(config, &provider, &spec)?;
     spec.provider = Some(provider);
-    if spec.model.is_none() {
-        spec.model.clone_from(&config.run.model);
-    }
     let workdir = spec.workdir.get_or_insert_with(|| "/".into());
     if !workdir.starts_with('/') || workdir.contains('\0') {
         return Err(invalid(format!("the working directory {workdir:?} is not absolute")));
@@ -224,6 +224,48 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     }
     limit_calls(scene, &mut spec.limits, descent.parent)?;
     Ok(spec)
+}
+
+/// The model: the submit's, the default of runs with the provider that is theirs, the provider's own.
+fn choose_model(config: &Config, provider: &Arc<str>, spec: &mut RunSpec) -> Result<(), RpcError> {
+    let settings = config.providers.get(provider);
+    let of_runs = config.run.model.as_ref();
+    if spec.model.is_none() {
+        let own = settings.and_then(|settings| settings.model.as_ref());
+        let by_default = *provider == config.run.provider;
+        let (first, second) = if by_default { (of_runs, own) } else { (own, of_runs) };
+        spec.model = first.or(second).cloned();
+    }
+    if spec.model.is_none() && settings.is_some_and(|settings| !is_scripted(settings)) {
+        let message = format!("no model is named: --model, or `model` in [provider.{provider}]");
+        return Err(invalid(message));
+    }
+    Ok(())
+}
+
+/// A budget that cannot be watched is none.
+fn check_cost(config: &Config, provider: &Arc<str>, spec: &RunSpec) -> Result<(), RpcError> {
+    let Some(max) = spec.limits.max_cost_usd else { return Ok(()) };
+    if !max.is_finite() || max <= 0.0 {
+        return Err(invalid("a limit on cost is a number of USD, more than 0"));
+    }
+    let Some(settings) = config.providers.get(provider) else { return Ok(()) };
+    if settings.price_of(spec.model.as_deref()).is_none() {
+        let model = spec.model.as_deref().map(|model| format!(" for the model {model:?}")).unwrap_or_default();
+        let message = format!(
+            "the provider {provider:?} has no price{model}, so --max-cost cannot be kept; set `price` in [provider.{provider}]"
+        );
+        return Err(invalid(message));
+    }
+    if let Some(fallback) = &settings.fallback
+        && config.providers.get(fallback).is_none_or(|other| other.price.is_none())
+    {
+        let message = format!(
+            "the provider {fallback:?}, which stands in for {provider:?}, has no price, so --max-cost cannot be kept"
+        );
+        return Err(invalid(message));
+    }
+    Ok(())
 }
 
 /// Checks the limits of calls. What a run was not given, it cannot give to its children.

@@ -6,8 +6,9 @@ use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
-use super::{Ending, LaneWidth, StopReason};
+use super::{Ending, LaneWidth, ProviderFault, StopReason};
 use crate::id::{CallId, InteractionId, ReliefId, RunId};
+use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use crate::spec::RunSpec;
 use crate::time::Timestamp;
@@ -89,6 +90,25 @@ kinds! {
         /// The lane.
         lane: Arc<str>,
     },
+    /// A provider is left alone.
+    ProviderHeld {
+        /// The provider.
+        provider: Arc<str>,
+        /// Why, as its lane reports it.
+        limiter: Limiter,
+        /// Until when; `None` is until somebody has seen to it.
+        until: Option<Timestamp>,
+        /// What it said.
+        error: Arc<str>,
+    },
+    /// A provider is asked again: as before, or little by little until it has answered.
+    ProviderReleased {
+        /// The provider.
+        provider: Arc<str>,
+        /// Inferences at once, until it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_most: Option<u32>,
+    },
     /// A run was submitted.
     RunSubmitted {
         /// Its number: runs are served in this order where nothing else decides.
@@ -117,6 +137,9 @@ kinds! {
     StepBegun {
         /// Number of the step, from 1.
         step: u32,
+        /// The provider, where it is another one than the run asked for: that one fails, and this is its fallback.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Arc<str>>,
     },
     /// An inference was granted, and is out.
     InferenceStarted {
@@ -153,6 +176,9 @@ kinds! {
         error: Arc<str>,
         /// When it is asked again; `None` when it is not.
         retry_at: Option<Timestamp>,
+        /// What that says of the provider.
+        #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
+        fault: ProviderFault,
     },
     /// The batch of the step wants a permit of the tool lane: for the first time, or again.
     BatchQueued,
@@ -274,6 +300,8 @@ impl EventBody {
             Self::LaneConfigured { .. } => "lane-configured",
             Self::LanePaused { .. } => "lane-paused",
             Self::LaneResumed { .. } => "lane-resumed",
+            Self::ProviderHeld { .. } => "provider-held",
+            Self::ProviderReleased { .. } => "provider-released",
             Self::RunSubmitted { .. } => "run-submitted",
             Self::StepBegun { .. } => "step-begun",
             Self::InferenceStarted { .. } => "inference-started",
@@ -368,6 +396,8 @@ pub const EVENT_KINDS: &[&str] = &[
     "lane-configured",
     "lane-paused",
     "lane-resumed",
+    "provider-held",
+    "provider-released",
     "run-submitted",
     "step-begun",
     "inference-started",

@@ -63,6 +63,10 @@ impl Reader {
         self.done
     }
 
+    pub(in super::super) fn may_be_over(&self) -> bool {
+        self.finish.is_some()
+    }
+
     pub(in super::super) fn event(&mut self, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             self.done = true;

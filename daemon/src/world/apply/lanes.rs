@@ -8,7 +8,7 @@ use harness_protocol::time::Timestamp;
 
 use super::super::components::{Identity, Stopwatch};
 use super::super::ids::Ids;
-use super::super::resources::{Daemon, Lanes, Runs, Timer, Timers};
+use super::super::resources::{Daemon, Lanes, Runs, TOOL_LANE, Timer, Timers};
 use super::{edit, wake};
 use crate::lane::Lane;
 
@@ -16,6 +16,8 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     match body {
         EventBody::DaemonStarted { lanes, last_at } => {
             drain(world, false);
+            // What was wrong with a provider may be seen to by now.
+            super::providers::forget(world);
             account_for_downtime(world, *last_at, at);
             for lane in lanes {
                 change(world, &lane.lane, |l| {
@@ -50,9 +52,19 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::LaneResized { lane, width } => change(world, lane, |l| {
             l.resize(*width, at);
         }),
-        EventBody::LaneConfigured { lane, width } => change(world, lane, |l| {
-            l.configure(*width, at);
-        }),
+        EventBody::LaneConfigured { lane, width } => {
+            if &**lane != TOOL_LANE {
+                // A provider may be a new one.
+                world.resource_mut::<Lanes>().provider(lane);
+            }
+            change(world, lane, |l| {
+                l.configure(*width, at);
+            });
+        }
+        EventBody::ProviderHeld { provider, limiter, until, error } => {
+            super::providers::held(world, provider, *limiter, *until, error, at);
+        }
+        EventBody::ProviderReleased { provider, at_most } => super::providers::released(world, provider, *at_most),
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
         EventBody::LaneResumed { lane } => change(world, lane, |l| l.set_paused(false)),
         _ => {}

@@ -5,7 +5,10 @@
 
 mod calls;
 mod lanes;
+mod providers;
 mod runs;
+
+use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
@@ -40,10 +43,12 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
 fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, entity: Entity) {
     let at = event.at;
     match body {
-        EventBody::StepBegun { step } => runs::step_begun(world, run, entity, *step, at),
+        EventBody::StepBegun { step, provider } => runs::step_begun(world, run, entity, (*step, provider), at),
         EventBody::InferenceStarted { attempt, .. } => runs::inference_started(world, entity, *attempt, at),
         EventBody::InferenceFinished { usage, .. } => runs::inference_finished(world, run, entity, body, usage, at),
-        EventBody::InferenceFailed { retry_at, .. } => runs::inference_failed(world, run, entity, *retry_at, at),
+        EventBody::InferenceFailed { retry_at, fault, .. } => {
+            runs::inference_failed(world, run, entity, (*retry_at, *fault), at);
+        }
         EventBody::BatchQueued => calls::batch_queued(world, entity, at),
         EventBody::BatchParked => calls::batch_parked(world, entity, at),
         EventBody::BatchYielded { keeps } => calls::batch_yielded(world, entity, *keeps, at),
@@ -158,8 +163,14 @@ fn claim(world: &World, run: RunId, entity: Entity, lane: &Lane) -> Option<Claim
     Some(Claim { run, root: identity.root, share, priority: spec.0.priority })
 }
 
+/// The provider that a run asks now.
+fn asked(world: &World, entity: Entity) -> Option<Arc<str>> {
+    let instead = world.get::<Life>(entity).and_then(|life| life.provider.clone());
+    instead.or_else(|| world.get::<Spec>(entity)?.0.provider.clone())
+}
+
 /// Changes the lane of a run's provider.
 fn with_provider_lane<T>(world: &mut World, entity: Entity, change: impl FnOnce(&mut Lane) -> T) -> Option<T> {
-    let name = world.get::<Spec>(entity)?.0.provider.clone()?;
+    let name = asked(world, entity)?;
     Some(change(world.resource_mut::<Lanes>().provider(&name)))
 }

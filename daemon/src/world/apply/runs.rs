@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
-use harness_protocol::event::{Ending, Event, EventBody, StopReason};
+use harness_protocol::event::{Ending, Event, EventBody, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{CallRequest, Entry, RunState, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Mail, Origin, Spec, Spent, Stage,
-    Stopping, Stopwatch, Transcript, Watchers,
+    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent,
+    Stage, Stopping, Stopwatch, Transcript, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
 use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, Timers, WantsExtra};
 use super::calls::interaction_closed;
-use super::{claim, edit, entity, phase, wake, with_provider_lane};
+use super::{asked, claim, edit, entity, phase, providers, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec, earlier } =
@@ -37,6 +37,8 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         stopping: None,
         step: 0,
         attempt: 0,
+        provider: None,
+        answered: false,
         submitted_at: at,
         started_at: None,
     };
@@ -85,12 +87,23 @@ fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
     [relative, spec.limits.deadline_at].into_iter().flatten().min()
 }
 
-pub(super) fn step_begun(world: &mut World, run: RunId, entity: Entity, step: u32, at: Timestamp) {
+pub(super) fn step_begun(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    (step, provider): (u32, &Option<Arc<str>>),
+    at: Timestamp,
+) {
     leave_batch(world, entity, at);
+    if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
+        // It goes over to another provider.
+        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+    }
+    edit::<Life>(world, entity, |life| life.provider.clone_from(provider));
     if let Some(mail) = world.entity_mut(entity).take::<Mail>() {
         edit::<Transcript>(world, entity, |t| t.0.extend(mail.0.into_iter().map(|text| Entry::User { text })));
     }
-    let Some(name) = world.get::<Spec>(entity).and_then(|spec| spec.0.provider.clone()) else { return };
+    let Some(name) = asked(world, entity) else { return };
     world.resource_mut::<Lanes>().provider(&name);
     let lanes = world.resource::<Lanes>();
     let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
@@ -142,9 +155,14 @@ pub(super) fn inference_finished(
 ) {
     let EventBody::InferenceFinished { text, calls, carried, cut, .. } = body else { return };
     inference_back(world, entity, at);
+    if let Some(provider) = asked(world, entity) {
+        providers::is_well(world, &provider);
+    }
     world.resource_mut::<Ids>().calls += calls.len() as u64;
     let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
+    let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
+    world.entity_mut(entity).insert(LastAsked { tokens: usage.tokens(), entries });
     match world.get_mut::<Spent>(entity) {
         Some(mut spent) => spent.0.add(usage),
         None => {
@@ -167,7 +185,10 @@ pub(super) fn inference_finished(
         world.entity_mut(entity).insert(Batch(Box::new(batch)));
     }
     let next = if calls.is_empty() { Phase::Resting } else { Phase::Acting };
-    edit::<Life>(world, entity, |life| life.phase = next);
+    edit::<Life>(world, entity, |life| {
+        life.phase = next;
+        life.answered = true;
+    });
     wake(world, run);
 }
 
@@ -175,10 +196,17 @@ pub(super) fn inference_failed(
     world: &mut World,
     run: RunId,
     entity: Entity,
-    retry_at: Option<Timestamp>,
+    (retry_at, fault): (Option<Timestamp>, ProviderFault),
     at: Timestamp,
 ) {
+    let began = match phase(world, entity) {
+        Some(Phase::Thinking(ticket)) => with_provider_lane(world, entity, |lane| lane.claimed(ticket)).flatten(),
+        _ => None,
+    };
     inference_back(world, entity, at);
+    if let (Some(provider), Some(began)) = (asked(world, entity), began) {
+        providers::failed(world, &provider, fault, (began.since, at));
+    }
     let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
     world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
     edit::<Life>(world, entity, |life| life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying));

@@ -1,13 +1,15 @@
 //! The lanes' reports, with the runs behind them.
 
-use harness_protocol::lane::{Holder, LaneReport};
+use std::sync::Arc;
+
+use harness_protocol::lane::{Holder, LaneHold, LaneReport};
 use harness_protocol::rpc::Lanes as LaneList;
 use harness_protocol::time::Timestamp;
 
 use super::super::Engine;
 use super::super::boundary::Now;
 use super::super::components::{Batch, Life, Spec, Stage};
-use super::super::resources::{Lanes, Runs, TOOL_LANE};
+use super::super::resources::{Gates, Lanes, Runs, TOOL_LANE};
 use super::run::summary;
 use crate::lane::Lane;
 
@@ -28,6 +30,9 @@ impl Engine {
 
     fn lane_report(&self, lane: &Lane, at: Timestamp) -> LaneReport {
         let mut report = lane.report(at);
+        let hold = self.world.resource::<Gates>().get(&report.name).and_then(|gate| gate.hold.as_ref());
+        report.held =
+            hold.map(|hold| LaneHold { since: hold.since, until: hold.until, error: Arc::clone(&hold.error) });
         let is_tool_lane = &*report.name == TOOL_LANE;
         for claimed in lane.holders().into_iter().take(MOST_HOLDERS) {
             let Some(&entity) = self.world.resource::<Runs>().by_id.get(&claimed.run) else { continue };

@@ -140,7 +140,7 @@ fn waiting_for(
     batch: Option<&BatchState>,
 ) -> Option<WaitingFor> {
     let lanes = world.resource::<Lanes>();
-    let provider = spec.provider.as_deref().unwrap_or_default();
+    let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
     match life.phase {
         Phase::Wanting(ticket) => in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider),
         Phase::Retrying(_) => {

@@ -1,0 +1,38 @@
+//! `provider` and `doctor`, as typed.
+
+use clap::{Args, Subcommand};
+
+/// `provider`.
+#[derive(Debug, Args)]
+pub(crate) struct ProviderArgs {
+    #[command(subcommand)]
+    pub(crate) what: ProviderVerb,
+}
+
+/// What to do with providers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProviderVerb {
+    /// List the providers as they are configured, and how they are
+    #[command(visible_alias = "ls", after_help = "Example: harnessctl provider list --json")]
+    List,
+    /// Ask a provider for a word: is it there, are the key and the model good? A lane that waits for that goes on
+    #[command(after_help = "Example: harnessctl provider check local")]
+    Check(CheckArgs),
+}
+
+/// `provider check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The provider; all of them where left out
+    pub(crate) provider: Option<String>,
+    /// The model to ask, in place of the configured one
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Only this provider; all of them where left out
+    pub(crate) provider: Option<String>,
+}

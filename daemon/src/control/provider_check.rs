@@ -1,0 +1,54 @@
+//! `provider.check`: asks providers for a word, and lets a held lane go on where that goes well.
+//!
+//! The asking is the door's; the world is only told of a good end.
+
+use std::sync::Arc;
+
+use harness_protocol::rpc::{ErrorKind, ProviderCheck, ProviderCheckParams, ProviderChecks, RpcError};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::connection::Door;
+use super::request::{ConnectionId, Request, Wanted};
+use crate::world::boundary::{Caller, Command};
+
+/// Checks one provider, or all of them beside each other.
+pub(super) async fn check(
+    connection: ConnectionId,
+    caller: Caller,
+    door: &Door,
+    params: ProviderCheckParams,
+) -> Result<ProviderChecks, RpcError> {
+    let names: Vec<Arc<str>> = match params.provider {
+        Some(name) => vec![name],
+        None => (door.list_providers)().into_iter().map(|provider| provider.name).collect(),
+    };
+    let mut running = JoinSet::new();
+    for name in names {
+        let check = (door.check_provider)(Arc::clone(&name), params.model.clone());
+        running.spawn(async move { check.await.ok_or(name) });
+    }
+    let mut checks: Vec<ProviderCheck> = Vec::new();
+    while let Some(done) = running.join_next().await {
+        match done {
+            Ok(Ok(check)) => checks.push(check),
+            Ok(Err(name)) => {
+                let known: Vec<String> =
+                    (door.list_providers)().iter().map(|provider| provider.name.to_string()).collect();
+                let message = format!("no provider {name:?} is configured; there are: {}", known.join(", "));
+                return Err(RpcError::new(ErrorKind::NotFound, message));
+            }
+            Err(_) => return Err(RpcError::new(ErrorKind::Internal, "a fault of ours ended the check")),
+        }
+    }
+    checks.sort_by(|one, other| one.provider.cmp(&other.provider));
+    for check in checks.iter().filter(|check| check.ok) {
+        let (tell, told) = oneshot::channel();
+        let wanted = Wanted::Own(Command::Release(Arc::clone(&check.provider)), tell);
+        if door.inbox.request(Request { connection, caller, wanted }).is_ok() {
+            // It is no part of the answer whether there was anything to let go on.
+            let _ = told.await;
+        }
+    }
+    Ok(ProviderChecks { checks })
+}

@@ -1,0 +1,205 @@
+//! Keys: where they come from, and how they are kept out of everything that is shown.
+//!
+//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use harness_protocol::time::Timestamp;
+
+use crate::config::KeySource;
+
+/// Bytes of the longest key.
+const LONGEST: u64 = 64 * 1024;
+/// What stands in a message in place of a key.
+const IN_ITS_PLACE: &str = "[key]";
+/// Fewer characters than these of the beginning of a key tell nothing.
+const TELLING: usize = 4;
+
+/// Variables that the daemon was started with and that are no longer in its environment.
+#[derive(Clone, Default)]
+pub struct Variables(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Variables {
+    /// Without the values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Variables {
+    /// A variable that is there and not empty.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// What clients have around them.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Variables of the environment.
+    pub variables: Variables,
+    /// Where systemd put the credentials.
+    pub credentials: Option<PathBuf>,
+    /// The wall clock, for dates that providers give.
+    pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Default for Surroundings {
+    /// Nothing around, and a clock that stands still.
+    fn default() -> Self {
+        Self { variables: Variables::default(), credentials: None, now: Arc::new(Timestamp::default) }
+    }
+}
+
+/// A key.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(IN_ITS_PLACE)
+    }
+}
+
+impl Secret {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn new(text: &str) -> Result<Self, &'static str> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err("is empty");
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("is no key: it has other signs than ASCII letters, digits and punctuation");
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Reads a key from where it is.
+pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, String> {
+    match source {
+        KeySource::Environment(name) => {
+            let value = around.variables.get(name).ok_or_else(|| {
+                format!("{name} was not in the environment that the daemon was started with; set it and restart the daemon, or use api_key_file")
+            })?;
+            Secret::new(value).map_err(|why| format!("{name} {why}"))
+        }
+        KeySource::File(path) => from_file(path),
+        KeySource::Credential(name) => {
+            let dir = around.credentials.as_deref().ok_or_else(|| {
+                format!("there is no credential {name}: systemd passes none to this daemon (LoadCredential=)")
+            })?;
+            from_file(&dir.join(&**name))
+        }
+    }
+}
+
+fn from_file(path: &Path) -> Result<Secret, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
+    match read {
+        Ok(_) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
+        Ok(_) => Secret::new(&text).map_err(|why| format!("{} {why}", path.display())),
+        Err(error) => Err(format!("cannot read the key in {}: {error}", path.display())),
+    }
+}
+
+/// Takes secrets out of texts.
+#[derive(Default)]
+pub(super) struct Scrubber(Vec<String>);
+
+impl Scrubber {
+    pub(super) fn new(key: Option<&Secret>, headers: &[(Arc<str>, Arc<str>)]) -> Self {
+        let is_secret = |name: &str| {
+            ["auth", "key", "token", "secret", "cookie", "password"].iter().any(|word| name.contains(word))
+        };
+        let headers = headers.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| {
+            // "Bearer KEY": the scheme is no secret.
+            value.rsplit(' ').next().unwrap_or_default().to_owned()
+        });
+        let secrets = key.map(|key| key.0.clone()).into_iter().chain(headers);
+        Self(secrets.filter(|secret| secret.len() >= TELLING).collect())
+    }
+
+    /// The text without the secrets, also where one was cut off at its end.
+    pub(super) fn scrub(&self, mut text: String) -> String {
+        for secret in &self.0 {
+            if text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), IN_ITS_PLACE);
+            }
+            let whole = text.trim_end_matches('…');
+            let cut = (TELLING..secret.len())
+                .rev()
+                .find(|&length| secret.get(..length).is_some_and(|beginning| whole.ends_with(beginning)));
+            if let Some(length) = cut {
+                text.truncate(whole.len() - length);
+                text.push_str(IN_ITS_PLACE);
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn around(variables: &[(&str, &str)], credentials: Option<&Path>) -> Surroundings {
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Surroundings {
+            variables: Variables(variables),
+            credentials: credentials.map(Path::to_owned),
+            now: Arc::new(Timestamp::default),
+        }
+    }
+
+    #[test]
+    fn a_key_comes_from_the_environment_a_file_or_a_credential() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("k"), " sk-1\n").unwrap();
+        let around = around(&[("K", "sk-2"), ("E", "")], Some(dir.path()));
+        let key = |source: KeySource| read(&source, &around).map(|secret| secret.as_str().to_owned());
+        assert_eq!(key(KeySource::File(dir.path().join("k"))).unwrap(), "sk-1");
+        assert_eq!(key(KeySource::Credential("k".into())).unwrap(), "sk-1");
+        assert_eq!(key(KeySource::Environment("K".into())).unwrap(), "sk-2");
+        for missing in ["E", "NONE"] {
+            let error = key(KeySource::Environment(missing.into())).unwrap_err();
+            assert!(error.starts_with(&format!("{missing} was not in the environment")), "{error}");
+        }
+        assert!(key(KeySource::File(dir.path().join("none"))).unwrap_err().contains("cannot read"));
+    }
+
+    #[test]
+    fn what_cannot_be_a_key_is_told_without_showing_it() {
+        let around = around(&[("K", "a b-s3cret")], None);
+        let error = read(&KeySource::Environment("K".into()), &around).unwrap_err();
+        assert!(error.starts_with("K is no key") && !error.contains("s3cret"), "{error}");
+        assert!(read(&KeySource::Credential("k".into()), &around).unwrap_err().contains("LoadCredential"));
+        assert!(!format!("{:?}", around.variables).contains("s3cret"));
+        assert!(!format!("{:?}", Secret::new("s3cret")).contains("s3cret"));
+    }
+
+    #[test]
+    fn secrets_are_taken_out_also_where_they_are_cut() {
+        let headers = [("x-token".into(), "tok-abcdef".into()), ("authorization".into(), "Bearer bea-rer".into())];
+        let scrubber = Scrubber::new(Some(&Secret("sk-123456".into())), &headers);
+        for (text, scrubbed) in [
+            ("key sk-123456 and sk-123456", "key [key] and [key]"),
+            ("tok-abcdef bea-rer.", "[key] [key]."),
+            ("wrong key: sk-12345…", "wrong key: [key]"),
+            ("wrong key: sk-1", "wrong key: [key]"),
+            ("nothing, not even Bearer", "nothing, not even Bearer"),
+        ] {
+            assert_eq!(scrubber.scrub(text.to_owned()), scrubbed);
+        }
+    }
+}

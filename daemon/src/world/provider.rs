@@ -1,0 +1,196 @@
+//! When a provider is asked again, and when it is left alone. Decisions only: what they come to are events.
+//!
+//! ```text
+//!            FAILURES in a row                time is up
+//!  (open) ────────────────────▶ held: failing ───────────▶ at most 1 at once ──▶ 2 ──▶ 4 … ──▶ (open)
+//!    │  ▲                          ▲                              │  each answer doubles it
+//!    │  │                          └──────── a failure ───────────┘
+//!    │  └──── time is up ──── held: rate-limit         the wait that it asked for
+//!    └───────────────────────▶ held: credentials      until a reload, a good check, a restart
+//! ```
+
+use std::sync::Arc;
+
+use harness_protocol::event::{EventBody, ProviderFault};
+use harness_protocol::id::RunId;
+use harness_protocol::lane::Limiter;
+use harness_protocol::time::Span;
+
+use super::components::{Identity, Life};
+use super::phase::Phase;
+use super::resources::{Gates, Runs};
+use super::scene::Scene;
+use crate::lane::TicketState;
+use crate::prompt::ErrorClass;
+
+/// Failures in a row, whichever runs they are of, until a provider is left alone.
+pub(crate) const FAILURES: u32 = 5;
+/// How long it is left alone for the first time; each time after that twice as long.
+const FIRST_REST: Span = Span::from_secs(2);
+const LONGEST_REST: Span = Span::from_secs(60);
+/// How long all wait at most because one was told to: a limit may be that one's alone.
+const LONGEST_LIMIT: Span = Span::from_secs(300);
+/// A limit that is over by then is waited for, though another provider could stand in.
+const WORTH_WAITING: Span = Span::from_secs(10);
+/// The first retry waits up to this long, each further one up to twice as long as the one before.
+const FIRST_WAIT: u64 = 1_000_000;
+const LONGEST_WAIT: u64 = 60_000_000;
+/// And no retry comes sooner than this.
+const SHORTEST_WAIT: u64 = 20_000;
+
+/// How long to wait until a failed inference is made again: anything up to a bound that doubles. What is drawn follows from the run, the step
+/// and the attempt, so that runs that failed together do not come back together, and the same history is the same again.
+pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) -> Option<Span> {
+    let bound = (FIRST_WAIT << attempt.saturating_sub(1).min(6)).min(LONGEST_WAIT);
+    let drawn = mix(run.as_u64() ^ mix((u64::from(step) << 32) | u64::from(attempt))) >> 11;
+    // Of 53 bits; so the product fits 128.
+    let wait = u64::try_from((u128::from(bound) * u128::from(drawn)) >> 53).unwrap_or(bound);
+    match class {
+        ErrorClass::Retry => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
+        // Not before it was told to, and a little after that, each run at another time.
+        ErrorClass::RetryAfter(least) => Some(least + Span::from_micros(wait)),
+        ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
+    }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ (value >> 31)
+}
+
+/// What a failed inference says of its provider.
+pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
+    match class {
+        ErrorClass::Retry => ProviderFault::Failing,
+        ErrorClass::RetryAfter(_) => ProviderFault::RateLimit,
+        ErrorClass::Credentials => ProviderFault::Credentials,
+        ErrorClass::Never | ErrorClass::ContextTooLong => ProviderFault::Refused,
+    }
+}
+
+/// The provider that a run asks next, where that is not its own: the fallback of that while it is left alone.
+pub(crate) fn choice(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
+    let own = scene.spec(run)?.0.provider.clone()?;
+    let fallback = scene.setup().config.providers.get(&own)?.fallback.clone()?;
+    (is_away(scene, &own) && !is_away(scene, &fallback)).then_some(fallback)
+}
+
+/// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to have.
+fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
+    let Some(gate) = scene.res::<Gates>().get(provider) else { return false };
+    if let Some(hold) = &gate.hold {
+        let soon = scene.now() + WORTH_WAITING;
+        return hold.limiter != Limiter::RateLimit || hold.until.is_none_or(|until| until > soon);
+    }
+    let Some((most, lane)) = gate.at_most.zip(scene.lanes().get(provider)) else { return false };
+    lane.permits() + lane.tickets(TicketState::Queued) >= most
+}
+
+/// After a failure: whether its provider is left alone from here on.
+pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) {
+    let now = scene.now();
+    let gate = scene.res::<Gates>().get(provider).cloned().unwrap_or_default();
+    let held = |limiter, until| EventBody::ProviderHeld {
+        provider: Arc::clone(provider),
+        limiter,
+        until,
+        error: Arc::clone(error),
+    };
+    let body = match class {
+        ErrorClass::Credentials if !gate.is_held_for_good() => held(Limiter::Credentials, None),
+        ErrorClass::RetryAfter(wait) => {
+            let until = now + wait.min(LONGEST_LIMIT);
+            // A longer wait stays.
+            if gate.hold.as_ref().is_some_and(|hold| hold.until.is_none_or(|other| other >= until)) {
+                return;
+            }
+            held(Limiter::RateLimit, Some(until))
+        }
+        ErrorClass::Retry if gate.hold.is_none() && (gate.failures >= FAILURES || gate.at_most.is_some()) => {
+            let rest = Span::from_micros(FIRST_REST.as_micros() << gate.rests.min(6)).min(LONGEST_REST);
+            held(Limiter::Failing, Some(now + rest))
+        }
+        _ => return,
+    };
+    scene.emit(None, body);
+    move_to_fallback(scene, provider);
+}
+
+/// Runs that stand in the lane of a provider that is left alone go to its fallback, where it has one.
+fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    let has_fallback = scene.setup().config.providers.get(provider).is_some_and(|p| p.fallback.is_some());
+    if !has_fallback {
+        return;
+    }
+    let waits = |entity| {
+        let life = scene.get::<Life>(entity)?;
+        let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
+        (wants && life.provider.is_none()).then_some((scene.get::<Identity>(entity)?.id, life.step))
+    };
+    let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
+    for (run, step) in waiting {
+        if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
+            && let Some(fallback) = choice(scene, run)
+        {
+            scene.emit(Some(run), EventBody::StepBegun { step, provider: Some(fallback) });
+        }
+    }
+}
+
+/// The time is up for which a provider was left alone.
+pub(crate) fn rested(scene: &mut Scene<'_>, provider: Arc<str>) {
+    let was = scene.res::<Gates>().get(&provider).and_then(|gate| gate.hold.as_ref()).map(|hold| hold.limiter);
+    let at_most = (was == Some(Limiter::Failing)).then_some(1);
+    scene.emit(None, EventBody::ProviderReleased { provider, at_most });
+}
+
+/// Somebody has seen to it: a provider that is left alone, for whatever reason, is asked again.
+pub(crate) fn release(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    if scene.res::<Gates>().get(provider).is_some_and(|gate| gate.hold.is_some() || gate.at_most.is_some()) {
+        scene.emit(None, EventBody::ProviderReleased { provider: Arc::clone(provider), at_most: None });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+    use super::*;
+
+    fn waits(class: ErrorClass, attempt: u32) -> Vec<u64> {
+        (0..50u64).map(|run| backoff(RunId::from_u64(run), 1, attempt, class).unwrap().as_micros()).collect()
+    }
+
+    #[test]
+    fn retries_of_many_runs_are_spread_over_all_of_a_bound_that_doubles() {
+        for attempt in 1..=9 {
+            let bound = (FIRST_WAIT << (attempt - 1).min(6)).min(LONGEST_WAIT);
+            let mut waits = waits(ErrorClass::Retry, attempt);
+            waits.sort_unstable();
+            assert!(waits.iter().all(|&wait| (SHORTEST_WAIT..=bound).contains(&wait)));
+            // None of ten equal parts of the bound has more than a third of them, and the ends are used.
+            let part = |wait: u64| (wait * 10 / (bound + 1)) as usize;
+            let mut parts = [0; 10];
+            waits.iter().for_each(|&wait| parts[part(wait)] += 1);
+            assert!(parts.iter().all(|&count| count <= 17), "{parts:?}");
+            assert!(waits[0] < bound / 4 && waits[49] > bound * 3 / 4, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_comes_back_before_the_time_that_was_asked_for_and_all_at_other_times() {
+        let waits = waits(ErrorClass::RetryAfter(Span::from_secs(7)), 1);
+        assert!(waits.iter().all(|&wait| (7_000_000..=8_000_000).contains(&wait)));
+        let distinct: std::collections::BTreeSet<u64> = waits.iter().copied().collect();
+        assert_eq!(distinct.len(), 50);
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_not_tried_again() {
+        for class in [ErrorClass::Never, ErrorClass::Credentials, ErrorClass::ContextTooLong] {
+            assert_eq!(backoff(RunId::from_u64(1), 1, 1, class), None);
+        }
+    }
+}

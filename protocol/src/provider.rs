@@ -1,0 +1,114 @@
+//! What is told of providers: how they are configured, and what came of asking them. Reached through [`crate::rpc`].
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::Usage;
+use crate::time::Span;
+
+/// The `schema` of a provider object.
+pub const PROVIDER_SCHEMA: &str = "harness.provider/1";
+
+/// Reply to `provider.list`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProviderViews {
+    /// By name.
+    pub providers: Vec<ProviderView>,
+}
+
+/// A provider as it is configured. Never with a key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProviderView {
+    /// Always [`PROVIDER_SCHEMA`].
+    pub schema: String,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Runs that name none get this one.
+    pub default: bool,
+    /// How it is spoken to.
+    pub dialect: String,
+    /// Where it is; `None` for one that goes over no network.
+    pub base_url: Option<String>,
+    /// The model of runs that name none.
+    pub model: Option<Arc<str>>,
+    /// Inferences at once, by configuration.
+    pub width: u32,
+    /// Where its key is; `None` where it needs none.
+    pub key: Option<KeyView>,
+    /// What its tokens cost, where that is known.
+    pub price: Option<PriceView>,
+    /// The provider that is asked in its place while it fails.
+    pub fallback: Option<Arc<str>>,
+    /// Most tokens of one answer.
+    pub max_output_tokens: Option<u32>,
+}
+
+/// Where a key is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KeyView {
+    /// In words.
+    pub source: String,
+    /// Why it cannot be had, if it cannot.
+    pub problem: Option<String>,
+}
+
+/// Prices in USD per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PriceView {
+    /// Of input.
+    pub input: f64,
+    /// Of output.
+    pub output: f64,
+    /// Of input that was read from the cache.
+    pub cached: f64,
+    /// Of input that was written to it.
+    pub cache_write: f64,
+}
+
+/// Parameters of `provider.check`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProviderCheckParams {
+    /// Which; all of them where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Arc<str>>,
+    /// The model to ask, in place of the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
+}
+
+/// Reply to `provider.check`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProviderChecks {
+    /// By name.
+    pub checks: Vec<ProviderCheck>,
+}
+
+/// What came of asking a provider for a word.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProviderCheck {
+    /// The provider.
+    pub provider: Arc<str>,
+    /// It answered.
+    pub ok: bool,
+    /// What was asked; `None` where nothing had to be.
+    pub url: Option<String>,
+    /// The model that was asked.
+    pub model: Option<Arc<str>>,
+    /// How long the answer took.
+    pub seconds: Option<Span>,
+    /// What it used.
+    pub usage: Option<Usage>,
+    /// Why there was none.
+    pub error: Option<String>,
+    /// The exit code of a command that ends with it.
+    pub exit_code: u8,
+}

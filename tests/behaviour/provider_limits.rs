@@ -1,0 +1,80 @@
+//! Budgets: they are kept, not overdrawn, and what cannot be kept is refused at the door.
+
+use harness_protocol::run::RunState;
+use harness_tests::chat::{finish, says, shell, usage, wants};
+use harness_tests::{Answer, Daemon, FaultServer, json};
+
+use crate::provider_faults::asking;
+
+/// 0.0001 USD for a token of input, 0.001 for one of output.
+const PRICE: &str = "price = { input = 100, output = 1000, cached = 10 }";
+
+/// Always the same command, and what the answer used.
+fn works(input: u64, output: u64) -> Answer {
+    Answer::events([shell(0, "true"), finish("tool_calls"), usage(input, output)])
+}
+
+fn ended_at_9(daemon: &Daemon, limits: harness_tests::Value, told: &str) -> harness_protocol::run::RunView {
+    let view = daemon.ask_with("work", json!({"limits": limits})).wait();
+    assert_eq!((view.state, view.exit_code), (RunState::Failed, Some(9)), "{:?}", view.error);
+    assert!(view.error.as_deref().unwrap().contains(told), "{:?}", view.error);
+    view
+}
+
+#[test]
+fn a_budget_of_tokens_is_not_overdrawn() {
+    let server = FaultServer::start();
+    server.answer(works(700, 100)).answer(works(900, 100)).always(says("never asked"));
+    let daemon = asking(&server, "");
+    // After 800 and 1,000 there is no room for a prompt of more than 1,000.
+    let view = ended_at_9(&daemon, json!({"max_tokens": 2000}), "--max-tokens");
+    assert_eq!((view.usage.tokens(), server.count()), (1800, 2));
+    // Each answer had what was left as its limit.
+    let limits: Vec<u64> = server.requests().iter().map(|r| r.body["max_tokens"].as_u64().unwrap()).collect();
+    assert!(limits[0] < 1600 && limits[0] > 900, "what the tools take is counted: {limits:?}");
+    assert!(limits[1] <= 400 && limits[1] > 300, "{limits:?}");
+}
+
+#[test]
+fn a_prompt_that_is_larger_than_the_budget_is_not_asked() {
+    let server = FaultServer::start();
+    let daemon = asking(&server, "");
+    let view = daemon.ask_with(&"word ".repeat(1000), json!({"limits": {"max_tokens": 100}})).wait();
+    assert_eq!((view.exit_code, server.count()), (Some(9), 0));
+}
+
+#[test]
+fn a_budget_of_money_is_not_overdrawn_and_the_cost_is_told() {
+    let server = FaultServer::start();
+    // 0.08 + 0.02 USD, then 0.1 + 0.02.
+    server.answer(works(800, 20)).answer(works(1000, 20)).always(says("never asked"));
+    let daemon = asking(&server, PRICE);
+    let view = ended_at_9(&daemon, json!({"max_cost_usd": 0.25}), "--max-cost");
+    assert_eq!(server.count(), 2);
+    assert!((view.usage.cost_usd.unwrap() - 0.22).abs() < 1e-9, "{:?}", view.usage);
+    let most = server.requests()[1].body["max_tokens"].as_u64().unwrap();
+    assert!(most <= 150 - 82, "what is left pays for no more: {most}");
+}
+
+#[test]
+fn steps_end_at_their_limit() {
+    let server = FaultServer::start();
+    server.always(wants("true"));
+    let daemon = asking(&server, "");
+    let output = daemon.ctl(["submit", "--wait", "--max-steps", "3", "work"]).exits(9);
+    output.tells("--max-steps");
+    assert_eq!(server.count(), 3);
+}
+
+#[test]
+fn a_budget_without_a_price_is_a_usage_error() {
+    let server = FaultServer::start();
+    server.always(says("hi"));
+    let daemon = asking(&server, "");
+    daemon.ctl(["submit", "--max-cost", "1", "hi"]).exits(2).tells("has no price");
+    daemon.ctl(["submit", "--max-cost", "0", "hi"]).exits(2);
+    let daemon = asking(&server, PRICE);
+    daemon.ctl(["submit", "--max-cost", "1", "--model", "other", "hi"]).exits(2).tells("for the model \"other\"");
+    daemon.ctl(["submit", "--max-cost", "1", "--wait", "hi"]).ok();
+    assert_eq!(server.count(), 1);
+}
