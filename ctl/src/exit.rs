@@ -3,8 +3,9 @@
 //! Every exit code comes from here or from a run. Nothing else in this crate knows a number.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use harness_protocol::paths::SYSTEM_SOCKET;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
 
@@ -12,9 +13,10 @@ use crate::client::{ClientError, Taken, is_stopping};
 use crate::render::text::clean;
 use crate::start_error::StartError;
 
-/// What becomes of runs when their daemon goes.
-pub(crate) const FORGETS: &str =
-    "runs live in the daemon's memory, and in this version they end with it; start one: harnessctl daemon start";
+/// What starts the daemon of a socket.
+pub(crate) fn starts(socket: &Path) -> &'static str {
+    if socket == Path::new(SYSTEM_SOCKET) { "systemctl start harnessd" } else { "harnessctl daemon start" }
+}
 
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +39,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Start(#[from] StartError),
     /// There was one; it went, and none came back.
-    #[error("the daemon at {} stopped, and none came back within {seconds} s", socket.display())]
+    #[error("the daemon at {} went away, and none came back within {seconds} s", socket.display())]
     Gone {
         /// Its socket.
         socket: PathBuf,
@@ -165,7 +167,9 @@ impl Failure {
             Self::Refused(error) => refusal_hint(error),
             Self::Client(error) => error.hint(),
             Self::Start(error) => error.hint(),
-            Self::Gone { .. } => Some(FORGETS.to_owned()),
+            Self::Gone { socket, .. } => {
+                Some(format!("nothing is lost; start it, and everything goes on: {}", starts(socket)))
+            }
             Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
         }
     }
@@ -188,7 +192,8 @@ impl Failure {
 fn refusal_hint(error: &RpcError) -> Option<String> {
     if error.code == METHOD_NOT_FOUND {
         return Some(
-            "the daemon is older than this command; stop it (what it runs ends with it): harnessctl daemon stop"
+            "the daemon is older than this command; stop it, and the next command starts the new one (calls that execute \
+             are interrupted, everything goes on): harnessctl daemon stop"
                 .to_owned(),
         );
     }

@@ -42,6 +42,8 @@ pub(crate) struct RawEvent {
     pub(crate) run: Option<RunId>,
     /// Its kind.
     pub(crate) kind: String,
+    /// When it happened, as it came.
+    pub(crate) at: String,
     /// The whole of it, as JSON text.
     pub(crate) json: String,
 }
@@ -50,6 +52,11 @@ impl RawEvent {
     /// The event; `None` for kinds that this program does not know.
     pub(crate) fn event(&self) -> Option<Event> {
         serde_json::from_str(&self.json).ok()
+    }
+
+    /// Whether the other one tells of the same. A daemon that reads it from its journal may write a number differently.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        (self.seq, self.run, &self.kind, &self.at) == (other.seq, other.run, &other.kind, &other.at)
     }
 }
 
@@ -79,6 +86,8 @@ struct Head {
     #[serde(default)]
     run: Option<RunId>,
     kind: String,
+    #[serde(default)]
+    at: String,
 }
 
 #[derive(Deserialize)]
@@ -126,7 +135,7 @@ pub(crate) fn parse(frame: Vec<u8>) -> Result<Incoming, String> {
         "event" => {
             let json = serde_json::from_str::<EventParams<'_>>(params).map_err(why)?.event.get().to_owned();
             let head: Head = serde_json::from_str(&json).map_err(why)?;
-            Note::Event(RawEvent { seq: head.seq, run: head.run, kind: head.kind, json })
+            Note::Event(RawEvent { seq: head.seq, run: head.run, kind: head.kind, at: head.at, json })
         }
         "delta" => Note::Delta(serde_json::from_str::<DeltaParams>(params).map_err(why)?.delta),
         "gap" => Note::Gap(serde_json::from_str::<GapParams>(params).map_err(why)?.gap),

@@ -1,6 +1,8 @@
 //! A command's way to the daemon: finds it, starts it where that is wanted, and asks again where asking again is safe.
 //!
-//! Owns what is retried, and never starts a daemon in place of one that was lost. A request that the daemon may have taken is repeated only if it changes nothing, or carries a key.
+//! Owns what is retried, and never starts a daemon in place of one that was lost: whoever stopped it may have meant it. One that
+//! somebody else starts is found again. A request that the daemon may have taken is repeated only if it changes nothing, or
+//! carries a key.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,13 +10,11 @@ use std::time::{Duration, Instant};
 
 use harness_protocol::paths::Surroundings;
 use harness_protocol::rpc::{Method, SubmitParams};
-use harness_protocol::time::Timestamp;
 
 use crate::client::{Client, ClientError, Taken};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::patience::PATIENCE;
-use crate::render::units::now;
 use crate::start;
 use crate::start_error::StartError;
 
@@ -26,6 +26,7 @@ const READS: &[&str] = &[
     "run.show",
     "run.wait",
     "run.output",
+    "run.export",
     "interaction.list",
     "lane.list",
     "event.subscribe",
@@ -44,7 +45,8 @@ pub(crate) struct Session {
     started: bool,
     /// A daemon has read something of ours, or may have.
     reached: bool,
-    lost_at: Option<Timestamp>,
+    /// It was lost at least once.
+    lost: bool,
     /// Until when a daemon may come back that has not answered since it was lost.
     gone_until: Option<Instant>,
     /// Daemons that left before they read anything of ours, one after the other.
@@ -71,7 +73,7 @@ impl Session {
             client: None,
             started: false,
             reached: false,
-            lost_at: None,
+            lost: false,
             gone_until: None,
             replaced: 0,
             interrupt: None,
@@ -138,9 +140,9 @@ impl Session {
         self.reached |= self.client.take().is_some();
     }
 
-    /// When the connection was lost for the last time, if it was.
-    pub(crate) fn lost_at(&self) -> Option<Timestamp> {
-        self.lost_at
+    /// Whether a daemon was lost, so that the one that answers now may be another.
+    pub(crate) fn was_lost(&self) -> bool {
+        self.lost
     }
 
     /// A request, 10 s at most.
@@ -192,7 +194,7 @@ impl Session {
         let served = self.client.as_ref().is_some_and(Client::was_answered) && !failure.is_stopping();
         self.client = None;
         self.reached = true;
-        self.lost_at = Some(now());
+        self.lost = true;
         // A daemon that takes connections and never answers on them has not come back.
         let until = match self.gone_until {
             Some(until) if !served => until,

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use harness_protocol::rpc::{ErrorKind, RpcError, ShowParams, WaitParams, WaitReply, method};
-use harness_protocol::run::{RunState, RunView, exit};
+use harness_protocol::run::{RunState, exit};
 use harness_protocol::time::Span;
 
 use crate::client::{ClientError, Flow, is_stopping};
-use crate::exit::{FORGETS, Failure};
+use crate::exit::{Failure, starts};
 use crate::patience::PATIENCE;
 use crate::session::Session;
 
@@ -16,46 +16,70 @@ pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {
     until.map(|until| until.saturating_duration_since(Instant::now()))
 }
 
-/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, and a daemon that went may have taken them along.
+/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, a daemon that went away goes on with them once it is
+/// started again, and only a journal that was lost has lost them.
 pub(crate) fn of_runs(failure: Failure, session: &Session, runs: impl FnOnce() -> Vec<String>) -> Failure {
     match failure {
         Failure::Client(ClientError::Interrupted) => Failure::Detached { runs: runs() },
-        Failure::Gone { seconds, .. } => Failure::Other {
-            code: exit::UNREACHABLE,
-            message: match runs().as_slice() {
-                [run] => format!(
-                    "the daemon stopped, and none came back within {seconds} s; the state of run {run} is not known"
+        Failure::Gone { socket, seconds } => {
+            let gone = format!("the daemon went away, and none came back within {seconds} s");
+            let start = starts(&socket);
+            let (message, hint) = match runs().as_slice() {
+                [] => return Failure::Gone { socket, seconds },
+                [run] => (
+                    format!("{gone}; run {run} goes on once it is started again"),
+                    format!("{start}; harnessctl follow {run}"),
                 ),
-                runs => format!(
-                    "the daemon stopped, and none came back within {seconds} s; the state of {} runs is not known",
-                    runs.len()
+                runs => (
+                    format!("{gone}; the {} runs go on once it is started again", runs.len()),
+                    format!("{start}; harnessctl list"),
                 ),
-            },
-            hint: Some(FORGETS.to_owned()),
+            };
+            Failure::Other { code: exit::UNREACHABLE, message, hint: Some(hint) }
+        }
+        Failure::Refused(error) if error.kind() == ErrorKind::NotFound && session.was_lost() => match runs().as_slice()
+        {
+            [run] => unknown(run),
+            _ => Failure::Refused(error),
         },
-        other if other.is_unknown() && session.lost_at().is_some() => match runs().as_slice() {
-            [run] => forgotten(run),
-            _ => other,
-        },
+        Failure::Refused(error) if error.kind() == ErrorKind::NoLongerApplies && session.was_lost() => {
+            another_journal(&match runs().as_slice() {
+                [run] => format!("what was seen of run {run} is not in it"),
+                _ => "what was seen is not in it".to_owned(),
+            })
+        }
         other => other,
     }
 }
 
-/// The daemon that has come back does not know the run of the one that went.
-fn forgotten(run: &str) -> Failure {
+/// The daemon that has come back does not have the run in its journal.
+fn unknown(run: &str) -> Failure {
     Failure::Other {
         code: exit::NOT_FOUND,
-        message: format!("run {run} is not known any more: the daemon was started again, and has forgotten it"),
-        hint: Some("runs live in the daemon's memory, and in this version they end with it".to_owned()),
+        message: format!("run {run} is not known any more: the daemon that came back has a journal without it"),
+        hint: Some(
+            "it was pruned, or the journal was lost or replaced; what there is: harnessctl list --all".to_owned(),
+        ),
     }
 }
 
-/// Whether a run was made after the daemon was lost: then it only has the name of the one that was waited for.
-fn is_another(session: &Session, run: &RunView) -> bool {
-    session.lost_at().is_some_and(|lost| run.submitted_at > lost)
+/// The daemon that has come back has not the journal that was followed.
+pub(crate) fn another_journal(why: &str) -> Failure {
+    Failure::Other {
+        code: exit::NOT_FOUND,
+        message: format!("the daemon that came back has another journal: {why}"),
+        hint: Some(
+            "the one that was followed was lost or replaced; from the start: harnessctl events --after 0".to_owned(),
+        ),
+    }
 }
 
-/// Waits for one run: for any of `states`, or its end.
+/// The id of the run that a name means now. By the time of another daemon the name may mean another one.
+pub(crate) fn id_of(session: &mut Session, name: &str) -> Result<String, Failure> {
+    Ok(session.call::<method::RunShow>(&show_params(name))?.run.id.to_string())
+}
+
+/// Waits for one run, named by its id: for any of `states`, or its end.
 pub(crate) fn one(
     session: &mut Session,
     run: &str,
@@ -67,7 +91,6 @@ pub(crate) fn one(
         match ask(session, run, states, until) {
             Err(failure) if failure.is_loss() => session.recover(&failure),
             Err(failure) => Err(failure),
-            Ok(reply) if is_another(session, &reply.run) => return Err(forgotten(run)),
             Ok(reply) => return Ok(reply),
         }
         .map_err(|failure| of_runs(failure, session, || vec![run.to_owned()]))?;
@@ -84,7 +107,7 @@ fn wait_params(run: &str, states: &[RunState], until: Option<Instant>) -> WaitPa
     WaitParams { run: run.to_owned(), states: states.to_vec(), timeout_seconds: remaining(until).map(Span::from) }
 }
 
-/// Waits for each of several runs to reach one of `states`. The replies stand in the order of the runs.
+/// Waits for each of several runs, named by their ids, to reach one of `states`. The replies stand in the order of the runs.
 pub(crate) fn each_for(
     session: &mut Session,
     runs: &[String],
@@ -98,15 +121,10 @@ pub(crate) fn each_for(
         let params: Vec<WaitParams> = open.iter().map(|&index| wait_params(&runs[index], states, until)).collect();
         let limit = remaining(until).map(|left| left + PATIENCE);
         let mut stopping = None;
-        let lost = session.lost_at();
         let asked = session.client().and_then(|client| {
             let each = |index: usize, reply: Result<WaitReply, RpcError>| {
                 match reply {
                     Err(error) if is_stopping(&error) => stopping = Some(error),
-                    Ok(reply) if lost.is_some_and(|lost| reply.run.submitted_at > lost) => {
-                        let gone = "the daemon was started again, and has forgotten it";
-                        replies[open[index]] = Some(Err(RpcError::new(ErrorKind::NotFound, gone)));
-                    }
                     reply => replies[open[index]] = Some(reply),
                 }
                 Flow::Go

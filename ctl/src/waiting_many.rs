@@ -59,15 +59,14 @@ impl Many {
             match self.listen(ctx, &mut after, ask_first, until) {
                 Ok(()) => break,
                 Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
-                // The number is of a daemon that has gone in between.
+                // The journal is not the one that the number is of: they are asked for.
                 Err(failure) if failure.is_unknown() && after.is_some() => Ok(()),
                 Err(failure) => Err(failure),
             }
             .map_err(|failure| {
                 of_runs(failure, &ctx.session, || self.open.iter().map(ToString::to_string).collect())
             })?;
-            // A daemon that was started again may not know them, nor its events the old numbers: they are asked for, and
-            // followed from now on.
+            // Some may have ended in between, whichever journal the daemon has: they are asked for, and followed from now on.
             (ask_first, after) = (true, None);
         }
         self.progress.clear();

@@ -39,9 +39,13 @@ struct Noting {
 }
 
 impl Journal for Noting {
-    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
+    fn commit(
+        &mut self,
+        commit: &Arc<Commit>,
+        class: CommitClass,
+    ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static {
         self.batches.lock().unwrap().push((class, Arc::clone(commit)));
-        self.store.commit(commit, class).await
+        self.store.commit(commit, class)
     }
 
     async fn tidy(&mut self) -> Result<bool, CommitError> {
@@ -92,7 +96,7 @@ async fn path(runs: usize) -> f64 {
         journal,
         history: History::new(&file),
         ballast: None,
-        unreadable: Vec::new(),
+        damage: Default::default(),
         executor,
         feed: feed.clone(),
         inbox: inbox.clone(),

@@ -90,6 +90,12 @@ impl<R> Inbox<R> {
         (reports, requests)
     }
 
+    /// How much is there.
+    pub fn pending(&self) -> usize {
+        let queues = self.queues();
+        queues.reports.len() + queues.requests.len()
+    }
+
     /// Wakes whoever waits, though nothing came: something was left there.
     pub fn wake(&self) {
         self.shared.came.notify_one();

@@ -2,10 +2,12 @@
 //!
 //! Owns the order. Nothing is served before the world is what it was; a journal that cannot be used is told of and left alone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use harness_protocol::event::{Ending, EventBody};
 use harness_protocol::id::RunId;
+use rusqlite::Connection;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
@@ -13,11 +15,11 @@ use crate::driver::Clock;
 use crate::journal::history::History;
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError};
-use crate::journal::{self, FILE, Record, Store};
+use crate::journal::{self, FILE, Record, Store, lost};
 use crate::serve::ServeError;
 use crate::tools;
 use crate::world::Engine;
-use crate::world::boundary::Made;
+use crate::world::boundary::{Damage, Made};
 
 /// What a daemon goes on with.
 pub struct Restored {
@@ -27,8 +29,8 @@ pub struct Restored {
     pub store: Store,
     /// What there was before.
     pub history: History,
-    /// Live runs of which a record cannot be read.
-    pub unreadable: Vec<RunId>,
+    /// What cannot be read.
+    pub damage: Damage,
 }
 
 /// Makes the world from the journal of a state directory. There is a new journal where there was none.
@@ -43,22 +45,32 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError
     let mut engine = Engine::new(config.clone(), tools::catalogue(), before.id_key);
     let (events, unreadable) = replay(&mut engine, &path)?;
     engine.catch_up(&made(&before));
+    let damage = damage(unreadable, &engine, &db).map_err(|error| OpenError::of(&path, &error))?;
+    schema::keep(&db, &path)?;
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
         info!(events, runs, last = %before.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
     }
     let store = Store::start(db, &path).map_err(ServeError::Writer)?;
-    Ok(Restored { engine, store, history: History::new(&path), unreadable: unreadable.into_iter().collect() })
+    Ok(Restored { engine, store, history: History::new(&path), damage })
 }
 
+/// Runs of which a record cannot be read, and how they ended, where that can be.
+type Unreadable = BTreeMap<RunId, Option<Ending>>;
+
 /// Lets everything happen again. Tells how much that was, and of which runs a record cannot be read.
-fn replay(engine: &mut Engine, path: &Path) -> Result<(u64, BTreeSet<RunId>), OpenError> {
-    let mut unreadable = BTreeSet::new();
+fn replay(engine: &mut Engine, path: &Path) -> Result<(u64, Unreadable), OpenError> {
+    let mut unreadable = Unreadable::new();
     let mut events = 0;
     for record in Replay::start(path)? {
         match record? {
-            // What follows on what cannot be read is not known to follow.
-            Record::Event(event) if event.run.is_some_and(|run| unreadable.contains(&run)) => {}
+            // What follows on what cannot be read is not known to follow. Only an end is one, whatever was before.
+            Record::Event(event) if let Some(end) = event.run.and_then(|run| unreadable.get_mut(&run)) => {
+                if let EventBody::RunFinished { ending } = &event.body {
+                    *end = Some(ending.clone());
+                    engine.replay(&event);
+                }
+            }
             Record::Event(event) => {
                 events += 1;
                 engine.replay(&event);
@@ -67,13 +79,26 @@ fn replay(engine: &mut Engine, path: &Path) -> Result<(u64, BTreeSet<RunId>), Op
                 warn!(%seq, ?run, kind = ?event.get("kind"), "an event of a kind that this daemon does not know is left as it is");
             }
             Record::Unreadable(seq, Some(run), why) => {
-                error!(%seq, %run, why, "a record cannot be read; its run ends here");
-                unreadable.insert(run);
+                error!(%seq, %run, why, "a record cannot be read; its run ends here, if it has not ended already");
+                unreadable.entry(run).or_default();
             }
             Record::Unreadable(seq, None, why) => error!(%seq, why, "a record cannot be read, and is left out"),
         }
     }
     Ok((events, unreadable))
+}
+
+/// What is to be done about runs of which a record cannot be read.
+fn damage(unreadable: Unreadable, engine: &Engine, db: &Connection) -> Result<Damage, rusqlite::Error> {
+    let mut damage = Damage::default();
+    for (run, ending) in unreadable {
+        if engine.made_by(run).is_none() {
+            damage.lost.extend(lost::view(db, run, ending)?);
+        } else if ending.is_none() {
+            damage.unreadable.push(run);
+        }
+    }
+    Ok(damage)
 }
 
 fn made(past: &Past) -> Made {
@@ -140,6 +165,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let restored = restore(dir.path(), &Config::default()).unwrap();
         assert_eq!(restored.engine.last_seq().0, 0);
-        assert!(restored.unreadable.is_empty());
+        assert!(restored.damage.unreadable.is_empty());
     }
 }

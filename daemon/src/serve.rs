@@ -112,7 +112,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         now: Arc::new(move || clock.now().wall),
     };
     let providers = Arc::new(Providers::new(&config.providers, around)?);
-    let Restored { engine, store, history, unreadable } = restore::restore(&state_dir, &config)?;
+    let Restored { engine, store, history, damage } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
     let outputs = Outputs::new(&state_dir);
@@ -121,7 +121,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
     }
-    let keepers = Keepers::new(keeper_program(setup.inherited)).adopting().map_err(ServeError::Keepers)?;
+    let keepers = Keepers::new(keeper_program(setup.inherited)).grouped().adopting().map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
@@ -156,7 +156,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         journal: store,
         history,
         ballast: Some(ballast),
-        unreadable,
+        damage,
         executor,
         feed,
         inbox,

@@ -61,6 +61,8 @@ const STAYS: &[&str] = &[
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
     HANDED_ON,
+    // Where a test wants it to die; see `journal::crash`.
+    "HARNESS_CRASH_AT",
 ];
 
 fn stays(name: &OsStr) -> bool {

@@ -44,7 +44,13 @@ fn service_and_socket_name_the_same_path() {
         let socket = fs::read_to_string(dir.join("harnessd.socket")).unwrap();
         let start = service.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
         assert!(start.starts_with(&format!("ExecStart={INSTALLED} ")) && start.contains("%t/harness/control.sock"));
-        for line in ["Type=notify", "NotifyAccess=main", "KillMode=mixed", "RuntimeDirectoryPreserve=yes"] {
+        for line in [
+            "Type=notify",
+            "NotifyAccess=main",
+            "KillMode=mixed",
+            "RuntimeDirectoryPreserve=yes",
+            "Delegate=memory pids",
+        ] {
             assert!(service.lines().any(|found| found == line), "{line}");
         }
         assert!(socket.lines().any(|line| line == format!("ListenStream={listen}")));

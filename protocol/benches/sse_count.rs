@@ -8,7 +8,7 @@ mod sse_streams;
 use std::process::Command;
 
 use sse_streams::typed::TYPED;
-use sse_streams::{Chunks, DECODERS, Decode, anthropic, line, openai};
+use sse_streams::{Chunks, DECODERS, Decode, anthropic, line, openai, small};
 
 const EVENTS: usize = 1_000;
 const CHUNKS: &[usize] = &[16_384, 1_460, 64, 1];
@@ -17,6 +17,7 @@ fn stream(name: &str) -> Vec<u8> {
     match name {
         "openai" => openai(EVENTS),
         "anthropic" => anthropic(EVENTS),
+        "small" => small(EVENTS),
         mebibytes => line(mebibytes.parse::<usize>().unwrap() << 20),
     }
 }
@@ -45,7 +46,7 @@ fn main() {
 
 fn table() {
     println!("{:20} {:10} {:>7} instructions per event", "decoder", "stream", "chunk");
-    for name in ["openai", "anthropic"] {
+    for name in ["openai", "anthropic", "small"] {
         println!("{:20} {name:10} {:7} ({} bytes each)", "", "", stream(name).len() / EVENTS);
         for &chunk in CHUNKS {
             for (decoder, _) in DECODERS {

@@ -10,6 +10,10 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Characters of a whole id: one of four bits, twelve of five.
 pub const ID_CHARS: usize = 13;
 
+/// What a whole id looks like.
+#[cfg(feature = "schema")]
+const ID_PATTERN: &str = "^[0-9a-f][0-9a-hjkmnp-tv-z]{12}$";
+
 /// Why a text is no id, or no prefix of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
@@ -135,6 +139,14 @@ macro_rules! ids {
                 deserializer.deserialize_str(Visitor)
             }
         }
+
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> { stringify!($name).into() }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "pattern": ID_PATTERN })
+            }
+        }
     )*};
 }
 
@@ -151,6 +163,7 @@ ids! {
 
 /// Number of an event: 1 is the first, each next one is greater by one. 0 is before the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
@@ -169,6 +182,7 @@ impl fmt::Display for Seq {
 
 /// Number of a subscription, unique on its connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct SubscriptionId(pub u64);
 

@@ -12,6 +12,7 @@ pub const LANE_SCHEMA: &str = "harness.lane/1";
 
 /// State of one lane at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneReport {
     /// Always [`LANE_SCHEMA`].
     pub schema: String,
@@ -60,6 +61,7 @@ pub struct LaneReport {
 
 /// What holds grants back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Limiter {
     /// Nothing: whoever comes is served.
@@ -98,6 +100,7 @@ impl Limiter {
 
 /// Why a provider is left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneHold {
     /// Since when.
     pub since: Timestamp,
@@ -109,6 +112,7 @@ pub struct LaneHold {
 
 /// A relief in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReliefView {
     /// By which it can be undone.
     pub id: ReliefId,
@@ -122,6 +126,7 @@ pub struct ReliefView {
 
 /// How long tickets waited in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueWait {
     /// Tickets counted.
     pub count: u64,
@@ -137,6 +142,7 @@ pub struct QueueWait {
 
 /// The part of one share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShareReport {
     /// Name.
     pub share: Arc<str>,
@@ -158,6 +164,7 @@ pub struct ShareReport {
 
 /// Somebody who holds a permit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// The run.
     pub run: RunId,
@@ -175,6 +182,7 @@ pub struct Holder {
 
 /// Answer to a change of capacity: what was and what is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneChanged {
     /// The lane.
     pub lane: Arc<str>,

@@ -15,6 +15,8 @@ pub mod paths;
 mod provider;
 pub mod rpc;
 pub mod run;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod script;
 pub mod spec;
 pub mod sse;

@@ -1,24 +1,28 @@
-//! Limits of what each process of a call may use, by their names.
+//! Limits of what the processes of a call may use, by their names.
 //!
 //! Pure. Owns the names, the bounds of the values, and how a limit is told to a person.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use serde::{Deserialize, Serialize};
+
 use crate::spec::Limits;
 
-/// A limit of each process of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A limit of the processes of a call: of each of them, but for what a cgroup sets, which is of all processes of the run together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum CallLimit {
     /// Seconds of CPU time.
     CpuSeconds,
-    /// Bytes of address space.
+    /// Bytes of address space; of memory, where a cgroup sets it.
     AddressSpaceBytes,
     /// Descriptors.
     OpenFiles,
     /// Bytes of a file that is written.
     FileSizeBytes,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
     Processes,
 }
 
@@ -98,18 +102,18 @@ impl CallLimit {
     }
 }
 
-/// What each process of a call may use. What is left out is not limited here.
+/// What the processes of a call may use; see [`CallLimit`]. What is left out is not limited here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallLimits {
     /// Seconds of CPU time.
     pub cpu_seconds: Option<u64>,
-    /// Bytes of address space.
+    /// Bytes of address space; of memory, where a cgroup sets it.
     pub address_space_bytes: Option<u64>,
     /// Descriptors.
     pub open_files: Option<u64>,
     /// Bytes of a file that is written.
     pub file_size_bytes: Option<u64>,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
     pub processes: Option<u64>,
 }
 
@@ -190,6 +194,7 @@ mod tests {
         let mut limits = CallLimits::default();
         for (value, limit) in (100..).zip(CallLimit::ALL) {
             assert_eq!(CallLimit::named(limit.name()), Some(limit));
+            assert_eq!(serde_json::to_value(limit).ok(), Some(limit.name().into()));
             *limit.of_mut(&mut limits) = Some(value);
         }
         let values: Vec<_> = CallLimit::ALL.iter().filter_map(|limit| limit.of(&limits)).collect();

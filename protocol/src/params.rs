@@ -10,134 +10,21 @@ use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
 use crate::run::{Entry, InteractionView, RunState, RunView};
 use crate::spec::RunSpec;
-use crate::time::{Span, Timestamp};
+use crate::time::Span;
+
+mod daemon;
+
+pub use daemon::*;
 
 /// No parameters, or nothing to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Empty {}
 
-/// Parameters of `daemon.hello`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct HelloParams {
-    /// Protocol major of the caller; 0, or nothing, only asks for the daemon's.
-    #[serde(default)]
-    pub protocol_major: u32,
-    /// Protocol minor of the caller.
-    #[serde(default)]
-    pub protocol_minor: u32,
-    /// Program and version of the caller, for the log.
-    #[serde(default)]
-    pub client: Option<String>,
-}
-
-/// Reply to `daemon.hello`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// Version of the daemon.
-    pub version: String,
-    /// Protocol major.
-    pub protocol_major: u32,
-    /// Protocol minor.
-    pub protocol_minor: u32,
-    /// Largest frame, in bytes.
-    pub max_frame_bytes: u64,
-}
-
-/// Reply to `daemon.status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DaemonStatusReply {
-    /// Always `harness.status/1`.
-    pub schema: String,
-    /// Version of the daemon.
-    pub version: String,
-    /// Protocol, `major.minor`.
-    pub protocol: String,
-    /// Its process.
-    pub pid: u32,
-    /// When it began to serve.
-    pub started_at: Timestamp,
-    /// `serving`, `draining` or `held`.
-    pub health: Health,
-    /// Why it is held, when it is.
-    pub held: Option<String>,
-    /// Socket that it serves.
-    pub socket: String,
-    /// Directory with its state.
-    pub state_dir: String,
-    /// Whether systemd owns the socket.
-    pub socket_activated: bool,
-    /// Runs by state.
-    pub runs: BTreeMap<RunState, u32>,
-    /// Open interactions.
-    pub pending: u32,
-    /// Calls and inferences that execute now.
-    pub executing: u32,
-    /// Number of the last event.
-    pub last_seq: Seq,
-    /// Connections now.
-    pub connections: u32,
-    /// Resident memory of the daemon, in bytes, where it can be read.
-    pub rss_bytes: Option<u64>,
-    /// Open descriptors of the daemon, where they can be counted.
-    pub open_files: Option<u32>,
-    /// What its state takes on disk.
-    #[serde(default)]
-    pub disk: DiskUsage,
-}
-
-/// What the state takes on disk, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct DiskUsage {
-    /// The journal, with its write-ahead log.
-    pub journal_bytes: u64,
-    /// The outputs of calls, where they have been counted.
-    pub output_bytes: Option<u64>,
-    /// What is kept back for a full disk.
-    pub ballast_bytes: u64,
-    /// What is free there, where that can be told.
-    pub free_bytes: Option<u64>,
-}
-
-/// How the daemon is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Health {
-    /// All is well.
-    Serving,
-    /// It starts nothing new.
-    Draining,
-    /// The journal cannot commit.
-    Held,
-}
-
-/// Parameters of `daemon.drain`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DrainParams {
-    /// Reply at the latest after this long, even if something still executes. Without it, wait as long as it takes.
-    #[serde(default)]
-    pub timeout_seconds: Option<Span>,
-}
-
-/// Reply to `daemon.drain`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainReply {
-    /// Calls and inferences that still execute.
-    pub executing: u32,
-}
-
-/// Reply to `daemon.reload`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadReply {
-    /// The file that was read, if there is one.
-    pub config: Option<String>,
-    /// What changed, in words.
-    pub changes: Vec<String>,
-}
-
 /// Parameters of `run.submit`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
     /// What to run.
@@ -149,6 +36,7 @@ pub struct SubmitParams {
 
 /// Reply to `run.submit` and its kin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Submitted {
     /// The run.
     pub id: RunId,
@@ -161,6 +49,7 @@ pub struct Submitted {
 
 /// Which runs. What is given must all hold; `runs` names them by id, unique prefix of an id, name, or `@last`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
     /// By id, unique prefix, name or `@last`.
@@ -179,6 +68,7 @@ pub struct Selector {
 
 /// Parameters of `run.list`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ListParams {
     /// Which; an empty one lists all.
@@ -204,6 +94,7 @@ impl ListParams {
 
 /// Reply to `run.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunPage {
     /// The runs.
     pub runs: Vec<RunView>,
@@ -216,6 +107,7 @@ pub struct RunPage {
 
 /// Parameters of `run.show`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ShowParams {
     /// By id, unique prefix, name or `@last`.
@@ -233,6 +125,7 @@ pub struct ShowParams {
 
 /// Reply to `run.show`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shown {
     /// The run.
     pub run: RunView,
@@ -252,6 +145,7 @@ pub struct Shown {
 
 /// A process of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessView {
     /// Its number.
     pub pid: i32,
@@ -261,6 +155,7 @@ pub struct ProcessView {
 
 /// Parameters of `run.wait`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WaitParams {
     /// By id, unique prefix, name or `@last`.
@@ -275,6 +170,7 @@ pub struct WaitParams {
 
 /// Reply to `run.wait`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitReply {
     /// The run, as it is now.
     pub run: RunView,
@@ -284,6 +180,7 @@ pub struct WaitReply {
 
 /// Parameters of `run.output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OutputParams {
     /// By id, unique prefix, name or `@last`.
@@ -302,6 +199,7 @@ pub struct OutputParams {
 
 /// Output streams of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputStream {
     /// Standard output.
@@ -312,11 +210,13 @@ pub enum OutputStream {
 
 /// Reply to `run.output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputReply {
     /// Where the bytes begin.
     pub offset: u64,
     /// The bytes, in base64.
     #[serde(with = "base64_bytes")]
+    #[cfg_attr(feature = "schema", schemars(with = "String", extend("contentEncoding" = "base64")))]
     pub bytes: Vec<u8>,
     /// Bytes of the stream in all, so far.
     pub total: u64,
@@ -340,6 +240,7 @@ mod base64_bytes {
 
 /// Parameters of `run.cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
     /// Which.
@@ -351,6 +252,7 @@ pub struct CancelParams {
 
 /// Parameters of `run.pause` and `run.resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectParams {
     /// Which.
@@ -359,6 +261,7 @@ pub struct SelectParams {
 
 /// Reply of what changes runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed {
     /// The runs that it changed, those below them included.
     pub runs: Vec<RunId>,
@@ -369,6 +272,7 @@ pub struct Changed {
 
 /// A run for which there was nothing to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unchanged {
     /// The run.
     pub run: RunId,
@@ -378,6 +282,7 @@ pub struct Unchanged {
 
 /// Parameters of `run.retry`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetryParams {
     /// The finished run.
@@ -386,6 +291,7 @@ pub struct RetryParams {
 
 /// Parameters of `run.message`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MessageParams {
     /// The run.
@@ -396,6 +302,7 @@ pub struct MessageParams {
 
 /// Parameters of `run.prune`. What is given must all hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PruneParams {
     /// Which finished runs.
@@ -413,6 +320,7 @@ pub struct PruneParams {
 
 /// Parameters of `run.export`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExportParams {
     /// By id, unique prefix, name or `@last`.
@@ -427,6 +335,7 @@ pub struct ExportParams {
 
 /// Reply to `run.export`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exported {
     /// The run, as it is now.
     pub run: RunView,
@@ -436,23 +345,9 @@ pub struct Exported {
     pub cursor: Option<Seq>,
 }
 
-/// Parameters of `daemon.backup`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BackupParams {
-    /// File to write, absolute. It must not be there.
-    pub to: String,
-}
-
-/// Reply to `daemon.backup`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackedUp {
-    /// Bytes of the copy.
-    pub bytes: u64,
-}
-
 /// Parameters of `interaction.list`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InteractionListParams {
     /// At most this many; 1,000 where left out, and at most. A page also ends at 2 MiB.
@@ -465,6 +360,7 @@ pub struct InteractionListParams {
 
 /// Reply to `interaction.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interactions {
     /// The open ones, oldest first.
     pub interactions: Vec<InteractionView>,
@@ -477,6 +373,7 @@ pub struct Interactions {
 
 /// Parameters of `interaction.answer`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AnswerParams {
     /// The interaction by id or unique prefix, or the run that waits, if it waits for one only.
@@ -487,6 +384,7 @@ pub struct AnswerParams {
 
 /// Reply to `interaction.answer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answered {
     /// The interaction.
     pub interaction: InteractionId,
@@ -496,6 +394,7 @@ pub struct Answered {
 
 /// Reply to `lane.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lanes {
     /// The tool lane first, then the providers' by name.
     pub lanes: Vec<LaneReport>,
@@ -503,6 +402,7 @@ pub struct Lanes {
 
 /// Parameters of `lane.pause` and `lane.resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LaneParams {
     /// The lane; `tool` where left out.
@@ -512,6 +412,7 @@ pub struct LaneParams {
 
 /// Parameters of `lane.relieve`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RelieveParams {
     /// The lane; `tool` where left out.
@@ -530,6 +431,7 @@ pub struct RelieveParams {
 
 /// Parameters of `lane.resize`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResizeParams {
     /// The lane; `tool` where left out.
@@ -541,6 +443,7 @@ pub struct ResizeParams {
 
 /// Parameters of `event.subscribe`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeParams {
     /// Events after this number: 0 is everything, left out is from now on.
@@ -562,6 +465,7 @@ pub struct SubscribeParams {
 
 /// Reply to `event.subscribe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Subscribed {
     /// The subscription.
     pub subscription: SubscriptionId,
@@ -571,6 +475,7 @@ pub struct Subscribed {
 
 /// Parameters of `event.unsubscribe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UnsubscribeParams {
     /// The subscription.

@@ -12,6 +12,7 @@ pub const PROVIDER_SCHEMA: &str = "harness.provider/1";
 
 /// Reply to `provider.list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderViews {
     /// By name.
     pub providers: Vec<ProviderView>,
@@ -19,6 +20,7 @@ pub struct ProviderViews {
 
 /// A provider as it is configured. Never with a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderView {
     /// Always [`PROVIDER_SCHEMA`].
     pub schema: String,
@@ -46,6 +48,7 @@ pub struct ProviderView {
 
 /// Where a key is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyView {
     /// In words.
     pub source: String,
@@ -55,6 +58,7 @@ pub struct KeyView {
 
 /// Prices in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PriceView {
     /// Of input.
     pub input: f64,
@@ -68,6 +72,7 @@ pub struct PriceView {
 
 /// Parameters of `provider.check`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProviderCheckParams {
     /// Which; all of them where left out.
@@ -80,6 +85,7 @@ pub struct ProviderCheckParams {
 
 /// Reply to `provider.check`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderChecks {
     /// By name.
     pub checks: Vec<ProviderCheck>,
@@ -87,6 +93,7 @@ pub struct ProviderChecks {
 
 /// What came of asking a provider for a word.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderCheck {
     /// The provider.
     pub provider: Arc<str>,

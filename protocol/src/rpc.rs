@@ -18,6 +18,7 @@ use crate::time::Span;
 
 /// Kinds of errors, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
     /// Nothing has that id or name.
@@ -84,6 +85,7 @@ pub const METHOD_NOT_FOUND: i32 = -32601;
 
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct RpcError {
     /// JSON-RPC code.
@@ -96,6 +98,7 @@ pub struct RpcError {
 
 /// The part of an error for programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorData {
     /// Kind.
     pub kind: ErrorKind,
@@ -138,6 +141,7 @@ impl RpcError {
 
 /// Number or text by which a reply is matched with its request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum RequestId {
     /// A number.
@@ -211,6 +215,7 @@ impl<R> Response<R> {
 
 /// What the daemon sends unasked, to subscribers.
 #[derive(Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "method", content = "params", rename_all = "kebab-case")]
 pub enum Notification {
     /// An event.
@@ -297,6 +302,19 @@ macro_rules! methods {
 
         /// The names of all methods.
         pub const METHODS: &[&str] = &[$($name),*];
+
+        /// What a method does, and what its parameters and its result look like.
+        #[cfg(feature = "schema")]
+        pub(crate) fn described(
+            method: &str,
+            params: &mut schemars::SchemaGenerator,
+            result: &mut schemars::SchemaGenerator,
+        ) -> Option<(&'static str, schemars::Schema, schemars::Schema)> {
+            match method {
+                $($name => Some(($doc, params.subschema_for::<$params>(), result.subschema_for::<$reply>())),)*
+                _ => None,
+            }
+        }
 
         impl Call {
             /// Reads the parameters of `method`.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CallId, InteractionId, RunId};
+use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::{Span, Timestamp};
 
@@ -26,6 +27,7 @@ pub const RUN_SCHEMA: &str = "harness.run/1";
 ///        succeeded │ failed │ cancelled
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
     /// Submitted; its first inference has not begun.
@@ -131,6 +133,7 @@ pub mod exit {
 
 /// A run, whole, without its transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunView {
     /// Always [`RUN_SCHEMA`].
     pub schema: String,
@@ -204,6 +207,7 @@ pub struct RunView {
 
 /// What a run waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitingFor {
     /// Kind.
     pub kind: WaitKind,
@@ -217,6 +221,7 @@ pub struct WaitingFor {
 
 /// Kinds of what a run may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitKind {
     /// A permit of the tool lane.
@@ -233,6 +238,7 @@ pub enum WaitKind {
 
 /// A call of the step at hand.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveCall {
     /// Its id.
     pub call: CallId,
@@ -248,6 +254,7 @@ pub struct LiveCall {
 
 /// How far a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CallState {
     /// Not yet begun.
@@ -268,6 +275,7 @@ pub enum CallState {
 
 /// Tokens and money.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
     /// Tokens of the prompts.
     pub input_tokens: u64,
@@ -306,6 +314,7 @@ impl Usage {
 
 /// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timing {
     /// Submitted, first inference not begun.
     pub queued: Span,
@@ -332,6 +341,7 @@ impl Timing {
 
 /// One entry of a transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum Entry {
     /// What a person said: the prompt, or a message.
@@ -382,6 +392,7 @@ impl Entry {
 
 /// A call that the model asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallRequest {
     /// Our id.
     pub call: CallId,
@@ -404,6 +415,7 @@ impl CallRequest {
 /// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that
 /// wrote it, and sent back in no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Carried {
     /// The dialect, by its name.
     pub dialect: Arc<str>,
@@ -413,6 +425,7 @@ pub struct Carried {
 
 /// A finished call. Programs read these fields; only the model reads the envelope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallResult {
     /// Our id.
     pub call: CallId,
@@ -440,6 +453,9 @@ pub struct CallResult {
     pub cpu_seconds: Option<f64>,
     /// Largest resident size of one of its processes, in bytes.
     pub max_rss_bytes: Option<u64>,
+    /// The limit that it certainly met; none where that is not certain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<CallLimit>,
 }
 
 impl CallResult {
@@ -459,12 +475,14 @@ impl CallResult {
             stderr: None,
             cpu_seconds: None,
             max_rss_bytes: None,
+            limit: None,
         }
     }
 }
 
 /// One output stream of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamInfo {
     /// Bytes that the process wrote.
     pub bytes: u64,
@@ -476,6 +494,7 @@ pub struct StreamInfo {
 
 /// An open question or approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InteractionView {
     /// Its id, for `reply`.
     pub id: InteractionId,
@@ -493,6 +512,7 @@ pub struct InteractionView {
 
 /// Kinds of interactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum InteractionKind {
     /// A question, answered with text.

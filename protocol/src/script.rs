@@ -10,6 +10,7 @@ use crate::time::Span;
 
 /// What the scripted provider says, turn by turn, and the scripts that children may ask for by name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The turns, in order: one for each inference.
@@ -22,6 +23,7 @@ pub struct Script {
 
 /// One answer of the scripted model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
     /// What the model says. `${name}` stands for a captured text. A turn without calls ends the run with it as the answer.
@@ -49,6 +51,7 @@ pub struct Turn {
 
 /// A call that a scripted turn asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ScriptedCall {
     /// Name of the tool.
@@ -64,6 +67,7 @@ fn empty_object() -> Value {
 
 /// What a provider may do instead of answering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
     /// Refuses for now, and says when to come back.

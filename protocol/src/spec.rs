@@ -10,6 +10,7 @@ use crate::time::{Span, Timestamp};
 
 /// Specification of a run, as submitted. What is left out comes from the daemon's configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
     /// The task. May be left out with a script.
@@ -53,6 +54,7 @@ pub struct RunSpec {
 /// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are those of each
 /// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Inferences.
@@ -76,7 +78,7 @@ pub struct Limits {
     /// Seconds of CPU time of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<u64>,
-    /// Bytes of address space of a process.
+    /// Bytes of address space of a process; of memory of the whole run, where a cgroup sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space_bytes: Option<u64>,
     /// Descriptors of a process.
@@ -85,7 +87,7 @@ pub struct Limits {
     /// Bytes of a file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Processes of the same user, on the whole machine. Root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }
@@ -99,6 +101,7 @@ impl Limits {
 
 /// Precedence within a lane. Every class is served at least once in eight grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
     /// Before `normal`.
@@ -112,6 +115,7 @@ pub enum Priority {
 
 /// What happens when a run asks a person something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnInteraction {
     /// It waits, as long as it takes.

@@ -149,6 +149,35 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+#[cfg(feature = "schema")]
+mod schema {
+    use std::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+    use super::{Span, Timestamp};
+
+    impl JsonSchema for Timestamp {
+        fn schema_name() -> Cow<'static, str> {
+            "Timestamp".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({ "type": "string", "format": "date-time", "description": "An instant: RFC 3339, UTC." })
+        }
+    }
+
+    impl JsonSchema for Span {
+        fn schema_name() -> Cow<'static, str> {
+            "Span".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({ "type": "number", "minimum": 0, "description": "A duration, in seconds." })
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

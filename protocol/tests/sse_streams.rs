@@ -125,7 +125,7 @@ fn line_ends_of_each_kind_and_of_all_kinds_are_the_same_in_chunks_of_every_size(
             .zip(["\n", "\r\n", "\r\n", "\r", "\r", "\r\n", "\n"].iter().cycle())
             .map(|(line, end)| line.replace('\n', end))
             .collect::<String>();
-        for stream in [text.replace('\n', "\r"), text.replace('\n', "\r\n"), mixed, text] {
+        for stream in [text.replace('\n', "\r"), text.replace('\n', "\r\n"), mixed] {
             let stream = stream.as_bytes();
             for size in (1..=70).chain([1_460, 16_384]) {
                 assert!(gives(stream.chunks(size), &expected), "{name} in chunks of {size}");

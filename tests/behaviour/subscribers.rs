@@ -67,6 +67,16 @@ fn one_that_does_not_read_costs_nothing_and_misses_nothing() {
 }
 
 #[test]
+fn large_events_that_have_left_the_memory_are_all_there() {
+    let daemon = Daemon::configured("[limits]\nevents = 5\n");
+    daemon.submit_many(6, &says(&"x".repeat(700_000))).iter().for_each(|run| drop(run.wait()));
+    let last = last_seq(&daemon);
+    let mut client = daemon.connect();
+    client.subscribe(json!({"after": 0}));
+    assert_eq!(read_to(&mut client, 0, last), 0);
+}
+
+#[test]
 fn events_are_seen_from_any_number_on_and_then_live() {
     let daemon = Daemon::start();
     daemon.submit(&says("before")).answer();

@@ -3,30 +3,38 @@
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
 //! binaries over real sockets; it never looks inside them.
 
+mod cgroup;
 pub mod chat;
 mod client;
 mod command;
 mod daemon;
+mod disk;
 mod faults;
 mod place;
 mod process;
 mod programs;
 mod run;
+mod schema;
 mod script;
+pub mod storm;
 mod unprivileged;
 
 use std::time::{Duration, Instant};
 
+pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
+pub use disk::Disk;
 pub use faults::{Answer, FaultServer, Gate, Recorded};
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};
 pub use run::Run;
+pub use schema::Schemas;
 pub use script::{Script, runs, says, turn};
 pub use serde_json::{Value, json};
+pub use storm::TOKENS;
 
 /// Longer than anything takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

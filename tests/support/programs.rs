@@ -4,10 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The directory with the binaries. The first caller builds them, with the profile of the tests.
+/// The directory with the binaries. The first caller builds them, with the profile of the tests, unless `HARNESS_PROGRAMS` says where
+/// they are.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
+        if let Some(directory) = std::env::var_os("HARNESS_PROGRAMS") {
+            return directory.into();
+        }
         // target/PROFILE/deps/behaviour-HASH
         let exe = std::env::current_exe().unwrap();
         let directory = exe.ancestors().nth(2).unwrap().to_owned();

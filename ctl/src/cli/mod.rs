@@ -26,6 +26,17 @@ Exit codes:
 
 A RUN is an id, the start of one, a name, or @last (your latest).";
 
+const EXPORTED: &str = "\
+Example: harnessctl export nightly --dir /tmp/nightly
+
+The directory is made, or must be empty, and holds:
+  run.json                the run, as `show --json` has it, without its transcript
+  events.jsonl            everything that happened to it, one event a line
+  transcript.jsonl        its transcript, one entry a line
+  script.toml             what its model said, as a script: harnessctl submit --script DIR/script.toml
+  outputs/CALL.stdout     what its calls wrote, as bytes; likewise CALL.stderr
+It appears once it is whole. Of variables of the environment there are names, and no values.";
+
 /// Submit agent runs, follow them, answer them, and watch the lanes fill up.
 #[derive(Debug, Parser)]
 #[command(name = "harnessctl", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
@@ -89,9 +100,12 @@ pub(crate) enum Verb {
     /// Tell a run something; a finished one goes on as a new run
     #[command(after_help = "Example: harnessctl message nightly \"leave the tests alone\"")]
     Message(runs::MessageArgs),
-    /// Forget finished runs
-    #[command(after_help = "Example: harnessctl prune --state succeeded --dry-run")]
+    /// Remove finished runs for good: their events, transcripts and outputs. Never a live one
+    #[command(after_help = "Example: harnessctl prune --older-than 30d --keep 1000 --dry-run")]
     Prune(runs::PruneArgs),
+    /// Write everything of one run into a directory, complete enough to be replayed
+    #[command(after_help = EXPORTED)]
+    Export(runs::ExportArgs),
     /// List the questions that wait for an answer
     #[command(after_help = "Example: harnessctl pending")]
     Pending,
@@ -113,9 +127,12 @@ pub(crate) enum Verb {
     /// Print what happens, one JSON object a line
     #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),
-    /// Start, stop, or look at the daemon
+    /// Start, stop, look at or back up the daemon
     #[command(after_help = "Example: harnessctl daemon status")]
     Daemon(DaemonArgs),
+    /// Print the JSON Schema of the control protocol, or of one method
+    #[command(after_help = "Example: harnessctl schema run.submit")]
+    Schema(SchemaArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example: harnessctl completions bash > ~/.local/share/bash-completion/completions/harnessctl"
@@ -152,6 +169,21 @@ pub(crate) struct EventsArgs {
     pub(crate) deltas: bool,
 }
 
+/// `schema`.
+#[derive(Debug, Args)]
+pub(crate) struct SchemaArgs {
+    /// Only this method, with its parameters and its result
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: Option<String>,
+}
+
+const BACKUP: &str = "\
+Example: harnessctl daemon backup /var/backups/harness.db
+
+The copy is whole by itself: every run that was acknowledged before is in it. To go on from it, put it into the state directory of a
+daemon that is stopped, as harness.db, in place of harness.db, harness.db-wal and harness.db-shm.
+The outputs of calls are files beside the journal (the directory outputs in the state directory) and not in the copy: copy them, too.";
+
 /// `daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
@@ -160,12 +192,13 @@ pub(crate) struct DaemonArgs {
 }
 
 /// What to do with the daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum DaemonVerb {
     /// Start it, unless it runs
     #[command(after_help = "Example: harnessctl daemon start")]
     Start,
-    /// Stop it, and wait until it has gone. Runs live in its memory and, in this version, end with it
+    /// Stop it, and wait until it has gone. Calls that execute are interrupted; nothing is lost, and everything goes on with the
+    /// next start
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
     Stop,
     /// Show its health and counts
@@ -184,6 +217,13 @@ pub(crate) enum DaemonVerb {
     /// Read the configuration again
     #[command(after_help = "Example: harnessctl daemon reload")]
     Reload,
+    /// Copy the journal to a new file, while everything goes on
+    #[command(after_help = BACKUP)]
+    Backup {
+        /// The file to write; it must not be there. The daemon writes it, as its own user
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 #[cfg(test)]

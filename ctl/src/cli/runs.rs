@@ -8,7 +8,7 @@ use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
 use super::submit::ThenArgs;
-use super::values::{duration, label, lines, state};
+use super::values::{duration, label, lines, runs, state};
 
 /// Which runs, beside those named.
 #[derive(Debug, Args, Default)]
@@ -149,14 +149,30 @@ pub(crate) struct CancelArgs {
     pub(crate) force: bool,
 }
 
-/// `prune`.
+/// `prune`. What is given must all hold.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Only print which
+    /// Only those that ended at least this long ago: 12h, 30d
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) older_than: Option<Span>,
+    /// Not the N that ended last, of those that fit
+    #[arg(long, value_name = "N", value_parser = runs)]
+    pub(crate) keep: Option<u32>,
+    /// Remove nothing, only print which
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The run
+    pub(crate) run: String,
+    /// The directory to write: a new one, or one that is empty
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
 }
 
 /// `retry`.

@@ -76,7 +76,7 @@ pub(crate) struct SubmitArgs {
     /// End it so long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
     pub(crate) deadline: Option<Deadline>,
-    /// What each process of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes;
+    /// What the processes of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes;
     /// bytes may be typed as 64MiB; may be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = call_limit)]
     pub(crate) limits: Vec<(CallLimit, u64)>,

@@ -44,7 +44,7 @@ fn the_examples_of_the_help_are_commands() {
     fn examples(command: &clap::Command, all: &mut Vec<String>) {
         for verb in command.get_subcommands() {
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
-            all.extend(help.strip_prefix("Example: ").map(str::to_owned));
+            all.extend(help.strip_prefix("Example: ").and_then(|help| help.lines().next()).map(str::to_owned));
             examples(verb, all);
         }
     }
@@ -84,6 +84,8 @@ fn the_verbs_of_the_manual_are_there() {
         &["retry", "a", "--follow"],
         &["message", "a", "text"],
         &["prune", "--all", "--dry-run"],
+        &["prune", "--older-than", "30d", "--keep", "100", "-l", "a=b", "--state", "failed", "-n"],
+        &["export", "a", "--dir", "/d"],
         &["pending"],
         &["reply", "id", "-"],
         &["lane"],
@@ -104,6 +106,9 @@ fn the_verbs_of_the_manual_are_there() {
         &["daemon", "drain", "--timeout", "5"],
         &["daemon", "undrain"],
         &["daemon", "reload"],
+        &["daemon", "backup", "/f"],
+        &["schema"],
+        &["schema", "run.submit", "--json"],
         &["completions", "bash"],
     ] {
         if let Err(error) = parse(words) {
@@ -122,6 +127,9 @@ fn what_makes_no_sense_is_a_usage_error() {
         &["submit", "hi", "--label", "x"],
         &["list", "--state", "tired"],
         &["wait"],
+        &["export", "a"],
+        &["daemon", "backup"],
+        &["prune", "--older-than", "old"],
         &["events", "--after", "1", "--from", "1"],
         &["lane", "resize"],
         &["logs", "a", "--stream", "stdout"],

@@ -47,6 +47,11 @@ pub(crate) fn lines(text: &str) -> Result<usize, String> {
     number(text, 0, u64::from(u32::MAX)).map(|lines| usize::try_from(lines).unwrap_or(usize::MAX))
 }
 
+/// Reads a number of runs.
+pub(crate) fn runs(text: &str) -> Result<u32, String> {
+    number(text, 0, u64::from(u32::MAX)).map(|runs| u32::try_from(runs).unwrap_or(u32::MAX))
+}
+
 /// Reads the number of an event.
 pub(crate) fn seq(text: &str) -> Result<u64, String> {
     number(text, 0, u64::MAX)

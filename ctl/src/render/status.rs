@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use harness_protocol::rpc::{DaemonStatusReply, Health};
+use harness_protocol::rpc::{DaemonStatusReply, DiskUsage, Health};
 use harness_protocol::time::Timestamp;
 
 use crate::output::Look;
@@ -18,6 +18,11 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
         Health::Held => paint.red(format!("held: {}", status.held.as_deref().unwrap_or("the journal cannot commit"))),
     };
     line("daemon", &health)?;
+    if status.health == Health::Held {
+        let what = "nothing new starts; what executes ends, and cancel, reply, prune and stop go through";
+        line("", what)?;
+        line("", &format!("make room in {} (harnessctl prune): it goes on by itself", status.state_dir))?;
+    }
     line("version", &format!("{} (protocol {})", status.version, status.protocol))?;
     line("pid", &status.pid.to_string())?;
     line("started", &format!("{} ({} ago)", status.started_at, span(now.since(status.started_at))))?;
@@ -32,6 +37,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
     line("questions", &format!("{}{questions}", status.pending))?;
     line("last event", &status.last_seq.to_string())?;
     line("connections", &status.connections.to_string())?;
+    line("disk", &disk(&status.disk))?;
     if let Some(rss) = status.rss_bytes {
         line("memory", &bytes(rss))?;
     }
@@ -39,4 +45,49 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
         line("open files", &files.to_string())?;
     }
     Ok(())
+}
+
+/// `journal 12 MiB, outputs 3.0 GiB, ballast 8.0 MiB; 20 GiB free`
+fn disk(usage: &DiskUsage) -> String {
+    let outputs = usage.output_bytes.map_or_else(|| "not counted yet".to_owned(), bytes);
+    let free = usage.free_bytes.map(|free| format!("; {} free", bytes(free))).unwrap_or_default();
+    format!("journal {}, outputs {outputs}, ballast {}{free}", bytes(usage.journal_bytes), bytes(usage.ballast_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn status(more: &serde_json::Value) -> String {
+        let mut status = serde_json::json!({"schema": "harness.status/1", "version": "0.1.0", "protocol": "1.0", "pid": 7,
+            "started_at": "2026-11-30T11:00:00Z", "health": "serving", "held": null, "socket": "/s", "state_dir": "/state",
+            "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0, "last_seq": 9, "connections": 1,
+            "rss_bytes": null, "open_files": null});
+        status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let status: DaemonStatusReply = serde_json::from_value(status).unwrap();
+        let mut out = Vec::new();
+        write(&mut out, Look::PLAIN, &status, status.started_at).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_the_state_takes_on_disk_is_told_in_units_of_people() {
+        let usage = |outputs: Option<u64>| {
+            serde_json::json!({"disk": {"journal_bytes": 12 << 20, "output_bytes": outputs, "ballast_bytes": 8 << 20,
+                "free_bytes": 20_u64 << 30}})
+        };
+        let told = status(&usage(Some(3 << 30)));
+        assert!(told.contains("journal 12 MiB, outputs 3.0 GiB, ballast 8.0 MiB; 20 GiB free\n"), "{told}");
+        assert!(status(&usage(None)).contains("outputs not counted yet,"));
+    }
+
+    #[test]
+    fn one_that_is_held_says_what_to_do() {
+        let told = status(&serde_json::json!({"health": "held", "held": "the disk is full"}));
+        assert!(
+            told.contains("held: the disk is full\n") && told.contains("make room in /state (harnessctl prune)"),
+            "{told}"
+        );
+    }
 }

@@ -47,7 +47,7 @@ fn write(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
 }
 
 /// Runs succeed and fail by themselves; they do not cancel.
-fn in_english(why: &str) -> String {
+pub(super) fn in_english(why: &str) -> String {
     why.replace("it has cancelled already", "it was cancelled already")
 }
 

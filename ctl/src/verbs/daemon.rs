@@ -1,8 +1,9 @@
-//! `daemon`: starts, stops, drains and shows it.
+//! `daemon`: starts, stops, drains, backs up and shows it.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use harness_protocol::rpc::{DaemonStatusReply, DrainParams, Empty, method};
+use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
@@ -36,6 +37,7 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
             ctx.done()
         }
         DaemonVerb::Reload => reload(ctx),
+        DaemonVerb::Backup { file } => backup(ctx, file),
     }
 }
 
@@ -93,8 +95,26 @@ fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    note(ctx.notes.dim(format_args!("stopped: pid {}", status.pid)));
+    note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));
     ctx.done()
+}
+
+/// What becomes of what was under way.
+fn what_goes_on(status: &DaemonStatusReply) -> String {
+    let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
+    let live = usize::try_from(live).unwrap_or(usize::MAX);
+    match (live, status.executing) {
+        (0, _) => String::new(),
+        (1, 0) => "; 1 run goes on with the next start".to_owned(),
+        (live, 0) => format!("; {live} runs go on with the next start"),
+        (live, _) => format!(
+            "; what executed was interrupted, and {} on with the next start",
+            match live {
+                1 => "1 run goes".to_owned(),
+                live => format!("{live} runs go"),
+            }
+        ),
+    }
 }
 
 /// The status of the daemon, unless none runs. One that is leaving already is waited for.
@@ -145,6 +165,28 @@ fn drain(ctx: &mut Ctx, timeout: Option<Span>) -> Result<u8, Failure> {
         message: format!("{} still executing; nothing new starts", reply.executing),
         hint: Some("drain again to wait on, or undo it: harnessctl daemon undrain".to_owned()),
     })
+}
+
+fn backup(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
+    // The daemon has another working directory than we have.
+    let to =
+        std::path::absolute(file).map_err(|source| Failure::Write { path: file.to_owned(), source, hint: None })?;
+    let Some(to) = to.to_str() else {
+        return Err(Failure::usage(format!("{} is no UTF-8, and cannot be told to the daemon", to.display())));
+    };
+    // A copy takes as long as the disk does.
+    let done = ctx.session.call_within::<method::DaemonBackup>(&BackupParams { to: to.to_owned() }, None)?;
+    if ctx.json {
+        ctx.json(&serde_json::json!({ "file": to, "bytes": done.bytes }))?;
+    } else {
+        use std::io::Write;
+        writeln!(ctx.out, "{to}: {} bytes", done.bytes)?;
+    }
+    ctx.done()?;
+    note(
+        ctx.notes.dim("outputs of calls are files beside the journal, and not in it: copy the directory outputs, too"),
+    );
+    ctx.done()
 }
 
 fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {

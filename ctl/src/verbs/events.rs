@@ -6,10 +6,9 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use harness_protocol::event::{EVENT_KINDS, EventBody};
+use harness_protocol::event::{EVENT_KINDS, EventBody, Gap};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{ListParams, SubscribeParams, method};
-use harness_protocol::run::exit;
 
 use crate::cli::EventsArgs;
 use crate::client::Note;
@@ -17,7 +16,7 @@ use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
 use crate::incoming::RawEvent;
 use crate::output::Out;
-use crate::waiting::show_params;
+use crate::waiting::{another_journal, id_of, of_runs, show_params};
 
 pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
     if let Some(kind) = args.kinds.iter().find(|kind| !EVENT_KINDS.contains(&kind.as_str())) {
@@ -31,39 +30,32 @@ pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
 }
 
 fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Failure> {
-    let mut params = SubscribeParams {
-        after,
-        run: args.run.clone(),
-        tree: args.tree,
-        kinds: args.kinds.clone(),
-        deltas: args.deltas,
-    };
+    // By the time of another daemon the name may mean another run.
+    let run = args.run.as_deref().map(|run| id_of(&mut ctx.session, run)).transpose()?;
+    let mut params = SubscribeParams { after, run, tree: args.tree, kinds: args.kinds.clone(), deltas: args.deltas };
     let mut last = None;
     loop {
-        match stream(ctx, &mut params, &mut last) {
-            Err(failure) if failure.is_loss() => {
-                ctx.out.flush()?;
-                ctx.session.recover(&failure)?;
-            }
-            Err(failure) if failure.is_unknown() && ctx.session.lost_at().is_some() => return Err(forgotten()),
-            other => return other.map(|()| 0),
+        let failure = match stream(ctx, &mut params, &mut last) {
+            Err(failure) => failure,
+            Ok(()) => return ctx.done(),
+        };
+        ctx.out.flush()?;
+        if failure.is_loss() {
+            ctx.session.recover(&failure)?;
+            continue;
         }
+        return Err(match params.run {
+            Some(run) => of_runs(failure, &ctx.session, || vec![run]),
+            None => of_runs(failure, &ctx.session, Vec::new),
+        });
     }
 }
 
-/// The daemon that has come back is not the one whose events were followed.
-fn forgotten() -> Failure {
-    Failure::Other {
-        code: exit::NOT_FOUND,
-        message: "the daemon was started again, and has forgotten the events that were followed".to_owned(),
-        hint: Some("its numbers begin anew: harnessctl events -f --after 0".to_owned()),
-    }
-}
-
-/// Writes until the connection ends. `last` is what was written last: a daemon that has come back must know it, too.
+/// Writes until the connection ends. `last` is what was written last: the journal of a daemon that has come back must have it,
+/// too, and under the same number.
 fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEvent>) -> Result<(), Failure> {
-    // What follows the last one is only sent again together with it.
-    let mut known = last.clone();
+    // What follows the last one is only sent again together with it. A run is known by its id, and needs no such proof.
+    let mut known = last.clone().filter(|_| params.run.is_none());
     let after = known.as_ref().map(|event| Seq(event.seq.0.saturating_sub(1))).or(params.after);
     let asked = SubscribeParams { after, ..params.clone() };
     let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&asked)?;
@@ -72,8 +64,13 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
         match next(ctx)? {
             Note::Event(event) => {
                 match known.take() {
-                    Some(seen) if seen.json == event.json => {}
-                    Some(_) => return Err(forgotten()),
+                    Some(seen) if seen.is(&event) => {}
+                    Some(seen) => {
+                        return Err(another_journal(&format!(
+                            "its event {} is not the one that was printed",
+                            seen.seq
+                        )));
+                    }
                     None => writeln!(ctx.out, "{}", event.json)?,
                 }
                 params.after = Some(event.seq);
@@ -81,9 +78,13 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
             }
             Note::Delta(delta) => write_json(&mut ctx.out, &serde_json::json!({ "delta": delta }))?,
             Note::Gap(gap) => {
-                write_json(&mut ctx.out, &serde_json::json!({ "gap": gap }))?;
-                params.after = Some(gap.to);
-                (known, *last) = (None, None);
+                // What was printed is not missed, even if it has been pruned since.
+                let from = known.take().map_or(gap.from, |seen| gap.from.max(seen.seq.next()));
+                if from <= gap.to {
+                    write_json(&mut ctx.out, &serde_json::json!({ "gap": Gap { from, to: gap.to } }))?;
+                }
+                params.after = params.after.max(Some(gap.to));
+                *last = None;
             }
         }
     }
@@ -104,26 +105,38 @@ fn next(ctx: &mut Ctx) -> Result<Note, Failure> {
 
 fn until_now(ctx: &mut Ctx, args: &EventsArgs, after: Seq) -> Result<u8, Failure> {
     let mut filter = Filter::new(ctx, args)?;
-    let params = SubscribeParams { after: Some(after), ..SubscribeParams::default() };
-    let last = ctx.session.call::<method::EventSubscribe>(&params)?.last_seq;
-    let mut seen = after;
-    while seen < last {
+    let (mut seen, mut last) = (after, None);
+    loop {
+        match read_to(ctx, &mut filter, &mut seen, &mut last) {
+            Ok(()) => return ctx.done(),
+            Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
+            Err(failure) => return Err(of_runs(failure, &ctx.session, Vec::new)),
+        }
+    }
+}
+
+/// Reads from behind `seen` to the event that was the last one when it was asked first.
+fn read_to(ctx: &mut Ctx, filter: &mut Filter, seen: &mut Seq, last: &mut Option<Seq>) -> Result<(), Failure> {
+    let params = SubscribeParams { after: Some(*seen), ..SubscribeParams::default() };
+    let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&params)?;
+    let last = *last.get_or_insert(subscribed.last_seq);
+    while *seen < last {
         match next(ctx)? {
             Note::Event(event) => {
                 // Between the subscription and its reply more may have happened; that is not asked for.
                 if event.seq <= last {
                     filter.pass(&mut ctx.out, &event)?;
                 }
-                seen = event.seq;
+                *seen = event.seq;
             }
             Note::Gap(gap) => {
                 write_json(&mut ctx.out, &serde_json::json!({ "gap": gap }))?;
-                seen = gap.to;
+                *seen = gap.to;
             }
             Note::Delta(_) => {}
         }
     }
-    ctx.done()
+    Ok(())
 }
 
 /// Which events are wanted.
@@ -188,7 +201,13 @@ mod tests {
     use super::*;
 
     fn event(seq: u64, run: Option<u64>, kind: &str) -> RawEvent {
-        RawEvent { seq: Seq(seq), run: run.map(RunId::from_u64), kind: kind.to_owned(), json: "{}".to_owned() }
+        RawEvent {
+            seq: Seq(seq),
+            run: run.map(RunId::from_u64),
+            kind: kind.to_owned(),
+            at: String::new(),
+            json: "{}".to_owned(),
+        }
     }
 
     #[test]

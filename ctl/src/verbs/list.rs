@@ -15,6 +15,7 @@ use crate::render::run::{short, waiting_for};
 use crate::render::table::{Cell, Table};
 use crate::render::text::first_line;
 use crate::render::units::{now, span};
+use crate::verbs::show::tell_held;
 
 /// Finished runs that are listed where nobody asked for more.
 const LATEST: usize = 20;
@@ -24,7 +25,13 @@ const PAGE: u32 = 500;
 pub(super) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Failure> {
     let select = args.filter.selector(&args.runs);
     let selected = select != Selector::default() || args.root.is_some();
-    let (runs, more) = if selected { (all(ctx, &select, args.root.as_ref())?, false) } else { at_a_glance(ctx)? };
+    let mut held = None;
+    let (runs, more) = if selected {
+        (pages(ctx, &select, args.root.as_ref(), usize::MAX, &mut held)?, false)
+    } else {
+        at_a_glance(ctx, &mut held)?
+    };
+    tell_held(held.as_deref());
     if ctx.json {
         for run in &runs {
             ctx.json(run)?;
@@ -48,12 +55,12 @@ pub(super) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Failure> {
 }
 
 /// All live runs and the latest that finished, newest first, and whether more have finished.
-fn at_a_glance(ctx: &mut Ctx) -> Result<(Vec<RunView>, bool), Failure> {
+fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>, bool), Failure> {
     let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.into_iter().partition(|state| !state.is_terminal());
     let of = |states| Selector { states, ..Selector::default() };
-    let mut runs = all(ctx, &of(live), None)?;
+    let mut runs = pages(ctx, &of(live), None, usize::MAX, held)?;
     // One more than is shown, because a page may end early: only so it is certain that there are more.
-    let mut latest = pages(ctx, &of(finished), None, LATEST + 1)?;
+    let mut latest = pages(ctx, &of(finished), None, LATEST + 1, held)?;
     let more = latest.len() > LATEST;
     latest.truncate(LATEST);
     // A run that ended between the two requests is in both.
@@ -64,19 +71,23 @@ fn at_a_glance(ctx: &mut Ctx) -> Result<(Vec<RunView>, bool), Failure> {
     Ok((runs, more))
 }
 
-/// All runs of a selector, newest first.
-fn all(ctx: &mut Ctx, select: &Selector, root: Option<&String>) -> Result<Vec<RunView>, Failure> {
-    pages(ctx, select, root, usize::MAX)
-}
-
-/// The runs of a selector, newest first, and no more than `most`.
-fn pages(ctx: &mut Ctx, select: &Selector, root: Option<&String>, most: usize) -> Result<Vec<RunView>, Failure> {
+/// The runs of a selector, newest first, and no more than `most`. `held` takes why the journal cannot commit, where it cannot.
+fn pages(
+    ctx: &mut Ctx,
+    select: &Selector,
+    root: Option<&String>,
+    most: usize,
+    held: &mut Option<String>,
+) -> Result<Vec<RunView>, Failure> {
     let mut runs = Vec::new();
     let mut cursor = None;
     loop {
         let limit = u32::try_from(most - runs.len()).unwrap_or(PAGE).min(PAGE);
         let params = ListParams { select: select.clone(), root: root.cloned(), limit: Some(limit), cursor };
         let page = ctx.session.call::<method::RunList>(&params)?;
+        if page.held.is_some() {
+            *held = page.held;
+        }
         runs.extend(page.runs);
         cursor = page.cursor;
         if cursor.is_none() || runs.len() >= most {

@@ -6,6 +6,8 @@ mod completions;
 mod daemon;
 mod doctor;
 mod events;
+mod export;
+mod export_script;
 mod follow;
 mod key_held;
 mod lane;
@@ -24,6 +26,7 @@ mod prune;
 mod reply;
 mod resume;
 mod retry;
+mod schema;
 mod show;
 mod submit;
 mod submit_batch;
@@ -51,6 +54,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Retry(args) => retry::run(ctx, &args),
         Verb::Message(args) => message::run(ctx, &args),
         Verb::Prune(args) => prune::run(ctx, &args),
+        Verb::Export(args) => export::run(ctx, &args),
         Verb::Pending => pending::run(ctx),
         Verb::Reply(args) => reply::run(ctx, &args),
         Verb::Lane(args) => lane::run(ctx, &args),
@@ -59,6 +63,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Doctor(args) => doctor::run(ctx, &args),
         Verb::Events(args) => events::run(ctx, &args),
         Verb::Daemon(args) => daemon::run(ctx, &args.what),
+        Verb::Schema(args) => schema::run(ctx, &args),
         Verb::Completions { shell } => completions::run(ctx, shell),
     }
 }

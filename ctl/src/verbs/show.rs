@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::cli::runs::ShowArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
+use crate::output::note;
 use crate::render;
 use crate::render::text::{clean, why, with_newline};
 use crate::render::units::now;
@@ -21,15 +22,19 @@ struct Whole<'a> {
     run: &'a RunView,
     transcript: &'a [Entry],
     processes: &'a [ProcessView],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<&'a str>,
 }
 
 pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
     if ctx.json && !args.answer {
         let shown = whole(ctx, &args.run)?;
-        ctx.json(&Whole { run: &shown.run, transcript: &shown.transcript, processes: &shown.processes })?;
+        let Shown { run, transcript, processes, held, .. } = &shown;
+        ctx.json(&Whole { run, transcript, processes, held: held.as_deref() })?;
         return ctx.done();
     }
     let shown = ctx.session.call::<method::RunShow>(&show_params(&args.run))?;
+    tell_held(shown.held.as_deref());
     let run = shown.run;
     if !args.answer {
         let look = ctx.look();
@@ -55,6 +60,16 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
         ctx.out.write_all(shown.as_bytes())?;
     }
     ctx.done()
+}
+
+/// What is shown may still be undone where it is not in the journal yet.
+pub(super) fn tell_held(held: Option<&str>) {
+    if let Some(why) = held {
+        note(format_args!(
+            "harnessctl: held: {}; the latest of this is not on disk yet: harnessctl daemon status",
+            clean(why)
+        ));
+    }
 }
 
 /// All pages.

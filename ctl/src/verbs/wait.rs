@@ -27,8 +27,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
     }
 }
 
-fn one(ctx: &mut Ctx, args: &WaitArgs, run: &str, until: Option<Instant>) -> Result<u8, Failure> {
-    let reply = waiting::one(&mut ctx.session, run, &args.states, until)?;
+fn one(ctx: &mut Ctx, args: &WaitArgs, name: &str, until: Option<Instant>) -> Result<u8, Failure> {
+    let run = waiting::id_of(&mut ctx.session, name)?;
+    let reply = waiting::one(&mut ctx.session, &run, &args.states, until)?;
     let run = &reply.run;
     if run.state.is_terminal() {
         let code = end(ctx, run, args.output.as_deref())?;
@@ -93,10 +94,11 @@ fn look(ctx: &mut Ctx, names: &[String]) -> Result<(Seq, Vec<RunView>), Failure>
 }
 
 fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
-    let replies = waiting::each_for(&mut ctx.session, names, &args.states, until)?;
+    let ids = names.iter().map(|name| waiting::id_of(&mut ctx.session, name)).collect::<Result<Vec<_>, _>>()?;
+    let replies = waiting::each_for(&mut ctx.session, &ids, &args.states, until)?;
     let mut sink = Sink::new(args.output.as_deref())?;
     let out = &mut ctx.out;
-    for (name, reply) in names.iter().zip(&replies) {
+    for (name, reply) in ids.iter().zip(&replies) {
         match reply {
             Ok(reply) if ctx.json => sink.json(out, &reply.run)?,
             Ok(reply) => sink.line(out, &Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,

@@ -7,12 +7,19 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 /// Times that a lock file is opened again because somebody removed it between opening and locking.
 const ATTEMPTS: u32 = 10;
+/// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to start has the lock
+/// as well, until it has become another program.
+const TIMES_AFTER_DEATH: u32 = 100;
+const AFTER_DEATH: Duration = Duration::from_millis(20);
 
 /// A lock that is held. Dropping it lets it go.
 #[derive(Debug)]
@@ -64,7 +71,8 @@ impl Lock {
     /// Where somebody holds it, or the file cannot be had.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
-        for _ in 0..ATTEMPTS {
+        let (mut removed, mut dead) = (0, 0);
+        while removed < ATTEMPTS {
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -77,12 +85,19 @@ impl Lock {
             let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(held) => held,
                 Err((mut file, Errno::EWOULDBLOCK)) => {
-                    return Err(LockError::Held { path: path.to_path_buf(), pid: read_pid(&mut file) });
+                    let pid = read_pid(&mut file);
+                    if dead < TIMES_AFTER_DEATH && pid.is_some_and(is_dead) {
+                        dead += 1;
+                        std::thread::sleep(AFTER_DEATH);
+                        continue;
+                    }
+                    return Err(LockError::Held { path: path.to_path_buf(), pid });
                 }
                 Err((_, errno)) => return Err(io(errno.into())),
             };
             // Whoever removed the file let a second one come; only the one that has the name counts.
             if !is_at(&held, path) {
+                removed += 1;
                 continue;
             }
             write_pid(&mut held).map_err(io)?;
@@ -108,6 +123,10 @@ fn read_pid(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
+}
+
+fn is_dead(pid: u32) -> bool {
+    kill(Pid::from_raw(pid.cast_signed()), None) == Err(Errno::ESRCH)
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {
@@ -170,6 +189,24 @@ mod tests {
         assert_eq!(mode(&path), 0o600);
         drop(first);
         Lock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_only_a_dead_holder_has_left_to_another_process_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lock");
+        let first = Lock::acquire(&path).unwrap();
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        fs::write(&path, format!("{}\n", gone.id())).unwrap();
+        let (tried, is_tried) = std::sync::mpsc::channel();
+        let second = std::thread::spawn(move || {
+            tried.send(()).unwrap();
+            Lock::acquire(&path).map(|_| ())
+        });
+        is_tried.recv().unwrap();
+        drop(first);
+        second.join().unwrap().unwrap();
     }
 
     #[test]

@@ -91,7 +91,7 @@ async fn catch_up(
     let reader = history.clone();
     let read = tokio::task::spawn_blocking(move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
     let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: Gap { from, to } };
-    let records = match read {
+    let (records, end) = match read {
         Ok(Ok(records)) => records,
         failed => {
             let why = failed
@@ -101,12 +101,12 @@ async fn catch_up(
             return Some(to);
         }
     };
-    let end = records.len() < PAGE && records.iter().map(Record::seq).max().is_none_or(|last| last < to);
-    let mut at = cursor;
+    let (mut at, mut end) = (cursor, end);
     for record in records {
         let seq = record.seq();
         if seq > to {
             // The tail has it.
+            end = true;
             break;
         }
         // Of a run that is followed everything is there; elsewhere a hole is what was pruned.

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, ShowParams, Shown, WaitReply,
+    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
+    Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 
@@ -48,10 +49,10 @@ impl Archive {
         drop(tokio::task::spawn_blocking(move || work(&archive)));
     }
 
-    /// The world of one run: what happened to it, and nothing else.
+    /// The world of one run: what happened to it, and nothing else. It does not leave that world.
     fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
-        let records = self.history.of(run)?;
-        let events: Vec<Arc<Event>> = records.into_iter().filter_map(known).collect();
+        let records = self.history.of(run)?.into_iter().filter_map(known);
+        let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
         Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
     }
 
@@ -67,8 +68,11 @@ impl Archive {
             return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
         }
         params.run = run.to_string();
-        let shown = self.world_of(run)?.show(&params, uid, now)?;
-        Ok(Shown { run: view, ..shown })
+        match self.world_of(run)?.show(&params, uid, now) {
+            Ok(shown) => Ok(Shown { run: view, ..shown }),
+            // The record that made it cannot be read: what it is listed as is all that there is.
+            Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
+        }
     }
 
     /// A page of the world's runs and of those that have left it, newest first.
@@ -110,10 +114,7 @@ impl Archive {
                 Named::Here(view) => *view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
-            let select = &params.select;
-            let fits = select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
-                && (select.states.is_empty() || select.states.contains(&view.state));
-            if !fits {
+            if !fits(&params.select, &view) {
                 continue;
             }
             bytes += view_bytes(&view);
@@ -124,6 +125,19 @@ impl Archive {
             page.runs.push(view);
         }
         Ok(page)
+    }
+
+    /// Why nothing can be changed about runs that have left, of those that are selected.
+    pub(super) fn ended(&self, select: &Selector, names: &[String], uid: u32) -> Result<Vec<Unchanged>, RpcError> {
+        let mut ended: Vec<Unchanged> = Vec::new();
+        for name in names {
+            let view = self.view(self.history.find(name, uid)?)?;
+            if fits(select, &view) && !ended.iter().any(|one| one.run == view.id) {
+                let how = if view.state == RunState::Cancelled { "was" } else { "has" };
+                ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
+            }
+        }
+        Ok(ended)
     }
 
     /// What somebody who waits for a run that has left is told: it has ended.
@@ -174,11 +188,17 @@ impl Archive {
         };
         let after = params.cursor.unwrap_or(Seq(0));
         let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
-        let records = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
-        let cursor = records.last().map(Record::seq);
+        let (records, end) = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
+        let cursor = records.last().map(Record::seq).filter(|_| !end);
         let events = records.into_iter().filter_map(known).map(without_values).collect();
         Ok(Exported { run: view, events, cursor })
     }
+}
+
+/// Whether a run has the labels and one of the states that are asked for.
+fn fits(select: &Selector, view: &RunView) -> bool {
+    select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
+        && (select.states.is_empty() || select.states.contains(&view.state))
 }
 
 fn known(record: Record) -> Option<Arc<Event>> {

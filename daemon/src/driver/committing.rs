@@ -12,6 +12,7 @@
 //! Owns when the daemon is held. Nothing of a step is done or shown before its commit has gone through.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tracing::{error, info};
 use super::{BATCH, Driver, Order, Pending, class_of, touched};
 use crate::control::request::{ConnectionId, Request, Wanted};
 use crate::journal::crash::{self, Point};
-use crate::journal::{Commit, CommitClass, Journal};
+use crate::journal::{Commit, CommitClass, CommitError, Journal};
 use crate::world::Step;
 use crate::world::boundary::{Command, Effect};
 
@@ -35,33 +36,102 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// How long those wait whose request is in a step that cannot be committed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// A commit that has not gone through yet, and what is done when it has.
+pub(super) struct UnderWay {
+    commit: Arc<Commit>,
+    class: CommitClass,
+    effects: Vec<Effect>,
+    end: Pin<Box<dyn Future<Output = Result<(), CommitError>> + Send>>,
+}
+
+/// Waits for the end of the commit that is under way; for ever, where none is.
+pub(super) async fn end_of(under_way: &mut Option<UnderWay>) -> Result<(), CommitError> {
+    match under_way {
+        Some(under_way) => under_way.end.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl<J: Journal> Driver<J> {
-    /// Commits what a step came to, as often as it takes; then shows it and acts.
-    pub(super) async fn commit_and_act(&mut self, step: Step) {
+    /// Begins to commit what a step came to, once the commit before it has gone through.
+    pub(super) async fn hand_over(&mut self, step: Step) {
         let Step { events, effects, archived } = step;
-        if !events.is_empty() {
+        let before = match self.under_way.take() {
+            Some(before) => match self.insist(before).await {
+                Some(done) => Some(done),
+                // Told to stop while it could not commit: nobody was told anything of this step.
+                None => return,
+            },
+            None => None,
+        };
+        let mut at_once = Vec::new();
+        if events.is_empty() {
+            at_once = effects;
+        } else {
             let class = class_of(&effects);
             let commit = Arc::new(Commit { events, archived });
-            if !self.commit(&commit, class).await {
-                // Told to stop while it could not commit: nobody was told anything of this step.
-                return;
-            }
-            self.parts.feed.publish(&commit.events);
-            crash::here(Point::BeforeEffect);
-            self.act(effects);
-            let now = self.parts.clock.now();
-            self.waiters.told(touched(&commit.events), &self.parts.engine, &self.archive, now);
-            let pruned = commit.events.iter().filter_map(|event| match &event.body {
-                EventBody::RunsPruned { runs } => Some(runs.iter().copied()),
-                _ => None,
-            });
-            let pruned: Vec<RunId> = pruned.flatten().collect();
-            if !pruned.is_empty() {
-                (self.parts.erase)(pruned);
-            }
-        } else {
-            self.act(effects);
+            let end = Box::pin(self.parts.journal.commit(&commit, class));
+            self.under_way = Some(UnderWay { commit, class, effects, end });
         }
+        if let Some((commit, effects)) = before {
+            self.show(&commit, effects);
+        }
+        self.act(at_once);
+        if !self.touched.is_empty() {
+            self.catch_up().await;
+        }
+    }
+
+    /// Waits until nothing is under way: what the world is, is in the journal.
+    pub(super) async fn catch_up(&mut self) {
+        while let Some(under_way) = self.under_way.take() {
+            match self.insist(under_way).await {
+                Some((commit, effects)) => self.show(&commit, effects),
+                None => return,
+            }
+        }
+        self.tell_waiters();
+    }
+
+    /// The commit that was under way has ended.
+    pub(super) async fn has_ended(&mut self, outcome: Result<(), CommitError>) {
+        let Some(under_way) = self.under_way.take() else { return };
+        let end = Box::pin(std::future::ready(outcome));
+        self.under_way = Some(UnderWay { end, ..under_way });
+        self.catch_up().await;
+    }
+
+    /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again.
+    pub(super) async fn last_commit(&mut self) {
+        if let Some(UnderWay { commit, effects, end, .. }) = self.under_way.take()
+            && end.await.is_ok()
+        {
+            self.show(&commit, effects);
+        }
+    }
+
+    /// Shows what is in the journal, and does what it announces.
+    fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
+        self.parts.feed.publish(&commit.events);
+        crash::here(Point::BeforeEffect);
+        self.act(effects);
+        let waiters = &self.waiters;
+        self.touched.extend(touched(&commit.events).into_iter().filter(|run| waiters.has_some_for(*run)));
+        let pruned = commit.events.iter().filter_map(|event| match &event.body {
+            EventBody::RunsPruned { runs } => Some(runs.iter().copied()),
+            _ => None,
+        });
+        let pruned: Vec<RunId> = pruned.flatten().collect();
+        if !pruned.is_empty() {
+            (self.parts.erase)(pruned);
+        }
+    }
+
+    fn tell_waiters(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.extend(std::mem::take(&mut self.waits_of_hold));
+        let now = self.parts.clock.now();
+        self.waiters.told(touched, &self.parts.engine, &self.archive, now);
     }
 
     fn act(&mut self, effects: Vec<Effect>) {
@@ -71,16 +141,19 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Says whether the events are in the journal; they are not when the daemon is told to stop before.
-    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> bool {
+    /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the daemon is told to
+    /// stop before it has gone through.
+    async fn insist(&mut self, under_way: UnderWay) -> Option<(Arc<Commit>, Vec<Effect>)> {
+        let UnderWay { commit, class, effects, end } = under_way;
         let mut wait = FIRST_RETRY;
         let since = self.parts.clock.now().mono;
+        let mut outcome = end.await;
         loop {
-            let Err(failure) = self.parts.journal.commit(commit, class).await else {
+            let Err(failure) = outcome else {
                 if !self.on_ballast {
                     self.let_go();
                 }
-                return true;
+                return Some((commit, effects));
             };
             if self.parts.service.held.replace(failure.reason.clone()).is_none() {
                 error!(%failure, "held: new work is refused until there is room again");
@@ -91,6 +164,7 @@ impl<J: Journal> Driver<J> {
             {
                 self.on_ballast = true;
                 self.next_try = Some(self.parts.clock.now().mono + FIRST_RETRY.into());
+                outcome = self.parts.journal.commit(&commit, class).await;
                 continue;
             }
             if self.parts.clock.now().mono.saturating_sub(since) >= PATIENCE.into() {
@@ -99,8 +173,9 @@ impl<J: Journal> Driver<J> {
             let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
             wait = (wait * 2).min(LONGEST_RETRY);
             if !self.hold_until(retry).await {
-                return false;
+                return None;
             }
+            outcome = self.parts.journal.commit(&commit, class).await;
         }
     }
 
@@ -111,6 +186,7 @@ impl<J: Journal> Driver<J> {
             self.parts.engine.hold(false);
             self.on_ballast = false;
             self.next_try = None;
+            self.retry_wait = Duration::ZERO;
             // What has waited for room starts with a step of its own.
             self.wants_step = true;
             self.parts.inbox.wake();
@@ -144,6 +220,7 @@ impl<J: Journal> Driver<J> {
                 Pending::Nobody => {}
                 Pending::Own(tell) => drop(tell.send(Err(error.clone()))),
                 Pending::Answer(responder)
+                | Pending::Changed(_, responder)
                 | Pending::AfterDrain(_, responder)
                 | Pending::AfterReload(_, _, responder) => responder.send::<()>(Err(error.clone())),
             }
@@ -155,41 +232,57 @@ impl<J: Journal> Driver<J> {
         let sleep = tokio::time::sleep_until(retry);
         tokio::pin!(sleep);
         loop {
+            self.answer_what_can_be();
+            if self.stopping {
+                return false;
+            }
+            let (due, clock) = (self.waiters.first_due(), self.parts.clock);
+            let time_is_up = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(clock.at(due)).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = &mut sleep => return true,
                 () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
+                () = time_is_up => self.waiters.give_up(&self.parts.engine, self.parts.clock.now(), &self.held_error()),
                 order = self.orders.recv() => {
                     if order != Some(Order::Reload) {
                         self.stopping = true;
                         return false;
                     }
-                    continue;
                 }
             }
-            // Whoever has something in the step that is held is not shown what that may come to.
-            let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
-            for request in self.parts.inbox.take_requests(BATCH) {
-                let Request { connection, caller, wanted } = request;
-                match wanted {
-                    Wanted::Stop(responder) if caller.run.is_none() => {
-                        self.stop(responder);
-                        return false;
-                    }
-                    // That a run has ended may be in the step that is held.
-                    wanted @ Wanted::Wait(..) => self.backlog.push_back(Request { connection, caller, wanted }),
-                    Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
-                        responder.send::<()>(Err(self.held_error()));
-                    }
-                    Wanted::Own(_, tell) => drop(tell.send(Err(self.held_error()))),
-                    Wanted::Tidy(tell) => drop(tell.send(false)),
-                    wanted if in_step.contains(&connection) => {
-                        self.backlog.push_back(Request { connection, caller, wanted });
-                    }
-                    wanted => self.read(Request { connection, caller, wanted }),
+        }
+    }
+
+    fn answer_what_can_be(&mut self) {
+        // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
+        let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
+        let mut requests = std::mem::take(&mut self.reads);
+        requests.append(&mut self.backlog);
+        if requests.len() < self.parts.most_waiting {
+            requests.extend(self.parts.inbox.take_requests(BATCH));
+        }
+        for request in requests {
+            let Request { connection, caller, wanted } = request;
+            match wanted {
+                Wanted::Stop(responder) if caller.run.is_none() => self.stop(responder),
+                Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
+                    responder.send::<()>(Err(self.held_error()));
                 }
-            }
-            if self.stopping {
-                return false;
+                Wanted::Own(_, tell) => drop(tell.send(Err(self.held_error()))),
+                Wanted::Tidy(tell) => drop(tell.send(false)),
+                wanted if in_step.contains(&connection) => {
+                    self.backlog.push_back(Request { connection, caller, wanted });
+                }
+                // That a run has ended may be in the step that is held: who waits for it is told once that is committed.
+                Wanted::Wait(params, responder) => {
+                    let waited_for = self.wait_for(connection, caller, params, responder);
+                    self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
+                }
+                wanted => self.read(Request { connection, caller, wanted }),
             }
         }
     }

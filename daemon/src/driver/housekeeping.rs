@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError};
+use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError, Unchanged};
 use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{Mutex, oneshot};
 use tracing::{info, warn};
@@ -53,8 +53,13 @@ impl Housekeeper {
         let keeper = self.clone();
         tokio::spawn(async move {
             let before = params.older_than_seconds.map(|age| now.before(age));
+            let named: Vec<RunId> = params.select.runs.iter().filter_map(|run| run.parse().ok()).collect();
             let which = Prunable { select: params.select, before, before_or_at: None };
-            responder.send(keeper.obey(Order { which, keep: params.keep, dry_run: params.dry_run }).await);
+            let pruned = keeper.obey(Order { which, keep: params.keep, dry_run: params.dry_run }).await;
+            responder.send(pruned.map(|mut changed| {
+                tell_of_the_rest(&mut changed, &named);
+                changed
+            }));
         });
     }
 
@@ -147,6 +152,16 @@ impl Housekeeper {
             let error = RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again");
             error.retry_after(Span::from_secs(1))
         })
+    }
+}
+
+/// Whoever names a run is told why it stays.
+fn tell_of_the_rest(changed: &mut Changed, named: &[RunId]) {
+    for &run in named {
+        if !changed.runs.contains(&run) && !changed.unchanged.iter().any(|one| one.run == run) {
+            let why = "it stays: something of its tree is live, or it does not fit what else was asked for";
+            changed.unchanged.push(Unchanged { run, why: why.to_owned() });
+        }
     }
 }
 

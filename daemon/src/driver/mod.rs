@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use harness_protocol::event::Event;
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError};
+use harness_protocol::rpc::{
+    Changed, DiskUsage, Empty, ErrorKind, ProcessView, ReloadReply, RpcError, Unchanged, WaitParams,
+};
 use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -38,15 +40,21 @@ use crate::jobs::Executor;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitClass, Journal};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Command, Effect, Input, Reply, ReplyId};
+use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
 use archive::Archive;
 pub use clock::Clock;
+use committing::UnderWay;
 use housekeeping::Housekeeper;
 use waiters::{Waiters, is_reached};
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;
+/// What has to be there for a step to be made before the commit of the last one has gone through.
+const EARLY: usize = 64;
+/// What the last event may be ahead of the clock without a word.
+const CLOCK_SLACK: Span = Span::from_secs(60);
+
 /// What the daemon tells of itself beside the world.
 pub struct Service {
     /// When it began to serve.
@@ -91,8 +99,8 @@ pub struct Parts<J> {
     pub history: History,
     /// What is given up when the disk is full.
     pub ballast: Option<Ballast>,
-    /// Runs of which a record cannot be read.
-    pub unreadable: Vec<RunId>,
+    /// What could not be read.
+    pub damage: Damage,
     /// Who executes jobs.
     pub executor: Executor,
     /// Where events are shown.
@@ -117,10 +125,16 @@ pub struct Driver<J> {
     waiters: Waiters,
     /// Requests that were taken and not yet dealt with, in order.
     backlog: VecDeque<Request>,
+    /// Reads of the turn at hand: they see what its step comes to, once that is committed.
+    reads: VecDeque<Request>,
     replies: BTreeMap<ReplyId, (ConnectionId, Pending)>,
     next_reply: u64,
     stopping: bool,
     stop_answers: Vec<Responder>,
+    /// A commit that has not gone through yet.
+    under_way: Option<UnderWay>,
+    /// Runs that changed, and of which nobody was told yet.
+    touched: BTreeSet<RunId>,
     orders: mpsc::Receiver<Order>,
     archive: Archive,
     housekeeper: Housekeeper,
@@ -131,11 +145,15 @@ pub struct Driver<J> {
     retry_wait: Duration,
     /// A step is due though nothing came.
     wants_step: bool,
+    /// Runs that were waited for while nothing could be committed.
+    waits_of_hold: Vec<RunId>,
 }
 
 /// What is done with the answer to a command.
 enum Pending {
     Answer(Responder),
+    /// Some that were named have left the world, and have ended.
+    Changed(Vec<Unchanged>, Responder),
     AfterDrain(Option<Span>, Responder),
     AfterReload(Option<String>, Vec<String>, Responder),
     Own(oneshot::Sender<Result<Reply, RpcError>>),
@@ -154,22 +172,34 @@ impl<J: Journal> Driver<J> {
             next_try: None,
             retry_wait: Duration::ZERO,
             wants_step: false,
+            waits_of_hold: Vec::new(),
             parts,
             waiters: Waiters::default(),
             backlog: VecDeque::new(),
+            reads: VecDeque::new(),
             replies: BTreeMap::new(),
             next_reply: 0,
             stopping: false,
             stop_answers: Vec::new(),
+            under_way: None,
+            touched: BTreeSet::new(),
             orders,
         }
     }
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
     pub async fn run(mut self) {
-        let unreadable = std::mem::take(&mut self.parts.unreadable);
-        let step = self.parts.engine.recover(self.parts.clock.now(), &unreadable);
-        self.commit_and_act(step).await;
+        let damage = std::mem::take(&mut self.parts.damage);
+        let now = self.parts.clock.now();
+        let ahead = self.parts.engine.time(now).since(now.wall);
+        if ahead > CLOCK_SLACK {
+            warn!(
+                seconds = ahead.as_secs(),
+                "the clock was set back: events bear the time of the last one until it has caught up"
+            );
+        }
+        let step = self.parts.engine.recover(now, damage);
+        self.hand_over(step).await;
         let clock = self.parts.clock;
         let retention = self.parts.engine.setup().0.retention;
         let house = tokio::spawn(self.housekeeper.clone().keep_within(retention, move || clock.now().wall));
@@ -179,6 +209,7 @@ impl<J: Journal> Driver<J> {
                 self.turn().await;
             }
         }
+        self.last_commit().await;
         // What jobs report from here on is not taken: after the next start their calls count as interrupted.
         self.parts.executor.shut_down().await;
         house.abort();
@@ -206,10 +237,19 @@ impl<J: Journal> Driver<J> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = self.parts.inbox.came() => {}
-            () = deadline => {}
-            order = self.orders.recv() => self.obey(order).await,
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                // A step that is made while a commit is under way waits for it: for less than this it is not made yet.
+                () = self.parts.inbox.came() => {
+                    if self.under_way.is_none() || self.parts.inbox.pending() >= EARLY {
+                        return;
+                    }
+                }
+                outcome = committing::end_of(&mut self.under_way) => return self.has_ended(outcome).await,
+                () = &mut deadline => return,
+                order = self.orders.recv() => return self.obey(order).await,
+            }
         }
     }
 
@@ -227,7 +267,7 @@ impl<J: Journal> Driver<J> {
                 let owner = Caller { uid: self.parts.service.uid, run: None };
                 let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);
                 let step = self.parts.engine.step(self.parts.clock.now(), vec![input]);
-                self.commit_and_act(step).await;
+                self.hand_over(step).await;
             }
             Err(why) => error!(%why, "the configuration stays as it was"),
         }
@@ -252,27 +292,32 @@ impl<J: Journal> Driver<J> {
                 Report::Ask(job, ask) => Input::Ask { job, ask },
             })
             .collect();
-        let reads = self.sort_requests(&mut inputs).await;
+        self.sort_requests(&mut inputs).await;
         let now = self.parts.clock.now();
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
         if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
             let step = self.parts.engine.step(now, inputs);
-            self.commit_and_act(step).await;
+            self.hand_over(step).await;
+        }
+        if !self.reads.is_empty() || self.waiters.is_due(self.parts.clock.now()) {
+            // What is shown is in the journal.
+            self.catch_up().await;
         }
         if self.stopping {
             // The step may not be in the journal: nobody is shown what it came to.
             return;
         }
-        for request in reads {
+        while let Some(request) = self.reads.pop_front() {
             self.read(request);
         }
-        self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
+        if self.under_way.is_none() {
+            self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
+        }
     }
 
     /// Sorts the backlog into commands and reads. A command behind a read of the same connection stays for the next turn,
     /// so that what one connection asks takes effect in order.
-    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) -> Vec<Request> {
-        let mut reads = Vec::new();
+    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
         let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
         for _ in 0..BATCH {
             let Some(next) = self.backlog.front() else { break };
@@ -282,15 +327,23 @@ impl<J: Journal> Driver<J> {
             }
             let Some(Request { connection, caller, wanted }) = self.backlog.pop_front() else { break };
             match wanted {
-                Wanted::Command(command, responder) => match self.with_history(command, caller) {
-                    Ok(command) if self.is_refused(&command) => responder.send::<()>(Err(self.held_error())),
-                    Ok(command) => inputs.push(self.input(connection, caller, command, Pending::Answer(responder))),
+                Wanted::Command(mut command, responder) => match self.without_archived(&mut command, caller) {
+                    Ok(Some((ended, true))) => responder.send(Ok(Changed { runs: Vec::new(), unchanged: ended })),
+                    Ok(Some((ended, false))) => {
+                        inputs.push(self.input(connection, caller, command, Pending::Changed(ended, responder)));
+                    }
+                    Ok(None) => match self.with_history(command, caller) {
+                        Ok(command) if self.is_refused(&command) => responder.send::<()>(Err(self.held_error())),
+                        Ok(command) => inputs.push(self.input(connection, caller, command, Pending::Answer(responder))),
+                        Err(error) => responder.send::<()>(Err(error)),
+                    },
                     Err(error) => responder.send::<()>(Err(error)),
                 },
                 Wanted::Own(command, tell) => {
                     inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
                 }
                 Wanted::Tidy(tell) => {
+                    self.catch_up().await;
                     let more = self.parts.journal.tidy().await;
                     // Whoever asked may be gone.
                     let _ = tell.send(more.unwrap_or_else(|error| {
@@ -307,11 +360,10 @@ impl<J: Journal> Driver<J> {
                 Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
                 wanted => {
                     has_read.insert(connection);
-                    reads.push(Request { connection, caller, wanted });
+                    self.reads.push_back(Request { connection, caller, wanted });
                 }
             }
         }
-        reads
     }
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
@@ -329,6 +381,26 @@ impl<J: Journal> Driver<J> {
                 responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
             }
         }
+    }
+
+    /// Takes the runs that have left the world out of a change of runs: they have ended. Tells which, and whether nothing is left
+    /// to be done.
+    fn without_archived(
+        &self,
+        command: &mut Command,
+        caller: Caller,
+    ) -> Result<Option<(Vec<Unchanged>, bool)>, RpcError> {
+        let (Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select)) = command else {
+            return Ok(None);
+        };
+        let is_gone = |name: &String| matches!(self.parts.engine.find(name, caller.uid), Err(error) if error.kind() == ErrorKind::NotFound);
+        if caller.run.is_some() || !select.runs.iter().any(is_gone) {
+            return Ok(None);
+        }
+        let (gone, here): (Vec<String>, Vec<String>) = std::mem::take(&mut select.runs).into_iter().partition(is_gone);
+        select.runs = here;
+        let ended = self.archive.ended(select, &gone, caller.uid)?;
+        Ok(Some((ended, select.runs.is_empty())))
     }
 
     /// A command, with what only the journal knows of a run that it is about.
@@ -379,10 +451,17 @@ impl<J: Journal> Driver<J> {
                 responder.send(Ok(ReloadReply { config, changes }));
             }
             (
-                Pending::Answer(responder) | Pending::AfterDrain(_, responder) | Pending::AfterReload(_, _, responder),
+                Pending::Answer(responder)
+                | Pending::Changed(_, responder)
+                | Pending::AfterDrain(_, responder)
+                | Pending::AfterReload(_, _, responder),
                 Err(error),
             ) => responder.send::<()>(Err(error)),
-            (Pending::Answer(responder), Ok(reply)) => match reply {
+            (Pending::Changed(mut ended, responder), Ok(Reply::Changed(mut changed))) => {
+                changed.unchanged.append(&mut ended);
+                responder.send(Ok(changed));
+            }
+            (Pending::Answer(responder) | Pending::Changed(_, responder), Ok(reply)) => match reply {
                 Reply::Submitted(submitted) => responder.send(Ok(submitted)),
                 Reply::Changed(changed) => responder.send(Ok(changed)),
                 Reply::Answered(answered) => responder.send(Ok(answered)),
@@ -400,15 +479,8 @@ impl<J: Journal> Driver<J> {
         match wanted {
             Wanted::Read(read, responder) => view.answer(read, responder),
             Wanted::Wait(params, responder) => {
-                let run = match view.find(&params.run) {
-                    Ok(run) => run,
-                    Err(error) => return view.wait_in_archive(error, params, responder),
-                };
-                let due = params.timeout_seconds.map(|span| now.mono + span);
-                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
-                self.waiters.wait_for(run, params.states, due, connection, responder);
-                if there || due.is_some_and(|due| due <= now.mono) {
-                    self.waiters.told([run], engine, &self.archive, now);
+                if let Some((run, true)) = self.wait_for(connection, caller, params, responder) {
+                    self.waiters.told([run], &self.parts.engine, &self.archive, now);
                 }
             }
             Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
@@ -428,6 +500,31 @@ impl<J: Journal> Driver<J> {
             // Sorted out before.
             Wanted::Command(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Drain(..) | Wanted::Reload(_) => {
                 warn!("a change was taken for a read");
+            }
+        }
+    }
+
+    /// Lets somebody wait for a run of the world. Gives that run, and whether the wait may be over already.
+    fn wait_for(
+        &mut self,
+        connection: ConnectionId,
+        caller: Caller,
+        params: WaitParams,
+        responder: Responder,
+    ) -> Option<(RunId, bool)> {
+        let now = self.parts.clock.now();
+        let (engine, service) = (&self.parts.engine, &self.parts.service);
+        let view = reads::View { engine, service, archive: &self.archive, caller, now };
+        match view.find(&params.run) {
+            Ok(run) => {
+                let due = params.timeout_seconds.map(|span| now.mono + span);
+                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
+                self.waiters.wait_for(run, params.states, due, connection, responder);
+                Some((run, there || due.is_some_and(|due| due <= now.mono)))
+            }
+            Err(error) => {
+                view.wait_in_archive(error, params, responder);
+                None
             }
         }
     }

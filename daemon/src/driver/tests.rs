@@ -83,7 +83,7 @@ impl Bench {
             erase: Box::new(drop),
             history: History::none(),
             ballast: None,
-            unreadable: Vec::new(),
+            damage: Default::default(),
         };
         let driver = tokio::spawn(Driver::new(parts, taken).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
@@ -169,8 +169,8 @@ async fn nothing_is_shown_answered_or_started_before_it_is_committed() {
     bench.stop().await;
 }
 
-fn waits(run: &str) -> harness_protocol::rpc::WaitParams {
-    harness_protocol::rpc::WaitParams { run: run.to_owned(), ..Default::default() }
+fn waits(run: &str) -> WaitParams {
+    WaitParams { run: run.to_owned(), ..Default::default() }
 }
 
 #[tokio::test]
@@ -211,6 +211,34 @@ async fn while_held_reads_are_answered_new_work_is_refused_and_everything_goes_o
     behind.get().await.unwrap();
     bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
     assert_eq!(bench.status().await["health"], "serving");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_read_that_came_together_with_a_change_is_answered_while_held() {
+    let bench = Bench::start();
+    bench.status().await;
+    bench.journal.set(Mood::Failing);
+    let caught = bench.submit(1);
+    assert_eq!(bench.status().await["health"], "held");
+    assert!(!caught.is_there());
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_run_is_told_when_their_time_is_up_while_held() {
+    let bench = Bench::start();
+    let run = id(&bench.submit(1).get().await.unwrap());
+    bench.journal.set(Mood::Failing);
+    let _caught = bench.submit(2);
+    assert_eq!(bench.status().await["health"], "held");
+    let brief = WaitParams { timeout_seconds: Some(Span::from_micros(50_000)), ..waits(&run) };
+    let told = bench.ask(3, |responder| Wanted::Wait(brief, responder)).get().await;
+    match told {
+        Ok(told) => assert_eq!(told["reached"], false),
+        // It has ended, and that may not be in the journal.
+        Err(held) => assert_eq!(held.kind(), ErrorKind::Held),
+    }
     bench.stop().await;
 }
 

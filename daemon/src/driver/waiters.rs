@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DrainReply, WaitReply};
+use harness_protocol::rpc::{DrainReply, RpcError, WaitReply};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
@@ -51,6 +51,16 @@ impl Waiters {
         self.drains.push((connection, due, responder));
     }
 
+    /// Whether somebody waits for a run.
+    pub(super) fn has_some_for(&self, run: RunId) -> bool {
+        self.by_run.contains_key(&run)
+    }
+
+    /// Whether somebody's time is up, or a drain is waited for.
+    pub(super) fn is_due(&self, now: Now) -> bool {
+        !self.drains.is_empty() || self.first_due().is_some_and(|due| due <= now.mono)
+    }
+
     /// When the next one's time is up.
     pub(super) fn first_due(&self) -> Option<Span> {
         let drain = self.drains.iter().filter_map(|(_, due, _)| *due).min();
@@ -82,6 +92,29 @@ impl Waiters {
             } else {
                 self.drains.push((connection, due, responder));
             }
+        }
+    }
+
+    /// Tells those whose time is up while nothing can be committed: that it is up, or, where what a run has come to may not be in
+    /// the journal, why that is.
+    pub(super) fn give_up(&mut self, engine: &Engine, now: Now, held: &RpcError) {
+        while let Some(&(due, run)) = self.by_time.first()
+            && due <= now.mono
+        {
+            self.by_time.pop_first();
+            let Some(waiters) = self.by_run.get_mut(&run) else { continue };
+            for waiter in waiters.extract_if(.., |waiter| waiter.due.is_some_and(|due| due <= now.mono)) {
+                let view = engine.view(run, now).filter(|view| !view.state.is_terminal());
+                let reply = view.map(|run| WaitReply { run, reached: false });
+                waiter.responder.send(reply.ok_or_else(|| held.clone()));
+            }
+            if waiters.is_empty() {
+                self.by_run.remove(&run);
+            }
+        }
+        let executing = engine.executing();
+        for (_, _, responder) in self.drains.extract_if(.., |(_, due, _)| due.is_some_and(|due| due <= now.mono)) {
+            responder.send(Ok(DrainReply { executing }));
         }
     }
 

@@ -17,7 +17,7 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
 use super::Record;
-use super::record::{COLUMNS, Raw};
+use super::record::COLUMNS;
 use super::writer::reason;
 
 /// Connections kept open between reads.
@@ -73,32 +73,37 @@ impl History {
         inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
     }
 
-    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named.
+    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named. Also whether there were
+    /// no more.
     ///
     /// # Errors
     /// `internal` where the journal cannot be read. So everywhere below.
-    pub fn after(&self, after: Seq, run: Option<RunId>, most: usize, bytes: usize) -> Result<Vec<Record>, RpcError> {
+    pub fn after(
+        &self,
+        after: Seq,
+        run: Option<RunId>,
+        most: usize,
+        bytes: usize,
+    ) -> Result<(Vec<Record>, bool), RpcError> {
         self.read(|db| {
             let of_run = if run.is_some() { "run = ?2 AND" } else { "?2 IS NULL AND" };
             let sql = format!("SELECT {COLUMNS} FROM event WHERE {of_run} seq > ?1 ORDER BY seq");
             let mut statement = db.prepare_cached(&sql)?;
             let mut rows = statement.query(params![after.0.cast_signed(), run.map(|run| run.to_string())])?;
             let (mut records, mut size) = (Vec::new(), 0);
-            while records.len() < most
-                && size < bytes
-                && let Some(row) = rows.next()?
-            {
-                let raw = Raw::read(row)?;
-                size += raw.bytes();
-                records.push(raw.understand());
+            while records.len() < most && size < bytes {
+                let Some(row) = rows.next()? else { return Ok((records, true)) };
+                let (record, bytes) = Record::read(row)?;
+                size += bytes;
+                records.push(record);
             }
-            Ok(records)
+            Ok((records, false))
         })
     }
 
     /// All that happened to a run.
     pub fn of(&self, run: RunId) -> Result<Vec<Record>, RpcError> {
-        self.after(Seq(0), Some(run), usize::MAX, usize::MAX)
+        self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
 
     /// The run that has left the world and that somebody means by id, unique prefix, name or `@last`.
@@ -195,7 +200,7 @@ impl History {
 
     /// Runs that have left the world, by state.
     pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
-        let sql = "SELECT state, count(*) FROM run WHERE archived = 1 GROUP BY state";
+        let sql = "SELECT state, runs FROM tally WHERE runs > 0";
         let counts: Vec<(String, u32)> =
             self.read(|db| db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())?;
         Ok(counts.into_iter().filter_map(|(state, count)| Some((state.parse().ok()?, count))).collect())

@@ -67,17 +67,26 @@ impl Script {
 }
 
 impl Journal for Memory {
-    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
-        let Some(script) = &self.script else { return Ok(()) };
-        script.tried.send_modify(|count| *count += 1);
-        let mut mood = script.mood.subscribe();
-        // A sender is held right here, so the channel cannot be closed.
-        let settled = mood.wait_for(|mood| *mood != Mood::Slow).await.map(|mood| *mood);
-        if !matches!(settled, Ok(Mood::Willing)) {
-            return Err(CommitError { reason: "no space left on device (as the test wants it)".to_owned() });
+    fn commit(
+        &mut self,
+        commit: &Arc<Commit>,
+        class: CommitClass,
+    ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static {
+        let (script, commit) = (self.script.clone(), Arc::clone(commit));
+        if let Some(script) = &script {
+            script.tried.send_modify(|count| *count += 1);
         }
-        script.log().push((class, commit.events.clone()));
-        Ok(())
+        async move {
+            let Some(script) = script else { return Ok(()) };
+            let mut mood = script.mood.subscribe();
+            // A sender is held right here, so the channel cannot be closed.
+            let settled = mood.wait_for(|mood| *mood != Mood::Slow).await.map(|mood| *mood);
+            if !matches!(settled, Ok(Mood::Willing)) {
+                return Err(CommitError { reason: "no space left on device (as the test wants it)".to_owned() });
+            }
+            script.log().push((class, commit.events.clone()));
+            Ok(())
+        }
     }
 
     async fn tidy(&mut self) -> Result<bool, CommitError> {

@@ -12,6 +12,7 @@ mod ballast;
 pub mod crash;
 pub mod disk;
 pub mod history;
+pub mod lost;
 pub mod memory;
 mod record;
 pub mod replay;
@@ -59,15 +60,15 @@ pub struct CommitError {
 
 /// A journal. One writer; a commit is whole or not at all.
 pub trait Journal: Send + 'static {
-    /// Appends what a step came to.
+    /// Begins to append what a step came to; the answer tells when that is done. The next one is begun after it.
     ///
     /// # Errors
-    /// Where nothing was written. The same may be offered again.
+    /// The answer is one where nothing was written. The same may be offered again.
     fn commit(
         &mut self,
         commit: &Arc<Commit>,
         class: CommitClass,
-    ) -> impl Future<Output = Result<(), CommitError>> + Send;
+    ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static;
 
     /// Gives space that pruned runs have left back to the file system. Says whether there is more.
     ///

@@ -8,8 +8,7 @@ use harness_protocol::event::{Cause, EVENT_KINDS, Event, EventBody, Via};
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::time::Timestamp;
 use rusqlite::{CachedStatement, Row, params};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub(super) const INSERT: &str = "INSERT INTO event (seq, at, kind, version, run, via, uid, by_run, body)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
@@ -70,82 +69,78 @@ pub(super) fn insert(into: &mut CachedStatement<'_>, event: &Event, body: &mut V
     Ok(())
 }
 
-/// A row as it was read, not yet understood.
-pub(super) struct Raw {
-    seq: Seq,
-    at: i64,
-    kind: String,
-    version: i64,
-    run: Option<String>,
-    via: String,
-    uid: Option<u32>,
-    by_run: Option<String>,
-    body: String,
+/// The last microsecond of the year 9999: what is after it can be written down nowhere.
+const LAST_MICROSECOND: u64 = 253_402_300_799_999_999;
+
+/// The time of a row, if it is one.
+pub(super) fn time(at: i64) -> Option<Timestamp> {
+    let micros = u64::try_from(at).ok().filter(|micros| *micros <= LAST_MICROSECOND);
+    micros.map(Timestamp::from_micros)
 }
 
-impl Raw {
-    pub(super) fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
-        Ok(Self {
-            seq: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
-            at: row.get(1)?,
-            kind: row.get(2)?,
-            version: row.get(3)?,
-            run: row.get(4)?,
-            via: row.get(5)?,
-            uid: row.get(6)?,
-            by_run: row.get(7)?,
-            body: row.get(8)?,
-        })
-    }
+/// Whether a body says the kind that it is filed under; it says so first.
+fn says(body: &str, kind: &str) -> bool {
+    let said = body.strip_prefix("{\"kind\":\"").and_then(|rest| rest.strip_prefix(kind));
+    said.is_some_and(|rest| rest.starts_with('"'))
+}
 
-    /// Bytes of it.
-    pub(super) fn bytes(&self) -> usize {
-        self.body.len() + 128
+impl Record {
+    /// What a row says, and about how many bytes that is.
+    pub(super) fn read(row: &Row<'_>) -> Result<(Self, usize), rusqlite::Error> {
+        let seq = Seq(row.get::<_, i64>(0)?.cast_unsigned());
+        let run = text(row, 4).ok().flatten().and_then(|run| run.parse().ok());
+        let bytes = text(row, 8).ok().flatten().map_or(0, str::len) + 128;
+        let record = understand(seq, row).unwrap_or_else(|why| Self::Unreadable(seq, run, why));
+        Ok((record, bytes))
     }
+}
 
-    pub(super) fn understand(self) -> Record {
-        let seq = self.seq;
-        let run = self.run.as_deref().and_then(|run| run.parse().ok());
-        self.try_understand().unwrap_or_else(|why| Record::Unreadable(seq, run, why))
-    }
+/// A column of text, without a copy.
+fn text<'r>(row: &'r Row<'_>, column: usize) -> Result<Option<&'r str>, String> {
+    let value = row.get_ref(column).map_err(|error| error.to_string())?;
+    value.as_str_or_null().map_err(|error| error.to_string())
+}
 
-    fn try_understand(self) -> Result<Record, String> {
-        let id = |text: &Option<String>| match text {
-            Some(text) => text.parse::<RunId>().map(Some).map_err(|error| format!("{text:?} is no run: {error}")),
-            None => Ok(None),
+fn some_text<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r str, String> {
+    text(row, column)?.ok_or_else(|| format!("column {column} is null"))
+}
+
+fn id(row: &Row<'_>, column: usize) -> Result<Option<RunId>, String> {
+    let parse = |text: &str| text.parse().map_err(|error| format!("{text:?} is no run: {error}"));
+    text(row, column)?.map(parse).transpose()
+}
+
+fn understand(seq: Seq, row: &Row<'_>) -> Result<Record, String> {
+    let number = |column| row.get::<_, Option<i64>>(column).map_err(|error| error.to_string());
+    let (run, by_run) = (id(row, 4)?, id(row, 7)?);
+    let at = number(1)?.unwrap_or(-1);
+    let at = time(at).ok_or_else(|| format!("{at} is no time"))?;
+    let (kind, version) = (some_text(row, 2)?, number(3)?.unwrap_or_default());
+    let (via, body) = (some_text(row, 5)?, some_text(row, 8)?);
+    let uid = number(6)?.map(|uid| u32::try_from(uid).map_err(|_| format!("{uid} is no user"))).transpose()?;
+    let doors = [("harness", Via::Harness), ("socket", Via::Socket), ("tool", Via::Tool)];
+    let via = doors
+        .iter()
+        .find(|(name, _)| *name == via)
+        .map(|(_, via)| *via)
+        .ok_or_else(|| format!("{via:?} is no door"))?;
+    let cause = Cause { via, uid, by_run };
+    if !EVENT_KINDS.contains(&kind) {
+        let body: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        let mut event = match body {
+            Value::Object(fields) => fields,
+            other => Map::from_iter([("body".to_owned(), other)]),
         };
-        let (run, by_run) = (id(&self.run)?, id(&self.by_run)?);
-        let at = Timestamp::from_micros(u64::try_from(self.at).map_err(|_| "a time before 1970")?);
-        if !EVENT_KINDS.contains(&&*self.kind) {
-            let body: &RawValue = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;
-            let mut event = Map::new();
-            event.insert("seq".into(), self.seq.0.into());
-            event.insert("version".into(), self.version.into());
-            event.insert("at".into(), at.to_string().into());
-            event.insert("run".into(), run.map_or(Value::Null, |run| run.to_string().into()));
-            let mut cause = Map::new();
-            cause.insert("via".into(), self.via.into());
-            cause.extend(self.uid.map(|uid| ("uid".to_owned(), uid.into())));
-            cause.extend(by_run.map(|run| ("by_run".to_owned(), run.to_string().into())));
-            event.insert("cause".into(), cause.into());
-            event.insert("kind".into(), self.kind.into());
-            if let Ok(fields) = serde_json::from_str::<Map<String, Value>>(body.get()) {
-                event.extend(fields);
-            }
-            return Ok(Record::Unknown(self.seq, run, Arc::new(event.into())));
+        let known = json!({"seq": seq, "version": version, "at": at, "run": run, "cause": cause, "kind": kind});
+        if let Value::Object(known) = known {
+            event.extend(known);
         }
-        let via = match &*self.via {
-            "harness" => Via::Harness,
-            "socket" => Via::Socket,
-            "tool" => Via::Tool,
-            other => return Err(format!("{other:?} is no door")),
-        };
-        let body: EventBody = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;
-        if body.kind() != self.kind {
-            return Err(format!("it is filed as {} and says {}", self.kind, body.kind()));
-        }
-        let version = u16::try_from(self.version).map_err(|_| format!("version {}", self.version))?;
-        let cause = Cause { via, uid: self.uid, by_run };
-        Ok(Record::Event(Arc::new(Event { seq: self.seq, version, at, run, cause, body })))
+        return Ok(Record::Unknown(seq, run, Arc::new(event.into())));
     }
+    if !says(body, kind) {
+        return Err(format!("it is filed as {kind} and says something else"));
+    }
+    let body = EventBody::of_kind(kind, body).map_err(|error| error.to_string())?;
+    let version = u16::try_from(version).map_err(|_| format!("{version} is no version"))?;
+    Ok(Record::Event(Arc::new(Event { seq, version, at, run, cause, body })))
 }

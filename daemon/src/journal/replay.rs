@@ -9,10 +9,10 @@ use std::thread;
 
 use harness_protocol::id::Seq;
 use harness_protocol::time::Timestamp;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Row};
 
 use super::Record;
-use super::record::{COLUMNS, Raw};
+use super::record::{COLUMNS, time};
 use super::schema::OpenError;
 
 /// Records handed over at a time.
@@ -35,7 +35,7 @@ pub struct Past {
     pub reliefs: u64,
     /// Number of the last event.
     pub last_seq: Seq,
-    /// Its time.
+    /// The time of the last one that has one.
     pub last_at: Timestamp,
 }
 
@@ -60,11 +60,14 @@ fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
             last_at: Timestamp::default(),
         })
     })?;
-    let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC LIMIT 1")?;
+    let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC")?;
     let mut rows = last.query([])?;
-    if let Some(row) = rows.next()? {
-        past.last_seq = Seq(row.get::<_, i64>(0)?.cast_unsigned());
-        past.last_at = Timestamp::from_micros(row.get::<_, i64>(1)?.cast_unsigned());
+    while let Some(row) = rows.next()? {
+        past.last_seq = past.last_seq.max(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
+        if let Some(at) = time(row.get(1)?) {
+            past.last_at = at;
+            break;
+        }
     }
     Ok(past)
 }
@@ -111,30 +114,58 @@ impl Iterator for Replay {
     }
 }
 
+/// Hands records over, many at a time.
+struct Hand<'t> {
+    to: &'t SyncSender<Result<Vec<Record>, OpenError>>,
+    batch: Vec<Record>,
+}
+
+impl Hand<'_> {
+    /// Says whether anybody takes more.
+    fn over(&mut self, row: &Row<'_>) -> Result<bool, rusqlite::Error> {
+        self.batch.push(Record::read(row)?.0);
+        Ok(self.batch.len() < BATCH || self.rest())
+    }
+
+    fn rest(&mut self) -> bool {
+        self.to.send(Ok(std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH)))).is_ok()
+    }
+}
+
 fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<(), rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
+    let count = |sql| db.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let live = count("SELECT count(*) FROM run WHERE archived = 0")?;
+    let mut hand = Hand { to, batch: Vec::with_capacity(BATCH) };
+    if count("SELECT count(*) FROM (SELECT 1 FROM run WHERE archived = 1 LIMIT 1)")? == 0 && live > 0 {
+        // Everything is wanted.
+        let mut all = db.prepare(&format!("SELECT {COLUMNS} FROM event ORDER BY seq"))?;
+        let mut rows = all.query([])?;
+        while let Some(row) = rows.next()? {
+            if !hand.over(row)? {
+                return Ok(());
+            }
+        }
+        hand.rest();
+        return Ok(());
+    }
     let wanted = wanted(&db)?;
     let mut from = db.prepare(&format!("SELECT {COLUMNS} FROM event WHERE seq >= ?1 ORDER BY seq"))?;
-    let mut batch = Vec::with_capacity(BATCH);
     let mut next = 0;
     while next < wanted.len() {
         let mut rows = from.query([wanted[next].cast_signed()])?;
         let mut at = wanted[next];
         while let Some(row) = rows.next()? {
-            let seq = row.get::<_, i64>(0)?.cast_unsigned();
-            at = seq;
+            at = row.get::<_, i64>(0)?.cast_unsigned();
             match wanted.get(next) {
-                Some(&want) if seq == want => {
+                Some(&want) if at == want => {
                     next += 1;
-                    batch.push(Raw::read(row)?.understand());
-                    if batch.len() >= BATCH
-                        && to.send(Ok(std::mem::replace(&mut batch, Vec::with_capacity(BATCH)))).is_err()
-                    {
+                    if !hand.over(row)? {
                         return Ok(());
                     }
                 }
-                Some(&want) if want < seq + SKIPPED => {}
+                Some(&want) if want < at + SKIPPED => {}
                 _ => break,
             }
         }
@@ -143,7 +174,7 @@ fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<
             next += 1;
         }
     }
-    let _ = to.send(Ok(batch));
+    hand.rest();
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 /// Version of the schema, in `user_version`.
@@ -18,8 +19,8 @@ const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
 /// What brings a file from version n + 1 to version n + 2.
 const MIGRATIONS: &[&str] = &[];
-/// How long a commit waits for somebody who writes to the file with a tool of theirs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a commit waits for somebody who writes to the file with a tool of theirs. No read is answered meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the journal could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +74,21 @@ pub struct Fresh {
     pub id_key: u64,
 }
 
-/// Opens the journal for writing, and makes it where there is none.
+/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace.
 ///
 /// # Errors
 /// Where it cannot be used; it is then as it was.
 pub fn open(path: &Path, fresh: impl FnOnce() -> io::Result<Fresh>) -> Result<Connection, OpenError> {
     open_with(path, fresh, FIRST, MIGRATIONS)
+}
+
+/// It is usable: with its end, what is in the write-ahead log goes into the file.
+///
+/// # Errors
+/// Where SQLite refuses.
+pub fn keep(db: &Connection, path: &Path) -> Result<(), OpenError> {
+    let kept = db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
+    kept.map(|_| ()).map_err(|error| why(path, &error))
 }
 
 fn open_with(
@@ -97,11 +107,20 @@ fn open_with(
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_timeout(PATIENCE).map_err(failed)?;
+    // Closing it changes nothing, until it has turned out to be usable.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    // The header of the file is older than what is in the write-ahead log.
+    let newest: u32 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    if newest > latest {
+        return Err(OpenError::Newer { path: path.to_owned(), found: newest });
+    }
+    let found = found.map(|found| found.max(newest));
     if found.is_none() {
         db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
     }
     db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -8192;
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;
+         PRAGMA wal_autocheckpoint = 4000;
          PRAGMA journal_size_limit = 67108864",
     )
     .map_err(failed)?;
@@ -156,6 +175,7 @@ fn begun(path: &Path) -> Result<Option<u32>, OpenError> {
     let failed = |error| why(path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     let number = |pragma| db.query_row(pragma, [], |row| row.get::<_, u32>(0)).map_err(failed);
     let tables = number("SELECT count(*) FROM sqlite_schema")?;
     match (number("PRAGMA application_id")?, number("PRAGMA user_version")?) {
@@ -200,7 +220,7 @@ fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
 
 impl OpenError {
     /// What a failed read of the open file means.
-    pub(super) fn of(path: &Path, error: &rusqlite::Error) -> Self {
+    pub fn of(path: &Path, error: &rusqlite::Error) -> Self {
         why(path, error)
     }
 }
@@ -247,13 +267,27 @@ mod tests {
     fn a_journal_of_a_later_daemon_is_refused_and_not_touched() {
         let (dir, path) = dir();
         let db = open(&path, fresh).unwrap();
-        db.execute_batch("PRAGMA user_version = 7; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        db.execute_batch("PRAGMA user_version = 7").unwrap();
+        keep(&db, &path).unwrap();
         drop(db);
         let before = std::fs::read(&path).unwrap();
         let error = open(&path, fresh).unwrap_err();
         assert!(matches!(error, OpenError::Newer { found: 7, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_later_version_that_is_only_in_the_write_ahead_log_is_refused_as_well() {
+        let (_dir, path) = dir();
+        let db = open(&path, fresh).unwrap();
+        db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA user_version = 7").unwrap();
+        drop(db);
+        let files = || ["harness.db", "harness.db-wal"].map(|name| std::fs::read(path.with_file_name(name)).unwrap());
+        let before = files();
+        assert_eq!(version(&path, 1).unwrap(), Some(VERSION));
+        assert!(matches!(open(&path, fresh), Err(OpenError::Newer { found: 7, .. })));
+        assert_eq!(files(), before);
     }
 
     #[test]

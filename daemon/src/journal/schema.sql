@@ -44,8 +44,14 @@ CREATE TABLE run (
 CREATE INDEX run_by_end ON run (ended_at, number) WHERE state IS NOT NULL;
 CREATE INDEX run_by_name ON run (name) WHERE name IS NOT NULL;
 CREATE INDEX run_by_key ON run (idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX run_by_state ON run (archived, state);
+CREATE INDEX run_live ON run (number) WHERE archived = 0;
 CREATE INDEX run_by_root ON run (root) WHERE parent IS NOT NULL;
+
+-- How many runs that have left the world there are in each state.
+CREATE TABLE tally (
+    state TEXT PRIMARY KEY,
+    runs  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- What `list` shows of a run that has left the world, as JSON.
 CREATE TABLE listing (

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -21,10 +21,11 @@ enum Order {
     Tidy(oneshot::Sender<Result<bool, CommitError>>),
 }
 
-/// The journal on disk. The thread ends with it.
+/// The journal on disk. The thread ends with it, and is waited for.
 #[derive(Debug)]
 pub struct Store {
-    orders: SyncSender<Order>,
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Store {
@@ -35,19 +36,35 @@ impl Store {
     pub fn start(db: Connection, path: &Path) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
         let writer = Writer::new(db, path);
-        thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
-        Ok(Self { orders })
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
-    async fn order<T>(
+    fn order<T: Send + 'static>(
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, CommitError>>) -> Order,
-    ) -> Result<T, CommitError> {
+    ) -> impl Future<Output = Result<T, CommitError>> + Send + 'static {
         let gone = || CommitError { reason: "the thread that writes the journal is gone; see the log".to_owned() };
         let (tell, told) = oneshot::channel();
         // One order at a time is given, so there is room.
-        self.orders.try_send(make(tell)).map_err(|_| gone())?;
-        told.await.map_err(|_| gone())?
+        let sent = self.orders.as_ref().is_some_and(|orders| orders.try_send(make(tell)).is_ok());
+        async move {
+            if !sent {
+                return Err(gone());
+            }
+            told.await.map_err(|_| gone())?
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Without orders the thread ends, and closes the file.
+        drop(self.orders.take());
+        if let Some(thread) = self.thread.take() {
+            // It has told of its panic already, if that is how it ends.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -62,11 +79,16 @@ fn write(mut writer: Writer, orders: &Receiver<Order>) {
 }
 
 impl Journal for Store {
-    async fn commit(&mut self, commit: &Arc<Commit>, class: CommitClass) -> Result<(), CommitError> {
-        self.order(|tell| Order::Commit(Arc::clone(commit), class, tell)).await
+    fn commit(
+        &mut self,
+        commit: &Arc<Commit>,
+        class: CommitClass,
+    ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static {
+        let commit = Arc::clone(commit);
+        self.order(move |tell| Order::Commit(commit, class, tell))
     }
 
-    async fn tidy(&mut self) -> Result<bool, CommitError> {
-        self.order(Order::Tidy).await
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send {
+        self.order(Order::Tidy)
     }
 }

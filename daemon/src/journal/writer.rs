@@ -2,7 +2,11 @@
 //!
 //! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
 
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use harness_protocol::event::{Ending, Event, EventBody};
 use harness_protocol::id::RunId;
@@ -14,6 +18,9 @@ use super::{Commit, CommitClass, CommitError, record};
 
 /// Pages given back to the file system at a time.
 const TIDIED_PAGES: u32 = 2_048;
+
+/// How long the last checkpoint waits for whoever reads.
+const LAST_WAIT: Duration = Duration::from_millis(200);
 
 /// The writer.
 pub struct Writer {
@@ -67,6 +74,13 @@ impl Writer {
         for view in &commit.archived {
             archive(&transaction, view)?;
         }
+        tally(&transaction, &commit.archived)?;
+        // Last: what is pruned may have left the world with the same step.
+        for event in &commit.events {
+            if let EventBody::RunsPruned { runs } = &event.body {
+                runs.iter().try_for_each(|run| prune(&transaction, *run))?;
+            }
+        }
         crash::here(Point::Written);
         transaction.commit()
     }
@@ -92,6 +106,14 @@ impl Writer {
             Ok(more)
         };
         tidied().map_err(|error| CommitError { reason: reason(&self.path, &error) })
+    }
+}
+
+impl Drop for Writer {
+    /// Leaves one file behind, where nobody else reads it. What is in the write-ahead log is safe where it is.
+    fn drop(&mut self) {
+        let _ = self.db.busy_timeout(LAST_WAIT);
+        let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
 }
 
@@ -158,11 +180,6 @@ fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::
             let at = event.at.as_micros().cast_signed();
             transaction.prepare_cached(sql)?.execute(params![run.to_string(), state.as_str(), at])?;
         }
-        (EventBody::RunsPruned { runs }, _) => {
-            for run in runs {
-                prune(transaction, *run)?;
-            }
-        }
         _ => {}
     }
     Ok(())
@@ -171,15 +188,27 @@ fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::
 fn archive(transaction: &Transaction<'_>, view: &RunView) -> Result<(), rusqlite::Error> {
     let run = view.id.to_string();
     let text = serde_json::to_string(view).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    // One that was pruned with the same step has no row any more.
     let sql = "INSERT INTO listing (number, view) SELECT number, ?2 FROM run WHERE id = ?1";
     transaction.prepare_cached(sql)?.execute(params![run, text])?;
     transaction.prepare_cached("UPDATE run SET archived = 1 WHERE id = ?1")?.execute([run])?;
     Ok(())
 }
 
+/// Counts runs that left the world.
+fn tally(transaction: &Transaction<'_>, archived: &[RunView]) -> Result<(), rusqlite::Error> {
+    let mut counts = BTreeMap::<&str, u32>::new();
+    archived.iter().for_each(|view| *counts.entry(view.state.as_str()).or_default() += 1);
+    for (state, count) in counts {
+        let sql = "INSERT INTO tally (state, runs) VALUES (?1, ?2) ON CONFLICT (state) DO UPDATE SET runs = runs + ?2";
+        transaction.prepare_cached(sql)?.execute(params![state, count])?;
+    }
+    Ok(())
+}
+
 fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Error> {
     let run = run.to_string();
+    let sql = "UPDATE tally SET runs = runs - 1 WHERE state = (SELECT state FROM run WHERE id = ?1 AND archived = 1)";
+    transaction.prepare_cached(sql)?.execute([&run])?;
     let sql = "DELETE FROM listing WHERE number = (SELECT number FROM run WHERE id = ?1)";
     transaction.prepare_cached(sql)?.execute([&run])?;
     transaction.prepare_cached("DELETE FROM event WHERE run = ?1")?.execute([&run])?;
@@ -188,9 +217,12 @@ fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Erro
 }
 
 /// For the operator.
-pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
-    let path = path.display();
+pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
+    let path = file.display();
     match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) if is_read_only(file) => {
+            format!("{path} cannot be written: its file system has become read-only; see the kernel's log")
+        }
         Some(ErrorCode::DiskFull) => format!("no space is left for {path}"),
         Some(ErrorCode::ReadOnly) => format!("{path} cannot be written: its file system is read-only"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -199,4 +231,9 @@ pub(super) fn reason(path: &Path, error: &rusqlite::Error) -> String {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => format!("{path} is damaged: {error}"),
         _ => format!("{path} cannot be written: {error}"),
     }
+}
+
+/// Whether a file system that was writable refuses now: SQLite tells that as any failure.
+fn is_read_only(file: &Path) -> bool {
+    OpenOptions::new().append(true).open(file).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem)
 }

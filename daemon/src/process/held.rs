@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::cancel::{Cancel, Stop};
+use super::cgroup::Grouped;
 use super::keepers::{Keepers, Parked};
 use super::link::{Link, end_of};
 use super::spawn::{Launch, SpawnError};
@@ -70,11 +71,14 @@ impl Held {
     ) -> Result<Self, SpawnError> {
         let mut tries = TRIES;
         loop {
+            let group = keepers.group(run, launch.limits).await;
             let mut link = keepers.take(run).map_err(SpawnError::Io)?;
             let seq = link.next_seq();
+            let frame = launch.frame(seq, terminal, group.as_ref());
+            link.group = group.map(Box::new);
             let mut held =
                 Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false };
-            let frame = match launch.frame(seq, terminal) {
+            let frame = match frame {
                 Ok(frame) => frame,
                 Err(error) => {
                     held.give_back();
@@ -200,6 +204,10 @@ impl Held {
         let link = self.link.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         link.send(&Request::end(force), &[]).await?;
         link.wake();
+        if force && let Some(group) = &link.group {
+            // Who forks fast is better caught at once. The keeper sees to the rest, and that nobody is left.
+            group.kill();
+        }
         Ok(())
     }
 
@@ -223,6 +231,12 @@ impl Held {
     /// How the process ended, if that was heard.
     pub(super) fn used(&self) -> Option<&Used> {
         self.used.as_ref()
+    }
+
+    /// How the call came off so far with the limits that are of its whole run.
+    pub(super) fn grouped(&self) -> Grouped {
+        let group = self.link.as_ref().and_then(|link| link.group.as_ref());
+        group.map(|group| group.grouped()).unwrap_or_default()
     }
 
     /// Whether nothing of the call is left. Hears what was said meanwhile.

@@ -15,11 +15,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
+use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -28,7 +28,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::KILL_WAIT;
-use super::link::{KeeperProgram, Link};
+use super::cgroup::{Group, Groups};
+use super::link::{Closed, KeeperProgram, Link};
 use super::stat::stat;
 use super::tree::Tree;
 
@@ -50,6 +51,7 @@ pub struct Keepers {
     own: i32,
     /// Whether what a dead keeper leaves behind becomes a child of this process.
     adopts: bool,
+    groups: Option<Arc<Groups>>,
     pool: Mutex<Pool>,
     /// Held shared while a keeper is being started and is not known yet, so that nobody takes it for a stranger.
     starting: RwLock<()>,
@@ -64,7 +66,7 @@ struct Pool {
     parked: HashMap<RunId, Vec<Parked>>,
     /// Every keeper that is not reaped, and the run that it serves.
     known: HashMap<i32, Option<RunId>>,
-    retired: Vec<Child>,
+    retired: Vec<Closed>,
     /// Nobody needs a keeper any more.
     closed: bool,
 }
@@ -93,6 +95,7 @@ impl Keepers {
             program,
             own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
             adopts: false,
+            groups: None,
             pool: Mutex::default(),
             starting: RwLock::default(),
             sweeping: tokio::sync::Mutex::default(),
@@ -107,6 +110,11 @@ impl Keepers {
     pub fn adopting(self) -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         Ok(Self { adopts: true, ..self })
+    }
+
+    /// Has limits of runs set by cgroups, where this process has one that is its own.
+    pub fn grouped(self) -> Self {
+        Self { groups: Groups::set_up().map(Arc::new), ..self }
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -127,6 +135,16 @@ impl Keepers {
         let link = Link::open(&self.program)?;
         self.pool().known.insert(link.pid(), Some(run));
         Ok(link)
+    }
+
+    /// A cgroup for a call of `run`, where there are cgroups and it has limits that these can set.
+    pub(super) async fn group(&self, run: RunId, limits: CallLimits) -> Option<Group> {
+        let groups = Arc::clone(self.groups.as_ref().filter(|groups| groups.want(&limits))?);
+        let made = tokio::task::spawn_blocking(move || groups.make(run, &limits)).await.ok()?;
+        made.inspect_err(
+            |error| tracing::warn!(%error, %run, "a call has no cgroup: its limits are set on each process"),
+        )
+        .ok()
     }
 
     /// Takes back a keeper that has no child.
@@ -158,9 +176,10 @@ impl Keepers {
     }
 
     /// Ends what a keeper that is gone, or that does not do its work, has left behind. Returns whether nothing is left.
-    pub(super) async fn lost(&self, link: Link) -> bool {
+    pub(super) async fn lost(&self, mut link: Link) -> bool {
         let pid = link.pid();
         link.kill().await;
+        link.group.as_ref().inspect(|group| group.kill());
         let swept = self.sweep().await;
         self.pool().known.remove(&pid);
         swept
@@ -208,6 +227,9 @@ impl Keepers {
         while children.recv().await.is_some() {
             self.pool().forget_dead();
             self.sweep().await;
+            if let Some(groups) = &self.groups {
+                groups.tidy();
+            }
         }
     }
 
@@ -229,6 +251,9 @@ impl Keepers {
         }
         self.pool().reap_retired();
         self.sweep().await;
+        if let Some(groups) = self.groups.clone() {
+            let _ = tokio::task::spawn_blocking(move || groups.leave()).await;
+        }
     }
 
     /// Whether calls of `run` may have left something running.
@@ -280,7 +305,8 @@ impl Keepers {
 }
 
 impl Pool {
-    fn free(&mut self, link: Link) {
+    fn free(&mut self, mut link: Link) {
+        link.group = None;
         if self.free.len() < MOST_FREE && !self.closed {
             self.known.insert(link.pid(), None);
             self.free.push(link);
@@ -308,7 +334,7 @@ impl Pool {
 
     fn reap_retired(&mut self) {
         let Self { retired, known, .. } = self;
-        retired.retain_mut(|child| {
+        retired.retain_mut(|Closed { child, .. }| {
             let lives = matches!(child.try_wait(), Ok(None));
             if !lives {
                 known.remove(&i32::try_from(child.id()).unwrap_or(i32::MAX));

@@ -1,6 +1,6 @@
-//! The launcher: sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
+//! The launcher: enters a cgroup, sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
 //!
-//! Both have to be set between fork and exec, which no program can do for another one without a hook that costs a real fork. Used
+//! All of it has to happen between fork and exec, which no program can do for another one without a hook that costs a real fork. Used
 //! only where one of them is wanted. It must never do anything else; what keeps it from its program is told on standard error, with the
 //! exit code that a shell would give.
 
@@ -16,6 +16,9 @@ use harness_protocol::limit::{CallLimit, CallLimits};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 
+/// Before the path of the file by which a process enters a cgroup.
+const ENTER: &str = "enter=";
+
 /// How the kernel calls a limit.
 const fn resource(limit: CallLimit) -> Resource {
     match limit {
@@ -28,7 +31,7 @@ const fn resource(limit: CallLimit) -> Resource {
 }
 
 /// What a launcher is to do, as its first argument: nothing where it is empty.
-pub(super) fn instructions(limits: &CallLimits, terminal: Option<&Path>) -> OsString {
+pub(super) fn instructions(limits: &CallLimits, terminal: Option<&Path>, entrance: Option<&Path>) -> OsString {
     let mut text = OsString::new();
     for (limit, value) in limits.set() {
         text.push(format!("{}={value},", limit.name()));
@@ -36,6 +39,12 @@ pub(super) fn instructions(limits: &CallLimits, terminal: Option<&Path>) -> OsSt
     if let Some(terminal) = terminal {
         text.push("tty=");
         text.push(terminal);
+        text.push(",");
+    }
+    // The last one: it may have any name.
+    if let Some(entrance) = entrance {
+        text.push(ENTER);
+        text.push(entrance);
     }
     text
 }
@@ -55,7 +64,11 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn follow(instructions: &OsStr) -> io::Result<()> {
-    let (limits, terminal) = parse(instructions);
+    let Instructions { limits, terminal, entrance } = parse(instructions);
+    if let Some(entrance) = entrance {
+        let enter = std::fs::write(entrance, "0");
+        enter.map_err(|error| io::Error::other(format!("cannot enter the cgroup of the call: {error}")))?;
+    }
     if let Some(terminal) = terminal {
         setsid()?;
         // The first terminal that the leader of a session opens becomes that session's.
@@ -70,16 +83,31 @@ fn follow(instructions: &OsStr) -> io::Result<()> {
     Ok(())
 }
 
-fn parse(instructions: &OsStr) -> (Vec<(CallLimit, u64)>, Option<PathBuf>) {
-    let (mut limits, mut terminal) = (Vec::new(), None);
-    for one in instructions.as_bytes().split(|&byte| byte == b',') {
+#[derive(Debug, PartialEq, Eq, Default)]
+struct Instructions {
+    limits: Vec<(CallLimit, u64)>,
+    terminal: Option<PathBuf>,
+    entrance: Option<PathBuf>,
+}
+
+fn parse(instructions: &OsStr) -> Instructions {
+    let Instructions { mut limits, mut terminal, mut entrance } = Instructions::default();
+    let mut rest = instructions.as_bytes();
+    while !rest.is_empty() {
+        if let Some(path) = rest.strip_prefix(ENTER.as_bytes()) {
+            entrance = Some(PathBuf::from(OsStr::from_bytes(path)));
+            break;
+        }
+        let length = rest.iter().position(|&byte| byte == b',').unwrap_or(rest.len());
+        let one = &rest[..length];
+        rest = rest.get(length + 1..).unwrap_or_default();
         if let Some(path) = one.strip_prefix(b"tty=") {
             terminal = Some(PathBuf::from(OsStr::from_bytes(path)));
         } else if let Some((name, limit)) = str::from_utf8(one).ok().and_then(|one| one.split_once('=')) {
             limits.extend(CallLimit::named(name).zip(limit.parse().ok()));
         }
     }
-    (limits, terminal)
+    Instructions { limits, terminal, entrance }
 }
 
 #[cfg(test)]
@@ -88,11 +116,12 @@ mod tests {
 
     #[test]
     fn instructions_are_understood() {
-        assert!(instructions(&CallLimits::default(), None).is_empty());
+        assert!(instructions(&CallLimits::default(), None, None).is_empty());
         let limits = CallLimits { cpu_seconds: Some(3), processes: Some(7), ..CallLimits::default() };
-        let text = instructions(&limits, Some(Path::new("/dev/pts/4")));
-        let expected = vec![(CallLimit::CpuSeconds, 3), (CallLimit::Processes, 7)];
-        assert_eq!(parse(&text), (expected, Some("/dev/pts/4".into())));
-        assert_eq!(parse(OsStr::new("nonsense=1,cpu_seconds=x,")), (Vec::new(), None));
+        let text = instructions(&limits, Some(Path::new("/dev/pts/4")), Some(Path::new("/a,b=c/cgroup.procs")));
+        let limits = vec![(CallLimit::CpuSeconds, 3), (CallLimit::Processes, 7)];
+        let (terminal, entrance) = (Some("/dev/pts/4".into()), Some("/a,b=c/cgroup.procs".into()));
+        assert_eq!(parse(&text), Instructions { limits, terminal, entrance });
+        assert_eq!(parse(OsStr::new("nonsense=1,cpu_seconds=x,")), Instructions::default());
     }
 }

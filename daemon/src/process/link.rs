@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
+use super::cgroup::Group;
 use super::passing;
 use super::source::watch;
 use super::wire::{Answer, What, first_frame};
@@ -39,6 +40,15 @@ pub(super) struct Link {
     seq: u32,
     /// What was read and is not yet a whole frame.
     read: Vec<u8>,
+    /// The cgroup of its latest call, if that has one.
+    pub(super) group: Option<Box<Group>>,
+}
+
+/// A keeper that is on its way out.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) child: Child,
+    _group: Option<Box<Group>>,
 }
 
 /// A descriptor that becomes readable when process `pid` ends.
@@ -62,7 +72,7 @@ impl Link {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self { child, socket, seq: 0, read: Vec::new() })
+        Ok(Self { child, socket, seq: 0, read: Vec::new(), group: None })
     }
 
     pub(super) fn pid(&self) -> i32 {
@@ -144,7 +154,7 @@ impl Link {
     }
 
     /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts.
-    pub(super) async fn kill(mut self) {
+    pub(super) async fn kill(&mut self) {
         let _ = self.child.kill();
         if !self.is_dead()
             && let Ok(end) = end_of(self.pid())
@@ -154,9 +164,9 @@ impl Link {
         let _ = self.child.wait();
     }
 
-    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped.
-    pub(super) fn close(self) -> Child {
+    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be dropped.
+    pub(super) fn close(self) -> Closed {
         self.wake();
-        self.child
+        Closed { child: self.child, _group: self.group }
     }
 }

@@ -11,6 +11,7 @@
 
 mod cancel;
 mod capture;
+mod cgroup;
 mod held;
 pub mod keeper;
 mod keepers;
@@ -39,6 +40,7 @@ use tokio::time::{sleep, timeout};
 
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::capture::{Captured, OnPiece};
+pub use self::cgroup::{Grouped, Meeting};
 pub use self::keepers::{Keepers, Process, RUN_VARIABLE};
 pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
@@ -84,6 +86,8 @@ pub struct Finished {
     pub children_ended: bool,
     /// It, or somebody else, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
+    /// How it came off with the limits that are of its whole run.
+    pub grouped: Grouped,
     /// Standard output.
     pub stdout: Captured,
     /// Standard error.
@@ -199,6 +203,7 @@ async fn attempt(
     }
     let used = held.used().copied();
     let alone = held.is_alone();
+    let grouped = held.grouped();
     let (stdout, stderr, rest) = streams.finish();
     if alone {
         held.give_back();
@@ -209,7 +214,7 @@ async fn attempt(
         held.give_back();
         drainer.inspect(|drainer| drainer.abort());
     }
-    Ok(Some(finished(used, &why, left, stdout, stderr)))
+    Ok(Some(finished(used, &why, left, grouped, stdout, stderr)))
 }
 
 /// What is read, what is written to, and the terminal, if it is one.
@@ -235,13 +240,21 @@ enum Left {
     Lost,
 }
 
-fn finished(used: Option<Used>, why: &Why, left: Left, stdout: Captured, stderr: Captured) -> Finished {
+fn finished(
+    used: Option<Used>,
+    why: &Why,
+    left: Left,
+    grouped: Grouped,
+    stdout: Captured,
+    stderr: Captured,
+) -> Finished {
     Finished {
         end: used.as_ref().map(End::new),
         timed_out: matches!(why, Why::TimeLimit),
         cancelled: matches!(why, Why::Cancel(_)),
         children_ended: matches!(left, Left::Ended),
         keeper_lost: matches!(left, Left::Lost),
+        grouped,
         stdout,
         stderr,
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use harness_protocol::limit::CallLimits;
 use nix::libc;
 
+use super::cgroup::Group;
 use super::launch::instructions;
 use super::wire;
 
@@ -86,7 +87,12 @@ impl Launch<'_> {
     ///
     /// # Errors
     /// Where the kernel would not take it.
-    pub(super) fn frame(&self, seq: u32, terminal: Option<&Path>) -> Result<Vec<u8>, SpawnError> {
+    pub(super) fn frame(
+        &self,
+        seq: u32,
+        terminal: Option<&Path>,
+        group: Option<&Group>,
+    ) -> Result<Vec<u8>, SpawnError> {
         let mut total = 0;
         for string in self.strings() {
             if string.len() >= LONGEST_STRING {
@@ -101,7 +107,8 @@ impl Launch<'_> {
             return Err(SpawnError::TooLong);
         }
         let cwd = self.cwd.as_os_str();
-        let launcher = instructions(&self.limits, terminal);
+        let limits = group.map_or(self.limits, |group| group.rest(self.limits));
+        let launcher = instructions(&limits, terminal, group.map(Group::entrance).as_deref());
         // The leader of a group cannot become the leader of a session.
         let group = terminal.is_none();
         Ok(match self.program {

@@ -17,7 +17,7 @@ use harness_protocol::time::Span;
 use serde::Deserialize;
 
 use super::environment::Environment;
-use super::limits::{self, Ended};
+use super::limits::{self, Ended, Told};
 use crate::config;
 use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program};
 
@@ -155,7 +155,7 @@ fn result(
     limit: Span,
     limits: &CallLimits,
 ) -> CallResult {
-    let Finished { end, timed_out, cancelled, children_ended, keeper_lost, stdout, stderr } = finished;
+    let Finished { end, timed_out, cancelled, children_ended, keeper_lost, grouped, stdout, stderr } = finished;
     let Some(end) = end else {
         if keeper_lost {
             let text = "the process of the harness that keeps this call was killed, so everything that the call had started \
@@ -168,8 +168,9 @@ fn result(
         return CallResult { timed_out, cancelled, ..plain };
     };
     let exit_code = if timed_out { TIMED_OUT } else { end.code };
-    let ended = Ended { code: exit_code, cpu: end.cpu, streams: [&stdout.kept, &stderr.kept] };
-    let of_limits = if cancelled { None } else { limits::told(ended, limits) };
+    let ended = Ended { code: exit_code, cpu: end.cpu, grouped, streams: [&stdout.kept, &stderr.kept] };
+    let met = if cancelled { None } else { limits::told(ended, limits) };
+    let (of_limits, met) = met.map_or((None, None), |Told { text, met }| (Some(text), met));
     let note = note(timed_out.then_some(limit), of_limits, cancelled, children_ended);
     let how_to_read = how_to_read(run, call, [&stdout.kept, &stderr.kept]);
     let envelope = render(exit_code, &stdout.kept, &stderr.kept, note.as_deref(), &how_to_read);
@@ -187,6 +188,7 @@ fn result(
         stderr: Some(info(&stderr, envelope.stderr_omitted)),
         cpu_seconds: Some(end.cpu.as_secs_f64()),
         max_rss_bytes: Some(end.max_rss_bytes),
+        limit: met,
     }
 }
 

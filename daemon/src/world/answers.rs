@@ -125,7 +125,7 @@ fn what_a_provider_wants_back_is_in_the_next_prompt_also_after_a_restart() {
     bench.engine = Engine::rebuild(Config::default(), tools(), 7, &events);
     bench.micros += 1;
     let now = Now { wall: Timestamp::from_micros(1_800_000_001_000_000), mono: Span::from_micros(bench.micros) };
-    let step = bench.engine.recover(now, &[]);
+    let step = bench.engine.recover(now, super::boundary::Damage::default());
     let again = step.effects.iter().find_map(|effect| match effect {
         Effect::Start(Job { task: Task::Inference(task), .. }) => Some(held(task)),
         _ => None,

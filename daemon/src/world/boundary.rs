@@ -5,7 +5,7 @@ use std::sync::Arc;
 use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
-use harness_protocol::run::{CallResult, Entry};
+use harness_protocol::run::{CallResult, Entry, RunView};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
@@ -37,6 +37,15 @@ pub struct Made {
     pub last_seq: Seq,
     /// Its time.
     pub last_at: Timestamp,
+}
+
+/// What of the runs that have not left the world could not be read when it was made from the journal.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Damage {
+    /// Runs that had not ended, and of which a record cannot be read.
+    pub unreadable: Vec<RunId>,
+    /// Runs of which not even that record can be read that made them, as far as something is known of them. They are in no world.
+    pub lost: Vec<RunView>,
 }
 
 /// Everything that can wake the world.

@@ -49,13 +49,12 @@ use bevy_ecs::schedule::{
 };
 use bevy_ecs::world::World;
 use harness_protocol::event::Event;
-use harness_protocol::id::RunId;
 use harness_protocol::run::RunView;
 use harness_protocol::time::Span;
 
 use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
-use boundary::{Effect, Input, Made, Now};
+use boundary::{Damage, Effect, Input, Made, Now};
 use clock::Clock;
 use ids::Ids;
 use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
@@ -151,9 +150,9 @@ impl Engine {
     }
 
     /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.
-    pub fn recover(&mut self, now: Now, unreadable: &[RunId]) -> Step {
+    pub fn recover(&mut self, now: Now, damage: Damage) -> Step {
         self.begin(now, Vec::new());
-        recover::recover(&mut self.world, unreadable);
+        recover::recover(&mut self.world, damage);
         self.run()
     }
 

@@ -1,18 +1,19 @@
 //! What a restart does to the runs: nothing that was executing is executed again, everything else goes on.
 
 use bevy_ecs::world::World;
-use harness_protocol::event::{EventBody, LaneWidth, ProviderFault, StopReason};
+use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
-use harness_protocol::run::CallResult;
+use harness_protocol::run::{CallResult, RunState, RunView, exit};
 
+use super::boundary::Damage;
 use super::components::{Identity, Stage};
 use super::phase::Phase;
 use super::resources::{Daemon, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::stop::{emit_result, stop};
+use super::stop::{self, emit_result, stop};
 
 /// Lets the world know that its jobs are gone, and settles them.
-pub(super) fn recover(world: &mut World, unreadable: &[RunId]) {
+pub(super) fn recover(world: &mut World, damage: Damage) {
     let mut scene = Scene::new(world);
     let config = &scene.setup().config;
     let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
@@ -25,12 +26,25 @@ pub(super) fn recover(world: &mut World, unreadable: &[RunId]) {
         scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
     for run in live {
         interrupt(&mut scene, run);
-        if unreadable.contains(&run) {
+        if damage.unreadable.contains(&run) {
             // How far it was is not known.
             stop(&mut scene, run, StopReason::Unreadable, true);
         }
         scene.wake(run);
     }
+    damage.lost.into_iter().for_each(|run| let_go(&mut scene, run));
+}
+
+/// Ends a run that is in no world, and lets it leave: it is listed, as far as something is known of it.
+fn let_go(scene: &mut Scene<'_>, mut view: RunView) {
+    if !view.state.is_terminal() {
+        let error = stop::UNREADABLE;
+        view.state = RunState::Failed;
+        (view.error, view.exit_code, view.ended_at) = (Some(error.into()), Some(exit::INTERNAL), Some(scene.now()));
+        let ending = Ending::Failed { error: error.into(), exit_code: exit::INTERNAL };
+        scene.emit(Some(view.id), EventBody::RunFinished { ending });
+    }
+    scene.archive_as(view);
 }
 
 fn interrupt(scene: &mut Scene<'_>, run: RunId) {

@@ -75,8 +75,15 @@ impl<'w> Scene<'w> {
     /// Lets a finished run leave the world, with what is listed of it from here on.
     pub(crate) fn archive(&mut self, run: RunId, entity: Entity) {
         let now = self.now();
-        let Some(view) = super::view::view(self.world, entity, now) else { return };
-        self.emit(Some(run), EventBody::RunArchived);
+        if let Some(view) = super::view::view(self.world, entity, now) {
+            debug_assert_eq!(view.id, run);
+            self.archive_as(view);
+        }
+    }
+
+    /// Lets it be listed like this from here on.
+    pub(crate) fn archive_as(&mut self, view: RunView) {
+        self.emit(Some(view.id), EventBody::RunArchived);
         self.world.resource_mut::<Outgoing>().archived.push(view);
     }
 

@@ -19,7 +19,9 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::time::{Span, Timestamp};
 
-use super::boundary::{Ask, Caller, Command, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work};
+use super::boundary::{
+    Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
+};
 use super::components::Life;
 use super::resources::{Interactions, Lanes, Runs};
 use super::{Engine, Step};
@@ -137,7 +139,7 @@ impl Simulation {
             held: false,
             outage: false,
         };
-        let step = simulation.engine.recover(simulation.now(), &[]);
+        let step = simulation.engine.recover(simulation.now(), Damage::default());
         simulation.commit(step);
         simulation
     }
@@ -443,7 +445,7 @@ impl Simulation {
         self.mono = 0;
         self.held = false;
         self.permits_before = u32::MAX;
-        let step = self.engine.recover(self.now(), &[]);
+        let step = self.engine.recover(self.now(), Damage::default());
         self.check_world();
         self.commit(step);
     }

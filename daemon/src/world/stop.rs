@@ -11,6 +11,10 @@ use super::components::Stage;
 use super::phase::Phase;
 use super::scene::Scene;
 
+/// Why a run of which a record cannot be read has ended.
+pub(super) const UNREADABLE: &str =
+    "a record of this run cannot be read, so it cannot go on; the daemon's log names it";
+
 /// Tells a run to end: what is out is cancelled, nothing else starts. Says whether that changed anything.
 pub(super) fn stop(scene: &mut Scene<'_>, run: RunId, reason: StopReason, force: bool) -> bool {
     let Some(life) = scene.life(run) else { return false };
@@ -86,9 +90,7 @@ pub(super) fn wind_up(scene: &mut Scene<'_>, run: RunId, reason: StopReason) {
         StopReason::Cancelled => Ending::Cancelled { error: "cancelled".into() },
         StopReason::MaxTime => failed("its time for inference and execution is used up (--max-time)", exit::TIME_LIMIT),
         StopReason::Deadline => failed("its deadline has passed (--deadline)", exit::TIME_LIMIT),
-        StopReason::Unreadable => {
-            failed("a record of this run cannot be read, so it cannot go on; the daemon's log names it", exit::INTERNAL)
-        }
+        StopReason::Unreadable => failed(UNREADABLE, exit::INTERNAL),
         StopReason::NeedsAnswer => {
             failed("it asked a person, and nobody may answer (--on-interaction=fail)", exit::NEEDS_ANSWER)
         }

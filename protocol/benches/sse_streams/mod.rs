@@ -102,7 +102,7 @@ pub const DECODERS: &[(&str, Decode)] = &[
 ];
 
 pub fn harness(chunks: Chunks<'_>) -> usize {
-    let mut decoder = Decoder::new(32 << 20);
+    let mut decoder = Decoder::new(64 << 20);
     let mut events = 0;
     for chunk in chunks {
         let mut decoded = decoder.push(chunk);
@@ -115,7 +115,7 @@ pub fn harness(chunks: Chunks<'_>) -> usize {
 }
 
 pub fn sse_core(chunks: Chunks<'_>) -> usize {
-    let mut decoder = sse_core::SseDecoder::with_limit((32 << 20).try_into().unwrap());
+    let mut decoder = sse_core::SseDecoder::with_limit((64 << 20).try_into().unwrap());
     let mut events = 0;
     for mut chunk in chunks {
         while let Some(event) = decoder.next(&mut chunk) {

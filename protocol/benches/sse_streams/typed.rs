@@ -1,11 +1,12 @@
 //! From bytes to typed deltas: our decoder with structures that borrow, beside `eventsource-stream` with `serde_json::Value`.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::hint::black_box;
 
 use eventsource_stream::Eventsource as _;
 use harness_protocol::sse::Decoder;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 use super::{Chunks, Decode, drain};
@@ -22,7 +23,28 @@ pub const TYPED: &[(&str, &str, Decode)] = &[
 #[derive(Deserialize)]
 struct Completion<'a> {
     #[serde(borrow)]
-    choices: Vec<Choice<'a>>,
+    choices: First<'a>,
+}
+
+/// The first of the choices, the only one that is asked for: a list would need memory for each event.
+struct First<'a>(Option<Choice<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = First<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of choices")
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut choices: A) -> Result<First<'de>, A::Error> {
+                let first = choices.next_element()?;
+                while choices.next_element::<de::IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+        deserializer.deserialize_seq(Visitor)
+    }
 }
 
 #[derive(Deserialize)]
@@ -63,7 +85,7 @@ struct Block<'a> {
 fn completions(chunks: Chunks<'_>) -> usize {
     each(chunks, |data| {
         let completion: Completion<'_> = serde_json::from_str(data).unwrap();
-        for choice in &completion.choices {
+        if let Some(choice) = &completion.choices.0 {
             black_box((choice.index, choice.delta.content.as_ref().map(|text| &*text.0), &choice.finish_reason));
         }
     })

@@ -171,11 +171,11 @@ impl Decoder {
                     self.too_large = false;
                 }
                 At::LineStart => self.at = At::InComment,
-                At::InComment => match self.find_end_of_rest(chunk) {
+                At::InComment => match self.find_end_in_few(chunk) {
                     Some(end) => self.move_behind_end(chunk, end),
                     None => *chunk = &[],
                 },
-                At::InLine => match self.find_end_of_rest(chunk) {
+                At::InLine => match self.find_end_in_few(chunk) {
                     Some(end) => {
                         self.line.extend_from_slice(&chunk[..end]);
                         self.copied(end);
@@ -263,8 +263,9 @@ impl Decoder {
         end
     }
 
-    /// As [`Decoder::find_end`], for the rest of a line: of a few bytes, looking at them costs less than setting up a search.
-    fn find_end_of_rest(&mut self, rest: &[u8]) -> Option<usize> {
+    /// As [`Decoder::find_end`], where there may be few bytes: looking at them costs less than setting up a search.
+    #[inline]
+    pub(super) fn find_end_in_few(&mut self, rest: &[u8]) -> Option<usize> {
         if rest.len() >= 8 {
             return self.find_end(rest);
         }

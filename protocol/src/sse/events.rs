@@ -154,7 +154,7 @@ impl<'d, 'c> Events<'d, 'c> {
                 continue;
             }
             let rest = &chunk[at..];
-            let Some(length) = found.take().or_else(|| self.decoder.find_end(rest)) else {
+            let Some(length) = found.take().or_else(|| self.decoder.find_end_in_few(rest)) else {
                 self.at = chunk.len();
                 self.keep(&open);
                 return self.decoder.begin_line(rest).err().map(Err);

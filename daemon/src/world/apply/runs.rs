@@ -17,6 +17,7 @@ use super::super::components::{
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
 use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, Timers, WantsExtra};
+use super::calls::interaction_closed;
 use super::{asked, claim, edit, entity, phase, providers, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
@@ -280,7 +281,7 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
 }
 
 pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &Ending, at: Timestamp) {
-    leave_batch(world, entity, at);
+    let_go(world, entity, at);
     let state = match ending {
         Ending::Succeeded { .. } => RunState::Succeeded,
         Ending::Failed { .. } => RunState::Failed,
@@ -311,6 +312,28 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     for watcher in watchers.map(|watchers| watchers.0).unwrap_or_default() {
         wake(world, watcher);
     }
+}
+
+/// Lets go of what it still holds. That is nothing, unless what came before its end could not be read.
+fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
+    match phase(world, entity) {
+        Some(Phase::Thinking(_)) => inference_back(world, entity, at),
+        Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
+        _ => {}
+    }
+    let stages: Vec<Stage> = world
+        .get::<Batch>(entity)
+        .map_or_else(Vec::new, |batch| batch.0.calls.iter().map(|call| call.stage.clone()).collect());
+    for stage in stages {
+        if stage.has_job() {
+            let mut runs = world.resource_mut::<Runs>();
+            runs.executing = runs.executing.saturating_sub(1);
+        }
+        if let Stage::Asking(interaction) = stage {
+            interaction_closed(world, interaction, None, at);
+        }
+    }
+    leave_batch(world, entity, at);
 }
 
 /// A tree stays as long as something of it lives: whoever waits in it may still ask for the answer of a finished run.

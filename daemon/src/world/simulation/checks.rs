@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::run::RunState;
 
@@ -106,6 +106,8 @@ impl Simulation {
         for event in self.journal.iter().rev().take(20) {
             let text = serde_json::to_string(event).unwrap();
             assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), **event, "{text}");
+            let body = serde_json::to_string(&event.body).unwrap();
+            assert_eq!(EventBody::of_kind(event.body.kind(), &body).unwrap(), event.body, "{body}");
         }
     }
 }

@@ -1,0 +1,74 @@
+//! Runs of which the record that made them cannot be read: what the journal knows of them beside it.
+//!
+//! Owns nothing. What becomes of such a run is decided in the world.
+
+use std::collections::BTreeMap;
+
+use harness_protocol::event::Ending;
+use harness_protocol::id::RunId;
+use harness_protocol::run::{RUN_SCHEMA, RunState, RunView, Timing, Usage, exit};
+use harness_protocol::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+/// The run by its row, and by its end where it has one; none where there is no such row.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn view(db: &Connection, run: RunId, ending: Option<Ending>) -> Result<Option<RunView>, rusqlite::Error> {
+    let sql =
+        "SELECT owner, parent, root, name, labels, submitted_at, ended_at FROM run WHERE id = ?1 AND archived = 0";
+    let found = db.query_row(sql, [run.to_string()], |row| of_row(run, row)).optional()?;
+    Ok(found.map(|view| with(view, ending)))
+}
+
+fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
+    let text = |at| row.get::<_, Option<String>>(at);
+    let id = |text: Option<String>| text.and_then(|text| text.parse().ok());
+    let time = |at: Option<i64>| at.and_then(super::record::time);
+    let labels: BTreeMap<String, String> =
+        text(4)?.and_then(|labels| serde_json::from_str(&labels).ok()).unwrap_or_default();
+    Ok(RunView {
+        schema: RUN_SCHEMA.to_owned(),
+        id: run,
+        name: text(3)?.map(Into::into),
+        root: id(text(2)?).unwrap_or(run),
+        parent: id(text(1)?),
+        retry_of: None,
+        continues: None,
+        labels,
+        share: "default".into(),
+        priority: Default::default(),
+        owner: row.get(0)?,
+        state: RunState::Queued,
+        waiting_for: None,
+        workdir: "/".into(),
+        provider: "".into(),
+        model: None,
+        title: "(what it was asked cannot be read)".to_owned(),
+        steps: 0,
+        limits: Default::default(),
+        on_interaction: Default::default(),
+        submitted_at: time(row.get(5)?).unwrap_or_default(),
+        started_at: None,
+        ended_at: time(row.get(6)?),
+        stop_requested_at: None,
+        answer: None,
+        error: None,
+        exit_code: None,
+        usage: Usage::default(),
+        usage_tree: Usage::default(),
+        timing: Timing::default(),
+        denials: Vec::new(),
+        calls: Vec::new(),
+    })
+}
+
+fn with(view: RunView, ending: Option<Ending>) -> RunView {
+    let Some(ending) = ending else { return RunView { ended_at: None::<Timestamp>, ..view } };
+    let (state, answer, error, exit_code) = match ending {
+        Ending::Succeeded { answer } => (RunState::Succeeded, Some(answer), None, exit::SUCCEEDED),
+        Ending::Failed { error, exit_code } => (RunState::Failed, None, Some(error), exit_code),
+        Ending::Cancelled { error } => (RunState::Cancelled, None, Some(error), exit::CANCELLED),
+    };
+    RunView { state, answer, error, exit_code: Some(exit_code), ..view }
+}

@@ -1,0 +1,426 @@
+//! What happened: every kind of event, once.
+
+use std::sync::Arc;
+
+use serde::de::value::StrDeserializer;
+use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
+
+use super::{Ending, LaneWidth, ProviderFault, StopReason};
+use crate::id::{CallId, InteractionId, ReliefId, RunId};
+use crate::lane::Limiter;
+use crate::run::{CallRequest, CallResult, Carried, Entry, Usage};
+use crate::spec::RunSpec;
+use crate::time::Timestamp;
+
+/// Defines the kinds twice: as they are on the wire, with the kind among the fields, and to be read where the kind is known before
+/// the fields, which is several times faster.
+macro_rules! kinds {
+    ($($kinds:tt)*) => {
+        /// What happened. Everything that the world is can be folded from these.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        pub enum EventBody {
+            $($kinds)*
+        }
+
+        #[derive(Deserialize)]
+        #[serde(remote = "EventBody", rename_all = "kebab-case")]
+        #[allow(dead_code)]
+        enum ByKind {
+            $($kinds)*
+        }
+    };
+}
+
+kinds! {
+    /// The daemon began to serve. What was executing before was interrupted.
+    DaemonStarted {
+        /// Widths by configuration, by lane.
+        lanes: Vec<LaneWidth>,
+        /// Time of the last event before: from then on nothing was done.
+        last_at: Timestamp,
+    },
+    /// No new work starts from here on.
+    DrainStarted,
+    /// New work starts again.
+    DrainEnded,
+    /// A lane was widened.
+    LaneRelieved {
+        /// The lane.
+        lane: Arc<str>,
+        /// The relief.
+        relief: ReliefId,
+        /// Permits added.
+        by: u32,
+        /// When it ends by itself.
+        until: Option<Timestamp>,
+    },
+    /// A relief ended.
+    LaneReliefEnded {
+        /// The lane.
+        lane: Arc<str>,
+        /// The relief.
+        relief: ReliefId,
+        /// It was undone by somebody; otherwise its time was up.
+        undone: bool,
+    },
+    /// The width of a lane was set.
+    LaneResized {
+        /// The lane.
+        lane: Arc<str>,
+        /// Its width, reliefs left out.
+        width: u32,
+    },
+    /// The configuration gives a lane another width; one that was set by hand stays.
+    LaneConfigured {
+        /// The lane.
+        lane: Arc<str>,
+        /// Its width by configuration.
+        width: u32,
+    },
+    /// A lane stopped granting.
+    LanePaused {
+        /// The lane.
+        lane: Arc<str>,
+    },
+    /// A lane grants again.
+    LaneResumed {
+        /// The lane.
+        lane: Arc<str>,
+    },
+    /// A provider is left alone.
+    ProviderHeld {
+        /// The provider.
+        provider: Arc<str>,
+        /// Why, as its lane reports it.
+        limiter: Limiter,
+        /// Until when; `None` is until somebody has seen to it.
+        until: Option<Timestamp>,
+        /// What it said.
+        error: Arc<str>,
+    },
+    /// A provider is asked again: as before, or little by little until it has answered.
+    ProviderReleased {
+        /// The provider.
+        provider: Arc<str>,
+        /// Inferences at once, until it answers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_most: Option<u32>,
+    },
+    /// A run was submitted.
+    RunSubmitted {
+        /// Its number: runs are served in this order where nothing else decides.
+        number: u64,
+        /// Numeric user id of its owner.
+        owner: u32,
+        /// The run that spawned it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<RunId>,
+        /// The run that this one tries again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_of: Option<RunId>,
+        /// The finished run whose transcript it goes on from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        continues: Option<RunId>,
+        /// Key by which the submit can be repeated without effect.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<Arc<str>>,
+        /// What it is asked to be, defaults filled in.
+        spec: Arc<RunSpec>,
+        /// The transcript that it goes on from, where it continues another run. Not shown to subscribers.
+        #[serde(default, skip_serializing_if = "is_empty")]
+        earlier: Arc<[Entry]>,
+    },
+    /// It wants its next inference, and stands in its provider's lane.
+    StepBegun {
+        /// Number of the step, from 1.
+        step: u32,
+        /// The provider, where it is another one than the run asked for: that one fails, and this is its fallback.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Arc<str>>,
+    },
+    /// An inference was granted, and is out.
+    InferenceStarted {
+        /// Step.
+        step: u32,
+        /// Attempt at it, from 1.
+        attempt: u32,
+    },
+    /// The model answered.
+    InferenceFinished {
+        /// Step.
+        step: u32,
+        /// What it said.
+        text: Arc<str>,
+        /// What it asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<CallRequest>,
+        /// What it used.
+        usage: Usage,
+        /// What its provider wants back unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        carried: Option<Arc<Carried>>,
+        /// The limit of output tokens cut it off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cut: bool,
+    },
+    /// The provider did not answer.
+    InferenceFailed {
+        /// Step.
+        step: u32,
+        /// Attempt.
+        attempt: u32,
+        /// Why.
+        error: Arc<str>,
+        /// When it is asked again; `None` when it is not.
+        retry_at: Option<Timestamp>,
+        /// What that says of the provider.
+        #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
+        fault: ProviderFault,
+    },
+    /// The batch of the step wants a permit of the tool lane: for the first time, or again.
+    BatchQueued,
+    /// The batch waits, and holds no permit.
+    BatchParked,
+    /// The batch gave back the permits that it held beyond those that its calls use.
+    BatchYielded {
+        /// Permits that it keeps.
+        keeps: u32,
+    },
+    /// A call executes. It holds a permit.
+    CallStarted {
+        /// The call.
+        call: CallId,
+    },
+    /// A call waits inside its job, off the lane.
+    CallOffLane {
+        /// The call.
+        call: CallId,
+    },
+    /// Such a call has done waiting and wants a permit.
+    CallReturning {
+        /// The call.
+        call: CallId,
+    },
+    /// Such a call goes on, with a permit.
+    CallResumed {
+        /// The call.
+        call: CallId,
+    },
+    /// A call waits for other runs.
+    CallWaiting {
+        /// The call.
+        call: CallId,
+        /// The runs.
+        runs: Vec<RunId>,
+        /// One of them is enough.
+        any: bool,
+    },
+    /// A call has its result.
+    CallFinished {
+        /// The result.
+        result: Arc<CallResult>,
+    },
+    /// A person is asked something.
+    InteractionOpened {
+        /// The interaction.
+        interaction: InteractionId,
+        /// The call that asks.
+        call: CallId,
+        /// The question.
+        question: Arc<str>,
+    },
+    /// A person answered.
+    InteractionSettled {
+        /// The interaction.
+        interaction: InteractionId,
+        /// The answer.
+        answer: Arc<str>,
+    },
+    /// It is no longer asked: its run ended.
+    InteractionClosed {
+        /// The interaction.
+        interaction: InteractionId,
+    },
+    /// Something was refused because nobody was there to allow or answer it.
+    Denied {
+        /// What.
+        what: Arc<str>,
+    },
+    /// A message came for the run; the model reads it before its next answer.
+    MessageReceived {
+        /// The text.
+        text: Arc<str>,
+    },
+    /// Nothing new starts in this run.
+    RunPaused,
+    /// It goes on.
+    RunResumed,
+    /// It is to end: what executes is being ended, nothing else starts.
+    RunStopping {
+        /// Why.
+        reason: StopReason,
+        /// Without grace.
+        force: bool,
+    },
+    /// It ended.
+    RunFinished {
+        /// How.
+        ending: Ending,
+    },
+    /// It left the world's memory: from here on it is answered from the journal.
+    RunArchived,
+    /// What the journal and the disk held of these finished runs was removed. The only trace of them.
+    RunsPruned {
+        /// The runs.
+        runs: Vec<RunId>,
+    },
+}
+
+impl EventBody {
+    /// What `json` says, whose kind is known: an object with the fields, and whatever else, as [`Serialize`] writes it.
+    ///
+    /// # Errors
+    /// Where that is no such event.
+    pub fn of_kind(kind: &str, json: &str) -> Result<Self, serde_json::Error> {
+        ByKind::deserialize(OfKind { kind, json })
+    }
+
+    /// The kind, as in JSON.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::DaemonStarted { .. } => "daemon-started",
+            Self::DrainStarted => "drain-started",
+            Self::DrainEnded => "drain-ended",
+            Self::LaneRelieved { .. } => "lane-relieved",
+            Self::LaneReliefEnded { .. } => "lane-relief-ended",
+            Self::LaneResized { .. } => "lane-resized",
+            Self::LaneConfigured { .. } => "lane-configured",
+            Self::LanePaused { .. } => "lane-paused",
+            Self::LaneResumed { .. } => "lane-resumed",
+            Self::ProviderHeld { .. } => "provider-held",
+            Self::ProviderReleased { .. } => "provider-released",
+            Self::RunSubmitted { .. } => "run-submitted",
+            Self::StepBegun { .. } => "step-begun",
+            Self::InferenceStarted { .. } => "inference-started",
+            Self::InferenceFinished { .. } => "inference-finished",
+            Self::InferenceFailed { .. } => "inference-failed",
+            Self::BatchQueued => "batch-queued",
+            Self::BatchParked => "batch-parked",
+            Self::BatchYielded { .. } => "batch-yielded",
+            Self::CallStarted { .. } => "call-started",
+            Self::CallOffLane { .. } => "call-off-lane",
+            Self::CallReturning { .. } => "call-returning",
+            Self::CallResumed { .. } => "call-resumed",
+            Self::CallWaiting { .. } => "call-waiting",
+            Self::CallFinished { .. } => "call-finished",
+            Self::InteractionOpened { .. } => "interaction-opened",
+            Self::InteractionSettled { .. } => "interaction-settled",
+            Self::InteractionClosed { .. } => "interaction-closed",
+            Self::Denied { .. } => "denied",
+            Self::MessageReceived { .. } => "message-received",
+            Self::RunPaused => "run-paused",
+            Self::RunResumed => "run-resumed",
+            Self::RunStopping { .. } => "run-stopping",
+            Self::RunFinished { .. } => "run-finished",
+            Self::RunArchived => "run-archived",
+            Self::RunsPruned { .. } => "runs-pruned",
+        }
+    }
+}
+
+/// An enum, of which kind and fields come from two places.
+struct OfKind<'de> {
+    kind: &'de str,
+    json: &'de str,
+}
+
+impl<'de> Deserializer<'de> for OfKind<'de> {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_enum(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de> EnumAccess<'de> for OfKind<'de> {
+    type Error = serde_json::Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Self::Error> {
+        seed.deserialize(StrDeserializer::new(self.kind)).map(|value| (value, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for OfKind<'de> {
+    type Error = serde_json::Error;
+
+    fn unit_variant(self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, _: S) -> Result<S::Value, Self::Error> {
+        Err(Self::Error::custom("no kind of event is of this shape"))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, Self::Error> {
+        Err(Self::Error::custom("no kind of event is of this shape"))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, Self::Error> {
+        let mut json = serde_json::Deserializer::from_str(self.json);
+        let value = json.deserialize_map(visitor)?;
+        json.end().map(|()| value)
+    }
+}
+
+fn is_empty(entries: &Arc<[Entry]>) -> bool {
+    entries.is_empty()
+}
+
+/// Every kind of event.
+pub const EVENT_KINDS: &[&str] = &[
+    "daemon-started",
+    "drain-started",
+    "drain-ended",
+    "lane-relieved",
+    "lane-relief-ended",
+    "lane-resized",
+    "lane-configured",
+    "lane-paused",
+    "lane-resumed",
+    "provider-held",
+    "provider-released",
+    "run-submitted",
+    "step-begun",
+    "inference-started",
+    "inference-finished",
+    "inference-failed",
+    "batch-queued",
+    "batch-parked",
+    "batch-yielded",
+    "call-started",
+    "call-off-lane",
+    "call-returning",
+    "call-resumed",
+    "call-waiting",
+    "call-finished",
+    "interaction-opened",
+    "interaction-settled",
+    "interaction-closed",
+    "denied",
+    "message-received",
+    "run-paused",
+    "run-resumed",
+    "run-stopping",
+    "run-finished",
+    "run-archived",
+    "runs-pruned",
+];

@@ -1,0 +1,153 @@
+//! Parameters and replies of the methods about the daemon itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Seq;
+use crate::run::RunState;
+use crate::time::{Span, Timestamp};
+
+/// Parameters of `daemon.hello`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HelloParams {
+    /// Protocol major of the caller; 0, or nothing, only asks for the daemon's.
+    #[serde(default)]
+    pub protocol_major: u32,
+    /// Protocol minor of the caller.
+    #[serde(default)]
+    pub protocol_minor: u32,
+    /// Program and version of the caller, for the log.
+    #[serde(default)]
+    pub client: Option<String>,
+}
+
+/// Reply to `daemon.hello`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Hello {
+    /// Version of the daemon.
+    pub version: String,
+    /// Protocol major.
+    pub protocol_major: u32,
+    /// Protocol minor.
+    pub protocol_minor: u32,
+    /// Largest frame, in bytes.
+    pub max_frame_bytes: u64,
+}
+
+/// Reply to `daemon.status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DaemonStatusReply {
+    /// Always `harness.status/1`.
+    pub schema: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Protocol, `major.minor`.
+    pub protocol: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it began to serve.
+    pub started_at: Timestamp,
+    /// `serving`, `draining` or `held`.
+    pub health: Health,
+    /// Why it is held, when it is.
+    pub held: Option<String>,
+    /// Socket that it serves.
+    pub socket: String,
+    /// Directory with its state.
+    pub state_dir: String,
+    /// Whether systemd owns the socket.
+    pub socket_activated: bool,
+    /// Runs by state.
+    pub runs: BTreeMap<RunState, u32>,
+    /// Open interactions.
+    pub pending: u32,
+    /// Calls and inferences that execute now.
+    pub executing: u32,
+    /// Number of the last event.
+    pub last_seq: Seq,
+    /// Connections now.
+    pub connections: u32,
+    /// Resident memory of the daemon, in bytes, where it can be read.
+    pub rss_bytes: Option<u64>,
+    /// Open descriptors of the daemon, where they can be counted.
+    pub open_files: Option<u32>,
+    /// What its state takes on disk.
+    #[serde(default)]
+    pub disk: DiskUsage,
+}
+
+/// What the state takes on disk, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DiskUsage {
+    /// The journal, with its write-ahead log.
+    pub journal_bytes: u64,
+    /// The outputs of calls, where they have been counted.
+    pub output_bytes: Option<u64>,
+    /// What is kept back for a full disk.
+    pub ballast_bytes: u64,
+    /// What is free there, where that can be told.
+    pub free_bytes: Option<u64>,
+}
+
+/// How the daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// All is well.
+    Serving,
+    /// It starts nothing new.
+    Draining,
+    /// The journal cannot commit.
+    Held,
+}
+
+/// Parameters of `daemon.drain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DrainParams {
+    /// Reply at the latest after this long, even if something still executes. Without it, wait as long as it takes.
+    #[serde(default)]
+    pub timeout_seconds: Option<Span>,
+}
+
+/// Reply to `daemon.drain`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DrainReply {
+    /// Calls and inferences that still execute.
+    pub executing: u32,
+}
+
+/// Reply to `daemon.reload`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ReloadReply {
+    /// The file that was read, if there is one.
+    pub config: Option<String>,
+    /// What changed, in words.
+    pub changes: Vec<String>,
+}
+
+/// Parameters of `daemon.backup`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BackupParams {
+    /// File to write, absolute. It must not be there.
+    pub to: String,
+}
+
+/// Reply to `daemon.backup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct BackedUp {
+    /// Bytes of the copy.
+    pub bytes: u64,
+}

@@ -1,0 +1,108 @@
+//! A cgroup of version 2 for one daemon, as a service manager would give it.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Daemon, Place, eventually, need};
+
+/// A cgroup with the controllers for memory and processes. Goes with the last of its processes.
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A new one that is given to a user. None, and a word why, where the machine has none to give.
+    pub fn of(user: u32) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let why = |why: &str| println!("skipped: limits by cgroups: {why}");
+        if !nix::unistd::geteuid().is_root() {
+            why("only root can give a cgroup to a daemon");
+            return None;
+        }
+        let Some(root) = mounted() else {
+            why("no cgroups of version 2 are mounted");
+            return None;
+        };
+        let own = root.join(format!("harness-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        if let Err(error) = fs::create_dir(&own) {
+            why(&format!("{}: {error}", own.display()));
+            return None;
+        }
+        let own = Self(own);
+        let controllers = own.read("cgroup.controllers");
+        if !["memory", "pids"].iter().all(|name| controllers.split_whitespace().any(|found| found == *name)) {
+            why(&format!("of the controllers memory and pids version 2 has here only {:?}", controllers.trim()));
+            return None;
+        }
+        own.give(user);
+        Some(own)
+    }
+
+    fn give(&self, user: u32) {
+        chown(&self.0, Some(user), Some(user)).unwrap();
+        for name in ["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+            chown(self.0.join(name), Some(user), Some(user)).unwrap();
+        }
+        if Path::new("/run/systemd/system").exists() {
+            need("python3", "python3");
+            let mark = "import os, sys; os.setxattr(sys.argv[1], 'user.delegate', b'1')";
+            let status = std::process::Command::new("python3").args(["-c", mark]).arg(&self.0).status();
+            assert!(status.unwrap().success());
+        }
+    }
+
+    /// Starts a daemon in it, as a user.
+    pub fn start(&self, place: &Place, user: u32) -> Daemon {
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
+        let before = ["sh", "-c", &enter, "sh"];
+        if user == 0 { place.start_behind(&before) } else { place.start_as(user, &before).unwrap() }
+    }
+
+    /// What a file of it says.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    /// The names of the cgroups in it.
+    pub fn below(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap().flatten().filter(|entry| entry.path().is_dir());
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Removes what is in it.
+    pub fn trim(&self) {
+        trim(&self.0);
+    }
+
+    /// Whether no call has a cgroup.
+    pub fn is_idle(&self) -> bool {
+        self.below() == ["daemon"]
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // For a daemon that lives on somewhere above.
+            _ = fs::write(self.0.join("cgroup.kill"), "1");
+        } else {
+            // A daemon that has stopped has taken everything away that it had made.
+            eventually("its cgroup can be removed", || fs::remove_dir(&self.0).is_ok());
+        }
+    }
+}
+
+fn trim(group: &Path) {
+    for below in fs::read_dir(group).unwrap().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        trim(&below);
+        fs::remove_dir(below).unwrap();
+    }
+}
+
+fn mounted() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    line.split(' ').nth(4).map(PathBuf::from)
+}

@@ -1,0 +1,99 @@
+//! A small disk under a state directory: one that can be filled, and one that can fail.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rusqlite::Connection;
+
+use crate::{Output, Place, Running, need};
+
+/// A disk of its own for the state of a place. It goes with this value, which is to be dropped before the place and after the daemon.
+pub struct Disk {
+    at: PathBuf,
+}
+
+impl Disk {
+    /// One in memory, of so many MiB. None, and a word why, where nothing can be mounted.
+    pub fn in_memory(place: &Place, megabytes: u32) -> Option<Self> {
+        Self::mounted(place, &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "harness-tests"])
+    }
+
+    /// One in a file, of so many MiB, which can be made to fail.
+    pub fn in_a_file(place: &Place, megabytes: u64) -> Option<Self> {
+        need("mkfs.ext4", "e2fsprogs");
+        let image = place.path("disk.img");
+        File::create(&image).unwrap().set_len(megabytes << 20).unwrap();
+        let image = image.to_str().unwrap().to_owned();
+        run("mkfs.ext4", &["-q", &image]).exits(0);
+        Self::mounted(place, &["-o", "loop", &image])
+    }
+
+    fn mounted(place: &Place, words: &[&str]) -> Option<Self> {
+        let at = place.state("");
+        fs::create_dir_all(&at).unwrap();
+        let output = run("mount", &[words, &[at.to_str().unwrap()]].concat());
+        if output.code != 0 {
+            println!("skipped: nothing can be mounted here: {}", output.stderr.trim());
+            return None;
+        }
+        Some(Self { at })
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.at.join("filler")
+    }
+
+    /// Fills it to the last byte.
+    pub fn fill(&self) {
+        let mut filler = OpenOptions::new().create(true).append(true).open(self.filler()).unwrap();
+        for size in [1 << 20, 1 << 12, 1] {
+            let piece = vec![b'x'; size];
+            while filler.write_all(&piece).is_ok() {}
+        }
+    }
+
+    /// Fills it so that the journal of a daemon that is at rest has no room left for a single commit.
+    pub fn fill_around(&self) {
+        let path = self.at.join("harness.db");
+        // What the log has room for already would be room.
+        let db = Connection::open(&path).unwrap();
+        let truncated = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+        drop(db);
+        self.fill();
+        assert_eq!(truncated, Ok(0), "the log was emptied");
+    }
+
+    /// Makes room again.
+    pub fn make_room(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    /// Lets the file system find an error, on which it lets nobody write any more. For one in a file.
+    pub fn fail(&self) {
+        run("mount", &["-o", "remount,abort", self.at.to_str().unwrap()]).exits(0);
+    }
+
+    /// Lets nobody write. For a disk that nobody has anything open on for writing.
+    pub fn only_read(&self, only: bool) {
+        run("mount", &["-o", if only { "remount,ro" } else { "remount,rw" }, self.at.to_str().unwrap()]).exits(0);
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+fn run(program: &str, words: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.args(words);
+    Running::start_reading(command, Stdio::null()).finish()
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        run("umount", &["--lazy", self.at.to_str().unwrap()]);
+    }
+}

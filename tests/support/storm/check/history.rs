@@ -1,0 +1,107 @@
+//! Events: nobody's is missing, none has changed, each run's make a whole life.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::Found;
+
+pub(super) fn check(found: &mut Found<'_>) {
+    let mut wrong = Vec::new();
+    seen_are_there(found, &mut wrong);
+    holes_are_of_pruned_runs(found, &mut wrong);
+    for run in found.by_run.keys() {
+        life(run, &found.of(run).collect::<Vec<_>>(), &mut wrong);
+    }
+    followed(found, &mut wrong);
+    found.wrong.append(&mut wrong);
+}
+
+fn seen_are_there(found: &Found<'_>, wrong: &mut Vec<String>) {
+    for (seq, seen) in &found.told.events {
+        match found.seen.get(seq) {
+            Some(there) if there == seen => {}
+            Some(there) => wrong.push(format!("event {seq} was {seen:?} and is {there:?}")),
+            None if seen.run.as_deref().is_some_and(|run| found.is_pruned(run)) => {}
+            None => wrong.push(format!("event {seq} was seen and is gone: {seen:?}")),
+        }
+    }
+}
+
+fn holes_are_of_pruned_runs(found: &Found<'_>, wrong: &mut Vec<String>) {
+    // When a pruned run was made is known where somebody was told; its events come after that and before the prune.
+    let made: BTreeMap<&str, u64> =
+        found.told.submits.values().filter_map(|submit| Some((submit.run.as_deref()?, submit.seq))).collect();
+    let spans: Vec<(u64, u64)> = found
+        .pruned
+        .iter()
+        .map(|(run, at)| (made.get(run.as_str()).copied().filter(|seq| *seq > 0).unwrap_or(1), *at))
+        .collect();
+    for hole in &found.holes {
+        let of_pruned = spans.iter().any(|(from, to)| (from..=to).contains(&hole));
+        let seen = found.told.events.get(hole);
+        if !of_pruned || seen.is_some_and(|seen| seen.run.as_deref().is_none_or(|run| !found.is_pruned(run))) {
+            wrong.push(format!("event {hole} is missing, and no run was pruned that had it: {seen:?}"));
+        }
+    }
+    let numbers = found.events.len() + found.holes.len();
+    if numbers as u64 != found.last {
+        wrong.push(format!("{numbers} numbers are accounted for, of {}", found.last));
+    }
+    for (from, to) in &found.told.gaps {
+        if let Some(there) = (*from..=*to).find(|seq| found.events.contains_key(seq)) {
+            wrong.push(format!("a follower was told not to get {from} to {to}, and event {there} is there"));
+        }
+    }
+}
+
+/// A run is made once, ends once, and in between every step is asked before it is answered.
+fn life(run: &str, events: &[(u64, &Value)], wrong: &mut Vec<String>) {
+    let kind = |index: usize| events[index].1["kind"].as_str().unwrap();
+    if kind(0) != "run-submitted" {
+        wrong.push(format!("run {run} begins with {}", events[0].1));
+    }
+    let count = |wanted: &str| events.iter().filter(|(_, event)| event["kind"] == wanted).count();
+    for (wanted, least) in [("run-submitted", 1), ("run-finished", 1)] {
+        if count(wanted) != least {
+            wrong.push(format!("run {run} has {} times {wanted}", count(wanted)));
+        }
+    }
+    let after = events.iter().skip_while(|(_, event)| event["kind"] != "run-finished").skip(1);
+    for (seq, event) in after.filter(|(_, event)| event["kind"] != "run-archived") {
+        wrong.push(format!("run {run} has ended, and then there is event {seq}: {event}"));
+    }
+    let mut open: Vec<&str> = Vec::new();
+    for (seq, event) in events {
+        match event["kind"].as_str().unwrap() {
+            "inference-started" if !open.is_empty() => {
+                wrong.push(format!("run {run} asks its model at {seq} and has no result of {open:?}"));
+            }
+            "inference-finished" => {
+                let calls = event["calls"].as_array().into_iter().flatten();
+                open.extend(calls.map(|call| call["call"].as_str().unwrap()));
+            }
+            "call-finished" => {
+                let call = event["result"]["call"].as_str().unwrap();
+                match open.iter().position(|open| *open == call) {
+                    Some(at) => drop(open.remove(at)),
+                    None => wrong.push(format!("run {run}: call {call} has a second result, or was never asked for")),
+                }
+            }
+            _ => {}
+        }
+    }
+    if !open.is_empty() {
+        wrong.push(format!("run {run} has ended without a result of {open:?}"));
+    }
+}
+
+fn followed(found: &Found<'_>, wrong: &mut Vec<String>) {
+    for (run, seen) in found.told.followed.iter().filter(|(run, _)| !found.is_pruned(run)) {
+        let last = seen.last().copied().unwrap_or(0);
+        let there: Vec<u64> = found.of(run).map(|(seq, _)| seq).take_while(|seq| *seq <= last).collect();
+        if there != *seen {
+            wrong.push(format!("a follower of run {run} got {seen:?}, and there are {there:?}"));
+        }
+    }
+}

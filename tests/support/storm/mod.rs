@@ -1,0 +1,149 @@
+//! A storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
+//!
+//! Owns the clients and what they were told. Who kills the daemon, or fills its disk, is the test; what is compared in the end
+//! is the [checker](check)'s.
+
+mod chance;
+pub mod check;
+mod clients;
+mod commands;
+mod line;
+mod scripts;
+mod told;
+mod watchers;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+pub use chance::Chance;
+pub use line::{Line, Note, Trouble};
+pub use scripts::TOKENS;
+use serde_json::{Value, json};
+pub use told::Told;
+
+use crate::{LOOK_AGAIN, Place, eventually};
+
+/// Runs that may be live before a submitter waits.
+const MOST_LIVE: u64 = 60;
+
+/// What clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Mood {
+    /// Everything.
+    Stormy,
+    /// They bring everything to its end, and begin nothing.
+    Calm,
+    /// They leave.
+    Over,
+}
+
+/// What the clients share.
+struct Shared {
+    place: Place,
+    told: Mutex<Told>,
+    mood: AtomicU8,
+    /// Number of the next submit.
+    next: AtomicU64,
+    /// Number of the last event: up to here watchers watch.
+    last: AtomicU64,
+}
+
+/// A storm under way.
+pub struct Storm {
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<()>>,
+    watchers: Vec<JoinHandle<()>>,
+}
+
+impl Shared {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap()
+    }
+
+    fn mood(&self) -> Mood {
+        match self.mood.load(Ordering::SeqCst) {
+            0 => Mood::Stormy,
+            1 => Mood::Calm,
+            _ => Mood::Over,
+        }
+    }
+
+    /// A connection, as soon as somebody listens; none where the storm is over before.
+    fn line(&self) -> Option<Line> {
+        while self.mood() != Mood::Over {
+            if let Some(line) = Line::open(&self.place.socket()) {
+                return Some(line);
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        None
+    }
+}
+
+impl Storm {
+    /// Lets the clients loose on the daemon of a place, whether there is one yet or not.
+    pub fn begin(place: &Place, seed: u64) -> Self {
+        let shared = Arc::new(Shared {
+            place: place.clone(),
+            told: Mutex::default(),
+            mood: AtomicU8::new(Mood::Stormy as u8),
+            next: AtomicU64::new(1),
+            last: AtomicU64::new(u64::MAX),
+        });
+        let mut chance = Chance::new(seed);
+        let mut start = |body: fn(&Shared, Chance)| {
+            let (shared, chance) = (Arc::clone(&shared), chance.split());
+            thread::spawn(move || body(&shared, chance))
+        };
+        let clients = vec![
+            start(clients::submit),
+            start(clients::submit),
+            start(clients::answer),
+            start(clients::meddle),
+            start(commands::submit_and_wait),
+        ];
+        let watchers = vec![start(watchers::everything), start(watchers::everything), start(watchers::one_run)];
+        Self { shared, clients, watchers }
+    }
+
+    /// The events that were seen so far.
+    pub fn seen(&self) -> usize {
+        self.shared.told().events.len()
+    }
+
+    /// Lets everything come to its end, with a daemon that stays, and gives what the clients were told.
+    #[must_use]
+    pub fn end(self) -> Told {
+        let place = self.shared.place.clone();
+        self.shared.mood.store(Mood::Calm as u8, Ordering::SeqCst);
+        let clients = self.clients;
+        eventually("every client has brought its things to an end", || {
+            let open = |submit: &told::Submit| submit.key.is_some() && submit.run.is_none();
+            !self.shared.told().submits.values().any(open) && live(&place) == 0
+        });
+        self.shared.mood.store(Mood::Over as u8, Ordering::SeqCst);
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        let last = place.rpc("daemon.status", json!({}))["last_seq"].as_u64().unwrap();
+        self.shared.last.store(last, Ordering::SeqCst);
+        self.watchers.into_iter().for_each(|watcher| watcher.join().unwrap());
+        std::mem::take(&mut *self.shared.told())
+    }
+}
+
+/// How many runs have not ended, by the daemon's own count.
+fn live(place: &Place) -> u64 {
+    live_in(&place.rpc("daemon.status", json!({})))
+}
+
+fn live_in(status: &Value) -> u64 {
+    let states = ["queued", "thinking", "acting", "waiting", "paused"];
+    states.iter().filter_map(|state| status["runs"][state].as_u64()).sum()
+}
+
+/// A moment in which others get on.
+fn pause(chance: &mut Chance) {
+    thread::sleep(chance.millis(1, 20).max(Duration::from_millis(1)));
+}
