@@ -16,6 +16,7 @@ mod full_disk;
 mod insiders;
 mod lane;
 mod losses;
+mod model_servers;
 mod old_journals;
 mod pages;
 mod processes_cgroups;

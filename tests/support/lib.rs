@@ -3,6 +3,7 @@
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
 //! binaries over real sockets; it never looks inside them.
 
+mod aimock;
 mod cgroup;
 pub mod chat;
 mod client;
@@ -21,6 +22,7 @@ mod unprivileged;
 
 use std::time::{Duration, Instant};
 
+pub use aimock::Aimock;
 pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
