@@ -6,7 +6,7 @@ use harness_tests::{Aimock, Client, Daemon, Run, Value, json};
 
 use crate::provider_calls::{attempts, failures};
 
-const DIALECTS: [&str; 3] = ["openai", "responses", "anthropic"];
+pub(crate) const DIALECTS: [&str; 3] = ["openai", "responses", "anthropic"];
 
 /// A daemon with a provider for each dialect; nothing where the server is not installed.
 fn beside(fixtures: &Value, more: &[&str]) -> Option<(Daemon, Aimock)> {
@@ -28,7 +28,7 @@ fn call(command: &str) -> Value {
 }
 
 /// What was streamed of a run until it ended, by stream: pieces in their order.
-fn streamed(client: &mut Client, run: &Run) -> Vec<(String, String)> {
+pub(crate) fn streamed(client: &mut Client, run: &Run) -> Vec<(String, String)> {
     let mut pieces = Vec::new();
     loop {
         let note = client.note();
@@ -42,7 +42,7 @@ fn streamed(client: &mut Client, run: &Run) -> Vec<(String, String)> {
     }
 }
 
-fn of_stream(pieces: &[(String, String)], stream: &str) -> Vec<String> {
+pub(crate) fn of_stream(pieces: &[(String, String)], stream: &str) -> Vec<String> {
     pieces.iter().filter(|(name, _)| name == stream).map(|(_, text)| text.clone()).collect()
 }
 
@@ -119,6 +119,17 @@ fn reasoning_is_told_apart_from_the_answer_over_each_api() {
             );
         }
     }
+}
+
+#[test]
+fn a_check_finds_each_api_well() {
+    let fixtures = json!([{"match": {"endpoint": "chat"}, "response": {"content": "Well."}}]);
+    let Some((daemon, server)) = beside(&fixtures, &[]) else { return };
+    daemon.ctl(["provider", "check"]).ok();
+    let mut paths: Vec<String> =
+        server.journal().iter().map(|asked| asked["path"].as_str().unwrap().to_owned()).collect();
+    paths.sort();
+    assert_eq!(paths, ["/v1/chat/completions", "/v1/messages", "/v1/responses"]);
 }
 
 /// Two answers that no good server gives, and then a good one, to a prompt in this state.
