@@ -32,6 +32,7 @@ mod provider_keys;
 mod provider_lanes;
 mod provider_limits;
 mod pruning;
+mod real_model;
 mod reconnecting;
 mod recovery;
 mod request_ids;
