@@ -3,6 +3,7 @@
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
 //! binaries over real sockets; it never looks inside them.
 
+mod aimock;
 mod cgroup;
 pub mod chat;
 mod client;
@@ -10,6 +11,7 @@ mod command;
 mod daemon;
 mod disk;
 mod faults;
+mod llama;
 mod place;
 mod process;
 mod programs;
@@ -21,12 +23,14 @@ mod unprivileged;
 
 use std::time::{Duration, Instant};
 
+pub use aimock::Aimock;
 pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
 pub use disk::Disk;
 pub use faults::{Answer, FaultServer, Gate, Recorded};
+pub use llama::Llama;
 pub use place::Place;
 pub use process::Process;
 pub use programs::{need, program};

@@ -93,6 +93,12 @@ impl Run {
         self.results().iter().map(|result| result.envelope.to_string()).collect()
     }
 
+    /// Tells it something, and gives the run that reads it: another one where this one has ended.
+    #[track_caller]
+    pub fn tell(&self, text: &str) -> Self {
+        Self::new(&self.place, &self.place.rpc("run.message", json!({"run": self.id, "text": text})))
+    }
+
     /// Cancels it, and waits for nothing.
     #[track_caller]
     pub fn cancel(&self) {
