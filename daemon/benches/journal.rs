@@ -122,6 +122,7 @@ async fn path(runs: usize) -> f64 {
             processes: Box::new(|_| Vec::new()),
             uid: 0,
             held: None,
+            stuck: false,
             disk: Arc::new(Default::default),
         },
         reload: Box::new(|| Err(String::new())),

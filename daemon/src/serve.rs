@@ -156,6 +156,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         processes: Box::new(move |run| processes(&shown, run)),
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
+        stuck: false,
         disk: usage(&state_dir, outputs.clone()),
     };
     let (orders, taken) = mpsc::channel(8);

@@ -19,9 +19,12 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
     };
     line("daemon", &health)?;
     if status.health == Health::Held {
-        let what = "nothing new starts; what executes ends, and cancel, reply, prune and stop go through";
+        let what = if status.stuck {
+            "nothing can be recorded: reads are answered, and stop goes through"
+        } else {
+            "nothing new starts; what executes ends, and cancel, reply, prune and stop go through"
+        };
         line("", what)?;
-        line("", &format!("make room in {} (harnessctl prune): it goes on by itself", status.state_dir))?;
     }
     line("version", &format!("{} (protocol {})", status.version, status.protocol))?;
     line("pid", &status.pid.to_string())?;
@@ -86,7 +89,7 @@ mod tests {
     fn one_that_is_held_says_what_to_do() {
         let told = status(&serde_json::json!({"health": "held", "held": "the disk is full"}));
         assert!(
-            told.contains("held: the disk is full\n") && told.contains("make room in /state (harnessctl prune)"),
+            told.contains("held: the disk is full\n") && told.contains("cancel, reply, prune and stop go through"),
             "{told}"
         );
     }

@@ -16,8 +16,8 @@ pub(super) fn held(key: &str, error: &RpcError) -> Option<Failure> {
         code: error.data.exit_code,
         message: format!("the idempotency key {key:?} belongs to run {holder}, which was submitted differently"),
         hint: Some(format!(
-            "look at it: harnessctl show {holder}; to submit something else take another key (the directory, the \
-             environment and PATH count, too)"
+            "look at it: harnessctl show {holder}; to submit something else take another key (the directory and \
+             the environment that was named count, too)"
         )),
     })
 }

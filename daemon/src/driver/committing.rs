@@ -150,15 +150,15 @@ impl<J: Journal> Driver<J> {
         let mut outcome = end.await;
         loop {
             let Err(failure) = outcome else {
+                self.parts.service.stuck = false;
                 if !self.on_ballast {
                     self.let_go();
                 }
                 return Some((commit, effects));
             };
-            if self.parts.service.held.replace(failure.reason.clone()).is_none() {
+            if self.parts.service.held.replace(format!("{}; {}", failure.reason, failure.fault.advice())).is_none() {
                 error!(%failure, "held: new work is refused until there is room again");
             }
-            self.fault = failure.fault;
             self.parts.engine.hold(true);
             if failure.fault == CommitFault::Ours {
                 // The world is ahead of what can ever be in the journal; the next start makes it anew.
@@ -180,6 +180,7 @@ impl<J: Journal> Driver<J> {
             }
             let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
             wait = (wait * 2).min(LONGEST_RETRY);
+            self.parts.service.stuck = true;
             if !self.hold_until(retry).await {
                 return None;
             }
@@ -302,7 +303,7 @@ impl<J: Journal> Driver<J> {
 
     pub(super) fn held_error(&self) -> RpcError {
         let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
-        let message = format!("held: {reason}; {}", self.fault.advice());
+        let message = format!("held: {reason}");
         RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
     }
 }

@@ -9,6 +9,9 @@
 //!                                 held: reads are answered, new work is refused, the same commit is tried again
 //! ```
 //!
+//! While a commit is under way and much has come, the next step is made already; its commit is begun after that one, and what it came
+//! to is shown and done after its own. Reads, and whoever waits for a run, are answered when nothing is under way.
+//!
 //! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, and executes nothing.
 
 mod archive;
@@ -39,7 +42,7 @@ use crate::feed::Feed;
 use crate::inbox::{Inbox, Report};
 use crate::jobs::Executor;
 use crate::journal::history::History;
-use crate::journal::{Ballast, CommitClass, CommitError, CommitFault, Journal};
+use crate::journal::{Ballast, CommitClass, CommitError, Journal};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
@@ -74,6 +77,8 @@ pub struct Service {
     pub uid: u32,
     /// Why the journal cannot commit, while it cannot.
     pub held: Option<String>,
+    /// And not even what is under way can be recorded.
+    pub stuck: bool,
     /// What the state takes on disk. May take as long as the disk does.
     pub disk: Arc<dyn Fn() -> DiskUsage + Send + Sync>,
 }
@@ -144,8 +149,6 @@ pub struct Driver<J> {
     /// When, while on ballast, room is looked for, and how long after that again.
     next_try: Option<Span>,
     retry_wait: Duration,
-    /// What stands in the way of commits, while something does.
-    fault: CommitFault,
     /// A commit that can never go through: the driver ends.
     broken: Option<CommitError>,
     /// A step is due though nothing came.
@@ -176,7 +179,6 @@ impl<J: Journal> Driver<J> {
             on_ballast: false,
             next_try: None,
             retry_wait: Duration::ZERO,
-            fault: CommitFault::Full,
             broken: None,
             wants_step: false,
             waits_of_hold: Vec::new(),

@@ -245,6 +245,7 @@ impl View<'_> {
             started_at: service.started_at,
             health,
             held: service.held.clone(),
+            stuck: service.stuck,
             socket: service.socket.clone(),
             state_dir: service.state_dir.clone(),
             socket_activated: service.socket_activated,

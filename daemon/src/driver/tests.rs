@@ -76,6 +76,7 @@ impl Bench {
                 processes: Box::new(|_| Vec::new()),
                 uid: 1000,
                 held: None,
+                stuck: false,
                 disk: Arc::new(DiskUsage::default),
             },
             reload: Box::new(|| Err("there is no configuration here".to_owned())),

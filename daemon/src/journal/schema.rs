@@ -19,7 +19,7 @@ const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
 /// What brings a file from version n + 1 to version n + 2.
 const MIGRATIONS: &[&str] = &[];
-/// How long a commit waits for somebody who writes to the file with a tool of theirs. No read is answered meanwhile.
+/// How long a commit waits for somebody who writes to the file with a tool of theirs. Nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the journal could not be opened. Nothing was changed.

@@ -55,6 +55,9 @@ pub struct DaemonStatusReply {
     pub health: Health,
     /// Why it is held, when it is.
     pub held: Option<String>,
+    /// And then whether not even cancels, answers and prunes can be recorded.
+    #[serde(default)]
+    pub stuck: bool,
     /// Socket that it serves.
     pub socket: String,
     /// Directory with its state.
