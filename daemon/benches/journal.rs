@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use harness_protocol::event::EventBody;
 use harness_protocol::id::Seq;
-use harness_protocol::script::{Script, Turn};
+use harness_protocol::run::CallResult;
+use harness_protocol::script::{Script, ScriptedCall, Turn};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
 use harnessd::control::request::{ConnectionId, Request, Wanted};
 use harnessd::driver::{Clock, Driver, Order, Parts, Service};
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
-use harnessd::jobs::{Executor, ExecutorConfig};
+use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
@@ -26,7 +27,7 @@ use harnessd::providers::http::{Providers, Surroundings};
 use harnessd::restore::restore;
 use harnessd::tools;
 use harnessd::world::Engine;
-use harnessd::world::boundary::{Caller, Command, Now};
+use harnessd::world::boundary::{CallTask, Caller, Command, Now};
 use rusqlite::params;
 use tokio::sync::{mpsc, oneshot};
 
@@ -53,9 +54,19 @@ impl Journal for Noting {
     }
 }
 
+/// A tool whose calls cost nothing: what is measured is what is around them.
+struct Nothing;
+
+impl Tool for Nothing {
+    fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
+        let result = CallResult::plain(context.call, task.tool.clone(), "Exit code: 0\n4.0K\t.\n", false);
+        Box::pin(async move { result })
+    }
+}
+
 fn main() {
     let measured = std::env::args().any(|arg| arg == "--bench");
-    let (runs, live, events) = if measured { (20_000, 10_000, 1_000_000) } else { (200, 20, 2_000) };
+    let (runs, live, events) = if measured { (10_000, 10_000, 1_000_000) } else { (200, 20, 2_000) };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut ratios = Vec::new();
     for _ in 0..if measured { 5 } else { 1 } {
@@ -79,11 +90,12 @@ async fn path(runs: usize) -> f64 {
     let journal = Noting { store, batches: Arc::clone(&batches) };
     let mut config = Config::default();
     config.limits.live_runs = 1_000_000;
+    config.tool_width = 64;
     config.providers.values_mut().for_each(|provider| provider.width = 1_000);
     let (inbox, feed) = (Inbox::<Request>::new(4_096), Feed::new(1_000_000, usize::MAX, Seq(0)));
     let program = KeeperProgram { path: "/bin/true".into(), args: Vec::new(), env: Vec::new() };
     let executor_config = ExecutorConfig {
-        tools: Default::default(),
+        tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
         keepers: Arc::new(Keepers::new(program)),
     };
@@ -117,10 +129,10 @@ async fn path(runs: usize) -> f64 {
         erase: Box::new(drop),
     };
     let driver = tokio::spawn(Driver::new(parts, taken).run());
-    let turns = vec![Turn {
-        text: "It holds some four kilobytes, most of them in the one large file.".to_owned(),
-        ..Turn::default()
-    }];
+    let call = || ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({"command": "du -sh ."}) };
+    let looks = || Turn { text: "Let me see.".to_owned(), calls: vec![call()], ..Turn::default() };
+    let says = "It holds some four kilobytes, most of them in the one large file.".to_owned();
+    let turns = vec![looks(), looks(), looks(), Turn { text: says, ..Turn::default() }];
     let spec = Arc::new(RunSpec {
         prompt: Some("Look what takes the most room here, and say so in one sentence.".into()),
         script: Some(Arc::new(Script { turns, ..Script::default() })),
@@ -155,7 +167,7 @@ async fn path(runs: usize) -> f64 {
     }
     let ours = begun.elapsed();
     orders.send(Order::Stop).await.unwrap();
-    driver.await.unwrap();
+    driver.await.unwrap().unwrap();
     let batches = std::mem::take(&mut *batches.lock().unwrap());
     let events: usize = batches.iter().map(|(_, commit)| commit.events.len()).sum();
     let synced = batches.iter().filter(|(class, _)| *class == CommitClass::Synced).count();

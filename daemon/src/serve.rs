@@ -27,10 +27,10 @@ use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
 use crate::feed::Feed;
 use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Tool};
-use crate::journal::Ballast;
 use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::schema::OpenError;
+use crate::journal::{Ballast, CommitError};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
@@ -80,6 +80,9 @@ pub enum ServeError {
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(std::io::Error),
+    /// Something could never be committed.
+    #[error("{0}; what was acknowledged is there with the next start")]
+    Commit(CommitError),
     /// A provider cannot be used as it is configured.
     #[error(transparent)]
     Provider(#[from] BuildError),
@@ -93,7 +96,7 @@ impl ServeError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Provider(_) => exit::USAGE,
-            Self::Journal(_) | Self::Writer(_) | Self::Keepers(_) | Self::Driver => exit::INTERNAL,
+            Self::Journal(_) | Self::Writer(_) | Self::Keepers(_) | Self::Commit(_) | Self::Driver => exit::INTERNAL,
         }
     }
 }
@@ -112,6 +115,11 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         now: Arc::new(move || clock.now().wall),
     };
     let providers = Arc::new(Providers::new(&config.providers, around)?);
+    for provider in providers.views(&config.run.provider) {
+        if let Some(problem) = provider.key.and_then(|key| key.problem) {
+            warn!(provider = %provider.name, %problem, "a provider has no key");
+        }
+    }
     let Restored { engine, store, history, damage } = restore::restore(&state_dir, &config)?;
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
@@ -208,7 +216,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     stop.cancel();
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
-    driven.map_err(|_| ServeError::Driver)
+    driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
 }
 
 fn feed(config: &Config, last: Seq) -> Feed {
@@ -324,7 +332,7 @@ fn reloader(
         let tool = ("tool".into(), fresh.tool_width);
         let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
         let lanes = std::iter::once(tool).chain(providers).collect();
-        *current = fresh;
-        Ok((Some(source.path.display().to_string()), lanes))
+        current.clone_from(&fresh);
+        Ok((Some(source.path.display().to_string()), lanes, fresh))
     })
 }

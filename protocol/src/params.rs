@@ -343,6 +343,9 @@ pub struct Exported {
     pub events: Vec<Arc<Event>>,
     /// Where the next page begins; `None` where nothing has happened after the last one.
     pub cursor: Option<Seq>,
+    /// Numbers of events of this page that cannot be read, or are of a kind that only a later daemon knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Seq>,
 }
 
 /// Parameters of `interaction.list`.

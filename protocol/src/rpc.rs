@@ -281,6 +281,7 @@ macro_rules! methods {
     ($($name:literal $variant:ident($params:ty) -> $reply:ty, $doc:literal;)*) => {
         /// Every request that there is.
         #[derive(Debug, Clone, PartialEq)]
+        #[expect(clippy::large_enum_variant, reason = "calls are few at a time, and most of them are submits")]
         pub enum Call {
             $(#[doc = $doc] $variant($params),)*
         }

@@ -456,6 +456,9 @@ pub struct CallResult {
     /// The limit that it certainly met; none where that is not certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<CallLimit>,
+    /// It left processes running in the background, which end with its run, or with the daemon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_running: bool,
 }
 
 impl CallResult {
@@ -476,6 +479,7 @@ impl CallResult {
             cpu_seconds: None,
             max_rss_bytes: None,
             limit: None,
+            left_running: false,
         }
     }
 }

@@ -85,3 +85,38 @@ fn what_cannot_be_changed_any_more_says_that_it_has_ended() {
     has_left(&daemon, &live);
     daemon.ctl(["cancel", &live.id]).exits(6).tells("it was cancelled already");
 }
+
+#[test]
+fn a_key_gives_the_same_run_at_whatever_moment_that_leaves() {
+    let daemon = Daemon::configured("[limits]\nfinished_runs = 1\n");
+    let clients: Vec<_> = (0..6)
+        .map(|client| {
+            let mut line = daemon.connect();
+            std::thread::spawn(move || {
+                let mut seen = std::collections::BTreeMap::new();
+                for round in 0..40 {
+                    // Each asks again for what the others ask for at the same time: those runs end and leave meanwhile.
+                    let asked = (0..8).map(|back| {
+                        let key = format!("key-{}", (round * 8 + back + client) / 2);
+                        let spec = json!({"script": {"turn": [{"text": "ok"}]}});
+                        ("run.submit", json!({"spec": spec, "idempotency_key": key}))
+                    });
+                    let keys: Vec<String> =
+                        (0..8).map(|back| format!("key-{}", (round * 8 + back + client) / 2)).collect();
+                    for (key, reply) in keys.into_iter().zip(line.pipeline(asked)) {
+                        let id = reply["result"]["id"].as_str().unwrap().to_owned();
+                        assert_eq!(seen.entry(key.clone()).or_insert_with(|| id.clone()), &id, "{key}");
+                    }
+                }
+                seen
+            })
+        })
+        .collect();
+    let mut runs = std::collections::BTreeMap::new();
+    for client in clients {
+        for (key, id) in client.join().unwrap() {
+            assert_eq!(runs.entry(key.clone()).or_insert_with(|| id.clone()), &id, "{key} gave two runs");
+        }
+    }
+    assert!(runs.len() > 100);
+}

@@ -85,3 +85,28 @@ fn two_runs_of_a_provider_share_its_connections() {
     }
     assert!(server.connections() < 5, "{} connections for 5 requests", server.connections());
 }
+
+#[test]
+fn a_provider_that_is_configured_while_the_daemon_runs_is_there_after_a_reload() {
+    let (server, other) = (FaultServer::start(), FaultServer::start());
+    server.always(says("hi"));
+    other.always(says("new"));
+    let text = config(&server, "openai", "");
+    let daemon = Daemon::configured(&text);
+    let added =
+        format!("[provider.new]\ndialect = \"openai\"\nbase_url = \"{}\"\nmodel = \"n\"\nwidth = 3\n", other.url());
+    daemon.configure(&format!("{text}{added}"));
+    daemon.ctl(["submit", "-p", "new", "hi"]).exits(2).tells("no provider \"new\" is configured");
+    let told = daemon.ctl(["daemon", "reload"]);
+    assert!(format!("{told}").contains("lane new: width 3"), "{told}");
+    assert_eq!(daemon.ask_with("hi", json!({"provider": "new"})).answer(), "new");
+    assert_eq!(daemon.lane("new").width, 3);
+    // What cannot be used changes nothing.
+    daemon.configure(&format!("{text}{added}ca_file = \"/no/such.pem\"\n"));
+    daemon.ctl(["daemon", "reload"]).exits(2).tells("cannot read /no/such.pem");
+    assert_eq!(daemon.ask_with("hi", json!({"provider": "new"})).answer(), "new");
+    // And after a crash the lane is there as well.
+    daemon.configure(&format!("{text}{added}"));
+    let place = daemon.crash();
+    assert_eq!(place.start().ask_with("hi", json!({"provider": "new"})).answer(), "new");
+}

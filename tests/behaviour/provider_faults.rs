@@ -265,8 +265,8 @@ fn fault_8_fifty_runs_that_are_refused_at_once_come_back_one_after_the_other() {
         requests[50..].iter().map(|r| r.at.duration_since(requests[49].at).as_secs_f64()).collect();
     back.sort_by(f64::total_cmp);
     let busiest = (0..50).map(|from| back[from..].iter().take_while(|&&at| at < back[from] + 0.02).count()).max();
-    assert!(busiest.unwrap() <= 40, "{busiest:?} came within 20 ms: {back:?}");
-    assert!(back[0] >= 1.9, "the provider was left alone for a while first: {back:?}");
+    assert!(busiest.unwrap() <= 25, "{busiest:?} came within 20 ms: {back:?}");
+    assert!(back[49] - back[0] > 0.5, "they are spread: {back:?}");
 }
 
 #[test]

@@ -63,6 +63,32 @@ fn another_provider_stands_in_while_one_fails() {
 }
 
 #[test]
+fn while_one_is_probed_the_others_go_to_whoever_stands_in() {
+    let (server, other) = (FaultServer::start(), FaultServer::start());
+    let gate = harness_tests::Gate::new();
+    server.always(broken());
+    other.always(says("from the other"));
+    let text = config(&server, "openai", "fallback = \"other\"");
+    let more = format!("[provider.other]\ndialect = \"openai\"\nbase_url = \"{}\"\nmodel = \"n\"\n", other.url());
+    let daemon = Daemon::configured(&format!("{text}{more}"));
+    let runs: Vec<_> = (0..6).map(|_| daemon.ask("say it")).collect();
+    assert!(runs.iter().all(|run| run.answer() == "from the other"));
+    let asked = server.count();
+    server.always(Answer::stream().wait(&gate).event(&text_and_end("late")).end());
+    eventually("its rest is over", || daemon.lane("local").held.is_none());
+    let probe = daemon.ask("say it");
+    server.asked(asked + 1);
+    assert_eq!(daemon.ask("say it").answer(), "from the other", "it does not wait for the probe");
+    gate.open();
+    assert_eq!(probe.answer(), "late");
+    eventually("it is well again", || daemon.lane("local").limiter == Limiter::None);
+}
+
+fn text_and_end(words: &str) -> String {
+    json!({"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": "stop"}]}).to_string()
+}
+
+#[test]
 fn a_rate_limit_holds_the_lane_for_as_long_as_it_says() {
     let server = FaultServer::start();
     server.answer(Answer::refusal(429, &[("retry-after", "2")], "slow down")).always(says("well"));

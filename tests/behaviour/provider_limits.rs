@@ -6,6 +6,7 @@ use harness_tests::{Answer, Daemon, FaultServer, json};
 
 use crate::provider_faults::asking;
 
+/// 0.0001 USD for a token of input, 0.001 for one of output.
 const PRICE: &str = "price = { input = 100, output = 1000, cached = 10 }";
 
 /// Always the same command, and what the answer used.
@@ -23,15 +24,15 @@ fn ended_at_9(daemon: &Daemon, limits: harness_tests::Value, told: &str) -> harn
 #[test]
 fn a_budget_of_tokens_is_not_overdrawn() {
     let server = FaultServer::start();
-    server.answer(works(400, 100)).answer(works(600, 100)).always(says("never asked"));
+    server.answer(works(700, 100)).answer(works(900, 100)).always(says("never asked"));
     let daemon = asking(&server, "");
-    // After 500 and 700 there is no room for a prompt of more than 700.
-    let view = ended_at_9(&daemon, json!({"max_tokens": 1500}), "--max-tokens");
-    assert_eq!((view.usage.tokens(), server.count()), (1200, 2));
+    // After 800 and 1,000 there is no room for a prompt of more than 1,000.
+    let view = ended_at_9(&daemon, json!({"max_tokens": 2000}), "--max-tokens");
+    assert_eq!((view.usage.tokens(), server.count()), (1800, 2));
     // Each answer had what was left as its limit.
     let limits: Vec<u64> = server.requests().iter().map(|r| r.body["max_tokens"].as_u64().unwrap()).collect();
-    assert!(limits[0] < 1500 && limits[0] > 1400, "{limits:?}");
-    assert!(limits[1] <= 500 && limits[1] > 400, "{limits:?}");
+    assert!(limits[0] < 1600 && limits[0] > 900, "what the tools take is counted: {limits:?}");
+    assert!(limits[1] <= 400 && limits[1] > 300, "{limits:?}");
 }
 
 #[test]
@@ -45,14 +46,14 @@ fn a_prompt_that_is_larger_than_the_budget_is_not_asked() {
 #[test]
 fn a_budget_of_money_is_not_overdrawn_and_the_cost_is_told() {
     let server = FaultServer::start();
-    // 0.04 + 0.02 USD, then 0.06 + 0.02.
-    server.answer(works(400, 20)).answer(works(600, 20)).always(says("never asked"));
+    // 0.08 + 0.02 USD, then 0.1 + 0.02.
+    server.answer(works(800, 20)).answer(works(1000, 20)).always(says("never asked"));
     let daemon = asking(&server, PRICE);
-    let view = ended_at_9(&daemon, json!({"max_cost_usd": 0.18}), "--max-cost");
+    let view = ended_at_9(&daemon, json!({"max_cost_usd": 0.25}), "--max-cost");
     assert_eq!(server.count(), 2);
-    assert!((view.usage.cost_usd.unwrap() - 0.14).abs() < 1e-9, "{:?}", view.usage);
+    assert!((view.usage.cost_usd.unwrap() - 0.22).abs() < 1e-9, "{:?}", view.usage);
     let most = server.requests()[1].body["max_tokens"].as_u64().unwrap();
-    assert!(most <= 120 - 42, "what is left pays for no more: {most}");
+    assert!(most <= 150 - 82, "what is left pays for no more: {most}");
 }
 
 #[test]

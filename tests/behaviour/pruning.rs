@@ -3,7 +3,7 @@
 use std::fs;
 use std::thread;
 
-use harness_tests::{Daemon, Place, eventually, json, runs, says, turn};
+use harness_tests::{Daemon, Place, Value, eventually, json, runs, says, turn};
 
 #[test]
 fn finished_runs_are_removed_by_age_number_label_and_state_and_live_ones_never() {
@@ -60,9 +60,27 @@ fn a_named_one_whose_tree_lives_stays_and_says_why() {
 
 #[test]
 fn the_configuration_prunes_by_itself() {
-    let place = Place::configured("[retention]\nage_days = 30\nruns = 1000\n");
+    let place = Place::configured("[retention]\nage_days = 30\nruns = 2\nevery_seconds = 0.1\n");
     let daemon = place.start();
-    assert_eq!(daemon.submit(&says("kept")).answer(), "kept");
+    let runs: Vec<_> = (0..5)
+        .map(|_| {
+            let run = daemon.submit(&says("kept"));
+            assert_eq!(run.answer(), "kept");
+            run
+        })
+        .collect();
+    eventually("the oldest are gone", || daemon.ctl(["list", "--json"]).ok().lines().count() == 2);
+    let left = daemon.ctl(["list", "--json"]).ok();
+    assert!(runs[3..].iter().all(|run| left.contains(&run.id)), "{left}");
+    // Those of a day and a half ago go by their age, whatever their number.
+    daemon.configure("[retention]\nage_days = 1\nevery_seconds = 0.1\n");
+    let place = daemon.crash();
+    let db = rusqlite::Connection::open(place.state("harness.db")).unwrap();
+    db.execute("UPDATE run SET ended_at = ended_at - 36 * 3600 * 1000000 WHERE id = ?1", [&runs[3].id]).unwrap();
+    drop(db);
+    let daemon = place.start();
+    eventually("the old one is gone", || daemon.ctl(["list", "--json"]).ok().lines().count() == 1);
+    assert!(daemon.ctl(["list", "--json"]).ok().contains(&runs[4].id));
     daemon.configure("[retention]\nage_dyas = 30\n");
     daemon.ctl(["daemon", "reload"]).exits(2).tells("did you mean `age_days`?");
 }
@@ -107,4 +125,19 @@ fn a_backup_under_load_has_every_run_that_was_acknowledged_before() {
     asked.reply("yes");
     assert_eq!(asked.answer(), "ok");
     assert_eq!(second.submit(&runs("true")).answer(), "done");
+}
+
+#[test]
+fn a_tree_goes_as_a_whole() {
+    let daemon = Daemon::configured("[limits]\nfinished_runs = 0\n");
+    let child = says("a child's answer");
+    let top = daemon.submit(&turn("").spawn("child").wait_for_all().turn("done").child("child", &child));
+    assert_eq!(top.answer(), "done");
+    let list = || daemon.ctl(["list", "--json"]).ok();
+    let runs: Vec<Value> = list().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(runs.len(), 2);
+    let child = runs.iter().find(|run| !run["parent"].is_null()).unwrap()["id"].as_str().unwrap();
+    daemon.ctl(["prune", child]).exits(2).tells("goes as a whole").tells(&top.id);
+    daemon.ctl(["prune", "--all"]).ok();
+    assert_eq!(list(), "");
 }

@@ -205,3 +205,17 @@ fn whoever_follows_large_events_across_a_restart_misses_none() {
     client.subscribe(json!({"after": 0, "run": run["id"]}));
     while client.event()["kind"] != "run-finished" {}
 }
+
+#[test]
+fn a_model_is_told_once_that_what_ran_in_the_background_is_gone() {
+    let daemon = Daemon::start();
+    let run = daemon.submit(&turn("").shell("sleep 600 & echo started").turn("").ask("go on?").turn("done"));
+    run.reach(RunState::Waiting);
+    let daemon = daemon.crash().start();
+    let daemon = daemon.crash().start();
+    let run = daemon.run(&run.id);
+    run.reply("yes");
+    assert_eq!(run.answer(), "done");
+    let shown = daemon.ctl(["show", &run.id, "--json"]).ok();
+    assert_eq!(shown.matches("had left running in the background are gone").count(), 1, "{shown}");
+}

@@ -53,6 +53,8 @@ fn every_reply_and_every_event_of_a_live_daemon_is_as_described() {
     ask("lane.resize", json!({"width": 3}));
     ask("lane.pause", json!({"lane": "tool"}));
     ask("lane.resume", json!({}));
+    ask("provider.list", json!({}));
+    ask("provider.check", json!({"provider": "scripted"}));
     ask("daemon.hello", json!({}));
     ask("daemon.status", json!({}));
     ask("daemon.drain", json!({"timeout_seconds": 0}));

@@ -176,6 +176,9 @@ impl Follower {
                 let again = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
                 self.note(out, notes, &format!("thinking, step {step}{again}"))?;
             }
+            EventBody::StepBegun { provider: Some(provider), .. } => {
+                self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
+            }
             EventBody::InferenceFinished { text, calls, .. } => self.model_said(out, text, calls)?,
             EventBody::InferenceFailed { error, retry_at, .. } => {
                 self.drop_text(out)?;

@@ -124,6 +124,9 @@ fn events(
     let mut params = ExportParams { run: name.to_owned(), limit: None, cursor: None };
     loop {
         let page = ctx.session.call::<method::RunExport>(&params)?;
+        for seq in &page.left_out {
+            told.missing.push(format!("event {seq} cannot be read, or is of a kind that only a later daemon knows"));
+        }
         for event in &page.events {
             file.line(&**event)?;
             told.events += 1;

@@ -116,13 +116,21 @@ pub struct Bounds {
     pub event_bytes: u64,
 }
 
-/// Which finished runs are removed by themselves. Nothing is where nothing is configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Which finished trees of runs are removed by themselves. Nothing is where nothing is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Those that ended longer ago than this.
     pub age: Option<Span>,
     /// Those beyond this many of the latest.
     pub runs: Option<u32>,
+    /// How often that is looked at.
+    pub every: Span,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { age: None, runs: None, every: Span::from_secs(60) }
+    }
 }
 
 /// The control socket.

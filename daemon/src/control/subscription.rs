@@ -3,6 +3,7 @@
 //! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::event::{Delta, Event, EventBody, Gap};
@@ -22,6 +23,8 @@ use crate::journal::history::History;
 /// Records read from the journal at a time, and about how many bytes.
 const PAGE: usize = 512;
 const PAGE_BYTES: usize = 1024 * 1024;
+/// Attempts at reading one, a second apart.
+const MOST_ATTEMPTS: u32 = 10;
 
 /// Runs until the connection is gone.
 pub(super) async fn run(
@@ -88,18 +91,10 @@ async fn catch_up(
     // The events of one run are looked up; those of many are picked out as they come.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
-    let reader = history.clone();
-    let read = tokio::task::spawn_blocking(move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
     let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: Gap { from, to } };
-    let (records, end) = match read {
-        Ok(Ok(records)) => records,
-        failed => {
-            let why = failed
-                .map_or_else(|error| error.to_string(), |read| read.map_or_else(|e| e.message, |_| String::new()));
-            tracing::error!(why, "a subscriber misses what the journal has");
-            send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
-            return Some(to);
-        }
+    let Some((records, end)) = read(history, cursor, of).await else {
+        send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
+        return Some(to);
     };
     let (mut at, mut end) = (cursor, end);
     for record in records {
@@ -116,11 +111,17 @@ async fn catch_up(
         at = seq;
         let sent = match record {
             Record::Event(event) => !follow.wants(&event) || send_event(outgoing, subscription, event).await,
-            Record::Unknown(_, run, event) => !follow.wants_of(run) || send_raw(outgoing, subscription, &event).await,
-            Record::Unreadable(_, run, why) => {
-                tracing::error!(%seq, why, "a record cannot be read");
-                !follow.wants_of(run) || send(outgoing, &gap(seq, seq)).await
+            Record::Unknown(_, run, event) if follow.wants_of(run) && follow.kinds.is_empty() => {
+                match raw(subscription, &event) {
+                    Some(frame) => outgoing.notify(frame).await,
+                    None => send(outgoing, &gap(seq, seq)).await,
+                }
             }
+            Record::Unreadable(_, run, why) if follow.wants_of(run) => {
+                tracing::error!(%seq, why, "a record cannot be read");
+                send(outgoing, &gap(seq, seq)).await
+            }
+            Record::Unknown(..) | Record::Unreadable(..) => true,
         };
         sent.then_some(())?;
     }
@@ -133,10 +134,29 @@ async fn catch_up(
     Some(at)
 }
 
+/// A page of the journal. A read that fails is tried again for a while: what it would have shown is there.
+async fn read(history: &History, cursor: Seq, of: Option<RunId>) -> Option<(Vec<Record>, bool)> {
+    for attempt in 1.. {
+        let reader = history.clone();
+        let read = tokio::task::spawn_blocking(move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
+        let why = match read {
+            Ok(Ok(read)) => return Some(read),
+            Ok(Err(error)) => error.message,
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(why, attempt, "what a subscriber follows cannot be read");
+        if attempt == MOST_ATTEMPTS {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    None
+}
+
 impl Follow {
-    /// Whether the runs that are followed are among those that an event of an unknown kind is about.
+    /// Whether a run that an event is about is followed.
     fn wants_of(&self, run: Option<RunId>) -> bool {
-        self.kinds.is_empty() && self.runs.as_ref().is_none_or(|runs| run.is_some_and(|run| runs.contains(&run)))
+        self.runs.as_ref().is_none_or(|runs| run.is_some_and(|run| runs.contains(&run)))
     }
 
     /// Whether the filter lets an event through. A run that a followed one spawns is followed from here on.
@@ -170,14 +190,12 @@ async fn send_event(outgoing: &Outgoing, subscription: SubscriptionId, event: Ar
     send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0) } }).await
 }
 
-/// An event of a kind that a later daemon has written.
-async fn send_raw(outgoing: &Outgoing, subscription: SubscriptionId, event: &Value) -> bool {
+/// An event of a kind that a later daemon has written, as a frame; nothing where it does not fit into one.
+fn raw(subscription: SubscriptionId, event: &Value) -> Option<Vec<u8>> {
     let params = json!({"subscription": subscription, "event": event});
     let mut frame = Vec::new();
-    match framing::encode(&json!({"jsonrpc": "2.0", "method": "event", "params": params}), &mut frame) {
-        Ok(()) => outgoing.notify(frame).await,
-        Err(_) => true,
-    }
+    framing::encode(&json!({"jsonrpc": "2.0", "method": "event", "params": params}), &mut frame).ok()?;
+    (frame.len() <= MAX_FRAME_BYTES + 1).then_some(frame)
 }
 
 /// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by the

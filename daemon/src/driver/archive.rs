@@ -13,6 +13,7 @@ use harness_protocol::rpc::{
     Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
+use harness_protocol::time::{Span, Timestamp};
 
 use super::waiters::is_reached;
 use crate::catalogue::Catalogue;
@@ -56,9 +57,26 @@ impl Archive {
         Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
     }
 
-    fn view(&self, run: RunId) -> Result<RunView, RpcError> {
+    /// A run as it is listed. One whose leaving is still being committed has no listing yet: it is what its events say.
+    pub(super) fn view(&self, run: RunId) -> Result<RunView, RpcError> {
+        if let Some(view) = self.history.view(run)? {
+            return Ok(view);
+        }
         let gone = || RpcError::new(ErrorKind::NotFound, format!("run {run} was pruned"));
-        self.history.view(run)?.ok_or_else(gone)
+        self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO }).ok_or_else(gone)
+    }
+
+    /// The run of the world that a name means, unless it is the prefix of the id of another one as well.
+    ///
+    /// # Errors
+    /// `ambiguous`, with the candidates.
+    pub(super) fn only(&self, name: &str, found: RunId, uid: u32) -> Result<RunId, RpcError> {
+        let id = found.to_string();
+        let is_prefix = name.len() < id.len() && id.starts_with(&name.to_ascii_lowercase());
+        match is_prefix.then(|| self.history.find(name, uid)) {
+            Some(Err(error)) if error.kind() == ErrorKind::Ambiguous => Err(error),
+            _ => Ok(found),
+        }
     }
 
     pub(super) fn show(&self, mut params: ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
@@ -190,8 +208,10 @@ impl Archive {
         let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
         let (records, end) = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
         let cursor = records.last().map(Record::seq).filter(|_| !end);
+        let is_known = |record: &Record| matches!(record, Record::Event(_));
+        let left_out = records.iter().filter(|record| !is_known(record)).map(Record::seq).collect();
         let events = records.into_iter().filter_map(known).map(without_values).collect();
-        Ok(Exported { run: view, events, cursor })
+        Ok(Exported { run: view, events, cursor, left_out })
     }
 }
 

@@ -25,7 +25,7 @@ use tracing::{error, info};
 use super::{BATCH, Driver, Order, Pending, class_of, touched};
 use crate::control::request::{ConnectionId, Request, Wanted};
 use crate::journal::crash::{self, Point};
-use crate::journal::{Commit, CommitClass, CommitError, Journal};
+use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::world::Step;
 use crate::world::boundary::{Command, Effect};
 
@@ -158,8 +158,16 @@ impl<J: Journal> Driver<J> {
             if self.parts.service.held.replace(failure.reason.clone()).is_none() {
                 error!(%failure, "held: new work is refused until there is room again");
             }
+            self.fault = failure.fault;
             self.parts.engine.hold(true);
+            if failure.fault == CommitFault::Ours {
+                // The world is ahead of what can ever be in the journal; the next start makes it anew.
+                self.broken = Some(failure);
+                self.stopping = true;
+                return None;
+            }
             if let Some(ballast) = &self.parts.ballast
+                && matches!(failure.fault, CommitFault::Full | CommitFault::Failing)
                 && ballast.give_up()
             {
                 self.on_ballast = true;
@@ -294,10 +302,7 @@ impl<J: Journal> Driver<J> {
 
     pub(super) fn held_error(&self) -> RpcError {
         let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
-        let message = format!(
-            "held: {reason}; make room in {} (`harnessctl prune`), then it goes on by itself",
-            self.parts.service.state_dir
-        );
+        let message = format!("held: {reason}; {}", self.fault.advice());
         RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
     }
 }

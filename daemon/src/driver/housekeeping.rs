@@ -1,6 +1,6 @@
 //! What keeps the disk from filling: pruning on request and by configuration, and backups.
 //!
-//! Runs beside the driver, and asks it like anybody else: what is removed is decided and recorded in a step of the world. One
+//! Trees of runs go as a whole. Runs beside the driver, and asks it like anybody else: what is removed is decided and recorded in a step of the world. One
 //! pruning at a time.
 
 use std::sync::Arc;
@@ -22,8 +22,6 @@ use crate::world::boundary::{Caller, Command, Reply};
 const CHUNK: usize = 200;
 /// Runs that one request removes or names.
 const MOST: usize = 200_000;
-/// How often the configuration's limits are looked at.
-const EVERY: Duration = Duration::from_secs(60);
 
 /// Who keeps house.
 #[derive(Clone)]
@@ -65,11 +63,10 @@ impl Housekeeper {
 
     /// Keeps to the configuration's limits for as long as the daemon lives.
     pub(super) async fn keep_within(self, retention: Retention, time: impl Fn() -> Timestamp + Send) {
-        if retention == Retention::default() {
+        if retention.age.is_none() && retention.runs.is_none() {
             return;
         }
         loop {
-            tokio::time::sleep(EVERY).await;
             let order = Order { which: Prunable::default(), keep: None, dry_run: false };
             let by_count = retention.runs.map(|runs| Order { keep: Some(runs), ..order.clone() });
             let by_age = retention.age.map(|age| {
@@ -83,6 +80,7 @@ impl Housekeeper {
                     Err(error) => warn!(%error, "nothing could be pruned by configuration"),
                 }
             }
+            tokio::time::sleep(Duration::from_micros(retention.every.as_micros())).await;
         }
     }
 
@@ -106,19 +104,35 @@ impl Housekeeper {
                 found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))??;
             let Some(&(last, _)) = found.last() else { break };
             after = last;
-            let runs: Vec<RunId> = found.iter().map(|(_, run)| *run).collect();
+            let runs = self.trees(found.into_iter().map(|(_, run)| run).collect()).await?;
             if order.dry_run {
                 all.runs.extend(runs);
                 break;
             }
-            let changed = self.ask(Command::Prune(runs)).await?;
-            all.runs.extend(changed.runs);
-            all.unchanged.extend(changed.unchanged);
+            for runs in runs.chunks(CHUNK) {
+                let changed = self.ask(Command::Prune(runs.to_vec())).await?;
+                all.runs.extend(changed.runs);
+                all.unchanged.extend(changed.unchanged);
+            }
         }
         if !all.runs.is_empty() && !order.dry_run {
             self.tidy().await;
         }
         Ok(all)
+    }
+
+    /// The runs of these trees; the top of each comes last, so that what is left by a crash is still found by it.
+    async fn trees(&self, tops: Vec<RunId>) -> Result<Vec<RunId>, RpcError> {
+        let history = self.history.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let mut runs = Vec::new();
+            for top in tops {
+                runs.extend(history.tree_below(top, u32::MAX)?.into_iter().rev());
+                runs.push(top);
+            }
+            Ok(runs)
+        });
+        found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))?
     }
 
     async fn boundary(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {

@@ -33,12 +33,13 @@ use harness_protocol::time::{Span, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
+use crate::config::Config;
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
 use crate::feed::Feed;
 use crate::inbox::{Inbox, Report};
 use crate::jobs::Executor;
 use crate::journal::history::History;
-use crate::journal::{Ballast, CommitClass, Journal};
+use crate::journal::{Ballast, CommitClass, CommitError, CommitFault, Journal};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
@@ -77,8 +78,8 @@ pub struct Service {
     pub disk: Arc<dyn Fn() -> DiskUsage + Send + Sync>,
 }
 
-/// What the configuration came to when it was read again: the file, and the widths of the lanes.
-pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>);
+/// What the configuration came to when it was read again: the file, the widths of the lanes, and all of it.
+pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>, Config);
 
 /// What the system wants of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +144,10 @@ pub struct Driver<J> {
     /// When, while on ballast, room is looked for, and how long after that again.
     next_try: Option<Span>,
     retry_wait: Duration,
+    /// What stands in the way of commits, while something does.
+    fault: CommitFault,
+    /// A commit that can never go through: the driver ends.
+    broken: Option<CommitError>,
     /// A step is due though nothing came.
     wants_step: bool,
     /// Runs that were waited for while nothing could be committed.
@@ -171,6 +176,8 @@ impl<J: Journal> Driver<J> {
             on_ballast: false,
             next_try: None,
             retry_wait: Duration::ZERO,
+            fault: CommitFault::Full,
+            broken: None,
             wants_step: false,
             waits_of_hold: Vec::new(),
             parts,
@@ -188,7 +195,10 @@ impl<J: Journal> Driver<J> {
     }
 
     /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
-    pub async fn run(mut self) {
+    ///
+    /// # Errors
+    /// Where something can never be committed, for a fault of ours. What was shown and acknowledged is in the journal.
+    pub async fn run(mut self) -> Result<(), CommitError> {
         let damage = std::mem::take(&mut self.parts.damage);
         let now = self.parts.clock.now();
         let ahead = self.parts.engine.time(now).since(now.wall);
@@ -216,6 +226,7 @@ impl<J: Journal> Driver<J> {
         for responder in self.stop_answers.drain(..) {
             responder.send(Ok(Empty {}));
         }
+        self.broken.map_or(Ok(()), Err)
     }
 
     /// Waits until there is something to do.
@@ -262,8 +273,9 @@ impl<J: Journal> Driver<J> {
 
     async fn reload_by_order(&mut self) {
         match (self.parts.reload)() {
-            Ok((_, lanes)) => {
+            Ok((_, lanes, config)) => {
                 info!("the configuration was read again");
+                self.parts.engine.configure(&config);
                 let owner = Caller { uid: self.parts.service.uid, run: None };
                 let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);
                 let step = self.parts.engine.step(self.parts.clock.now(), vec![input]);
@@ -319,6 +331,7 @@ impl<J: Journal> Driver<J> {
     /// so that what one connection asks takes effect in order.
     async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
         let mut has_read: BTreeSet<ConnectionId> = BTreeSet::new();
+        let reports = inputs.len();
         for _ in 0..BATCH {
             let Some(next) = self.backlog.front() else { break };
             let changes = matches!(next.wanted, Wanted::Command(..) | Wanted::Drain(..) | Wanted::Reload(_));
@@ -339,8 +352,14 @@ impl<J: Journal> Driver<J> {
                     },
                     Err(error) => responder.send::<()>(Err(error)),
                 },
+                // A pruning lets runs leave the world: what was looked up for others in the same step would no longer hold.
+                wanted @ Wanted::Own(..) if inputs.len() > reports => {
+                    self.backlog.push_front(Request { connection, caller, wanted });
+                    break;
+                }
                 Wanted::Own(command, tell) => {
                     inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
+                    break;
                 }
                 Wanted::Tidy(tell) => {
                     self.catch_up().await;
@@ -368,7 +387,8 @@ impl<J: Journal> Driver<J> {
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
         match (self.parts.reload)() {
-            Ok((file, lanes)) => {
+            Ok((file, lanes, config)) => {
+                self.parts.engine.configure(&config);
                 let is_new =
                     |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
                 let told = |(lane, width): &(Arc<str>, u32)| format!("lane {lane}: width {width}");
@@ -410,6 +430,7 @@ impl<J: Journal> Driver<J> {
             Err(error) if error.kind() == ErrorKind::NotFound && caller.run.is_none() => {
                 self.archive.finished_by_name(name, caller.uid).map(Some)
             }
+            Ok(found) if caller.run.is_none() => self.archive.only(name, found, caller.uid).map(|_| None),
             // Whatever else is wrong with the name, the world tells.
             _ => Ok(None),
         };

@@ -43,7 +43,8 @@ impl View<'_> {
         let found = self.engine.find(name, self.caller.uid)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
-            _ => Ok(found),
+            Some(_) => Ok(found),
+            None => self.archive.only(name, found, self.caller.uid),
         }
     }
 
@@ -200,12 +201,29 @@ impl View<'_> {
             return Err(RpcError::new(ErrorKind::Invalid, message));
         }
         for name in &mut params.select.runs {
-            let run = match self.find(name) {
-                Err(error) if self.is_elsewhere(&error) => self.archive.history.find(name, self.caller.uid)?,
-                found => found?,
+            let (run, parent, root) = match self.find(name) {
+                Ok(run) if self.engine.state_of(run).is_some_and(|state| !state.is_terminal()) => {
+                    let message = format!("run {run} is live; cancel it first");
+                    return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+                }
+                Ok(run) => {
+                    let view = self.engine.view(run, self.now);
+                    (run, view.as_ref().and_then(|view| view.parent), view.map_or(run, |view| view.root))
+                }
+                Err(error) if self.is_elsewhere(&error) => {
+                    let run = self.archive.history.find(name, self.caller.uid)?;
+                    let view = self.archive.view(run)?;
+                    (run, view.parent, view.root)
+                }
+                Err(error) => return Err(error),
             };
-            if self.engine.state_of(run).is_some_and(|state| !state.is_terminal()) {
-                return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is live; cancel it first")));
+            if self.engine.state_of(root).is_some_and(|state| !state.is_terminal()) {
+                let message = format!("run {run} stays: something of its tree is live and may ask for its answer");
+                return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+            }
+            if parent.is_some() {
+                let message = format!("run {run} belongs to the tree of {root}, which goes as a whole: prune that");
+                return Err(RpcError::new(ErrorKind::Invalid, message));
             }
             *name = run.to_string();
         }

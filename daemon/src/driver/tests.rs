@@ -41,7 +41,7 @@ struct Bench {
     journal: Journalist,
     calls: Arc<AtomicUsize>,
     orders: mpsc::Sender<Order>,
-    driver: JoinHandle<()>,
+    driver: JoinHandle<Result<(), CommitError>>,
 }
 
 impl Bench {
@@ -127,7 +127,7 @@ impl Bench {
 
     async fn stop(self) {
         self.orders.send(Order::Stop).await.unwrap();
-        self.driver.await.unwrap();
+        self.driver.await.unwrap().unwrap();
     }
 }
 
@@ -252,7 +252,7 @@ async fn a_stop_while_held_is_a_stop_and_nobody_is_told_what_was_not_committed()
     bench.tried(before).await;
     let stopped = bench.ask(2, Wanted::Stop);
     stopped.get().await.unwrap();
-    bench.driver.await.unwrap();
+    bench.driver.await.unwrap().unwrap();
     assert_eq!(caught.get().await.unwrap_err().kind(), ErrorKind::Busy);
     assert!(bench.journal.commits().iter().all(|(_, events)| events.iter().all(|e| e.body.kind() != "run-submitted")));
 }

@@ -121,7 +121,7 @@ impl Waiters {
     fn settle(&mut self, run: RunId, engine: &Engine, archive: &Archive, now: Now) {
         let Some(waiters) = self.by_run.remove(&run) else { return };
         let state = engine.state_of(run);
-        let mut rest = Vec::new();
+        let (mut rest, mut told) = (Vec::<Waiter>::new(), BTreeSet::new());
         for waiter in waiters {
             let reached = state.is_some_and(|state| is_reached(&waiter.states, state));
             let over = state.is_none_or(RunState::is_terminal);
@@ -129,13 +129,26 @@ impl Waiters {
                 rest.push(waiter);
                 continue;
             }
-            let Waiter { responder, states, .. } = waiter;
+            let Waiter { connection, responder, states, due } = waiter;
+            if let Some(due) = due {
+                self.by_time.remove(&(due, run));
+            }
+            told.insert(connection);
             match engine.view(run, now) {
                 Some(view) => responder.send(Ok(WaitReply { run: view, reached })),
                 // It left the world in the same step in which it ended, or was pruned.
                 None => archive.off_to(move |archive| {
                     responder.send(archive.waited(&run.to_string(), &states, 0));
                 }),
+            }
+        }
+        // The time, or the connection, of one that stays may be the same.
+        self.by_time.extend(rest.iter().filter_map(|waiter| Some((waiter.due?, run))));
+        for connection in told {
+            if rest.iter().all(|waiter| waiter.connection != connection)
+                && let Some(runs) = self.by_connection.get_mut(&connection)
+            {
+                runs.remove(&run);
             }
         }
         if !rest.is_empty() {

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 
 /// Bytes that are kept back.
@@ -41,10 +42,12 @@ impl Ballast {
 
     fn fill(&self) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
-        if posix_fallocate(&file, 0, i64::from(self.bytes)).is_ok() {
-            return file.sync_all();
+        match posix_fallocate(&file, 0, i64::from(self.bytes)) {
+            Ok(()) => return file.sync_all(),
+            Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {}
+            Err(error) => return Err(error.into()),
         }
-        // A file system that cannot reserve, or has no room: only writing tells. Zeros might be stored as a hole.
+        // A file system that cannot reserve: only writing takes the room. Zeros might be stored as a hole.
         let block: Vec<u8> = (0..64 * 1024u32).map(|at| (at % 251) as u8).collect();
         for _ in 0..self.bytes as usize / block.len() {
             file.write_all(&block)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use harness_protocol::event::Event;
 use tokio::sync::watch;
 
-use super::{Commit, CommitClass, CommitError, Journal};
+use super::{Commit, CommitClass, CommitError, CommitFault, Journal};
 
 /// A journal in memory.
 #[derive(Debug, Default)]
@@ -82,7 +82,8 @@ impl Journal for Memory {
             // A sender is held right here, so the channel cannot be closed.
             let settled = mood.wait_for(|mood| *mood != Mood::Slow).await.map(|mood| *mood);
             if !matches!(settled, Ok(Mood::Willing)) {
-                return Err(CommitError { reason: "no space left on device (as the test wants it)".to_owned() });
+                let reason = "no space left on device (as the test wants it)".to_owned();
+                return Err(CommitError { fault: CommitFault::Full, reason });
             }
             script.log().push((class, commit.events.clone()));
             Ok(())

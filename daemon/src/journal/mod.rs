@@ -54,8 +54,41 @@ pub struct Commit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal cannot commit: {reason}")]
 pub struct CommitError {
+    /// What can be done about it.
+    pub fault: CommitFault,
     /// For the operator.
     pub reason: String,
+}
+
+/// What stands in the way of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitFault {
+    /// There is no room.
+    Full,
+    /// Nothing may be written there.
+    ReadOnly,
+    /// Another program writes.
+    Locked,
+    /// The file is damaged.
+    Damaged,
+    /// The disk fails.
+    Failing,
+    /// A fault of ours: the same commit can never go through.
+    Ours,
+}
+
+impl CommitFault {
+    /// What the operator is to do.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Full => "make room there (`harnessctl prune`), then it goes on by itself",
+            Self::ReadOnly => "make it writable, then it goes on by itself",
+            Self::Locked => "end that program's transaction, then it goes on by itself",
+            Self::Damaged => "stop the daemon, and put a backup in its place or save what can be read",
+            Self::Failing => "see the kernel's log; it goes on by itself once the disk works",
+            Self::Ours => "the daemon ends, and goes on from what was committed with its next start",
+        }
+    }
 }
 
 /// A journal. One writer; a commit is whole or not at all.

@@ -90,7 +90,7 @@ impl Replay {
         let read = move || {
             if let Err(error) = read(&path, &send) {
                 // Nobody waits for it any more where this fails.
-                let _ = send.send(Err(OpenError::of(&path, &error)));
+                let _ = send.send(Err(error));
             }
         };
         thread::Builder::new().name("replay".to_owned()).spawn(read).map_err(failed)?;
@@ -132,50 +132,68 @@ impl Hand<'_> {
     }
 }
 
-fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<(), rusqlite::Error> {
+fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<(), OpenError> {
+    let failed = |error| OpenError::of(path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags)?;
-    let count = |sql| db.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let live = count("SELECT count(*) FROM run WHERE archived = 0")?;
+    let db = Connection::open_with_flags(path, flags).map_err(failed)?;
     let mut hand = Hand { to, batch: Vec::with_capacity(BATCH) };
-    if count("SELECT count(*) FROM (SELECT 1 FROM run WHERE archived = 1 LIMIT 1)")? == 0 && live > 0 {
-        // Everything is wanted.
-        let mut all = db.prepare(&format!("SELECT {COLUMNS} FROM event ORDER BY seq"))?;
-        let mut rows = all.query([])?;
-        while let Some(row) = rows.next()? {
-            if !hand.over(row)? {
-                return Ok(());
-            }
-        }
-        hand.rest();
+    let all_here = if has_archived(&db).map_err(failed)? {
+        read_live(&db, &mut hand).map_err(failed)?
+    } else {
+        read_all(&db, &mut hand).map_err(failed)?;
+        true
+    };
+    hand.rest();
+    if all_here {
         return Ok(());
     }
-    let wanted = wanted(&db)?;
-    let mut from = db.prepare(&format!("SELECT {COLUMNS} FROM event WHERE seq >= ?1 ORDER BY seq"))?;
-    let mut next = 0;
-    while next < wanted.len() {
-        let mut rows = from.query([wanted[next].cast_signed()])?;
-        let mut at = wanted[next];
-        while let Some(row) = rows.next()? {
-            at = row.get::<_, i64>(0)?.cast_unsigned();
-            match wanted.get(next) {
-                Some(&want) if at == want => {
-                    next += 1;
-                    if !hand.over(row)? {
-                        return Ok(());
-                    }
-                }
-                Some(&want) if want < at + SKIPPED => {}
-                _ => break,
-            }
-        }
-        // Numbers come from the same file, so there is always a row; a hole would otherwise be looked for forever.
-        while wanted.get(next).is_some_and(|want| *want < at) {
-            next += 1;
+    let why = "its index names events that are not there".to_owned();
+    Err(OpenError::Damaged { path: path.to_owned(), why })
+}
+
+fn has_archived(db: &Connection) -> Result<bool, rusqlite::Error> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM listing)", [], |row| row.get(0))
+}
+
+/// Everything is wanted.
+fn read_all(db: &Connection, hand: &mut Hand<'_>) -> Result<(), rusqlite::Error> {
+    let mut all = db.prepare(&format!("SELECT {COLUMNS} FROM event ORDER BY seq"))?;
+    let mut rows = all.query([])?;
+    while let Some(row) = rows.next()? {
+        if !hand.over(row)? {
+            break;
         }
     }
-    hand.rest();
     Ok(())
+}
+
+/// Reads what is wanted, over small holes, and looks up what is further away. Says whether all of it was there.
+fn read_live(db: &Connection, hand: &mut Hand<'_>) -> Result<bool, rusqlite::Error> {
+    let wanted = wanted(db)?;
+    let mut from = db.prepare(&format!("SELECT {COLUMNS} FROM event WHERE seq >= ?1 ORDER BY seq"))?;
+    let mut next = 0;
+    while let Some(&first) = wanted.get(next) {
+        let before = next;
+        let mut rows = from.query([first.cast_signed()])?;
+        while let (Some(row), Some(&want)) = (rows.next()?, wanted.get(next)) {
+            let at = row.get::<_, i64>(0)?.cast_unsigned();
+            if at > want {
+                return Ok(false);
+            }
+            if at == want {
+                next += 1;
+                if !hand.over(row)? {
+                    return Ok(true);
+                }
+            } else if want > at + SKIPPED {
+                break;
+            }
+        }
+        if next == before {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Numbers of the events that the world is made from, in order. Read from the indexes alone.

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{Commit, CommitClass, CommitError, Journal, Writer};
+use super::{Commit, CommitClass, CommitError, CommitFault, Journal, Writer};
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "harness.db";
@@ -44,7 +44,10 @@ impl Store {
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, CommitError>>) -> Order,
     ) -> impl Future<Output = Result<T, CommitError>> + Send + 'static {
-        let gone = || CommitError { reason: "the thread that writes the journal is gone; see the log".to_owned() };
+        let gone = || CommitError {
+            fault: CommitFault::Ours,
+            reason: "the thread that writes the journal is gone; see the log".to_owned(),
+        };
         let (tell, told) = oneshot::channel();
         // One order at a time is given, so there is room.
         let sent = self.orders.as_ref().is_some_and(|orders| orders.try_send(make(tell)).is_ok());

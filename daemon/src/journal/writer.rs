@@ -14,10 +14,10 @@ use harness_protocol::run::{RunState, RunView};
 use rusqlite::{Connection, ErrorCode, Transaction, params};
 
 use super::crash::{self, Point};
-use super::{Commit, CommitClass, CommitError, record};
+use super::{Commit, CommitClass, CommitError, CommitFault, record};
 
 /// Pages given back to the file system at a time.
-const TIDIED_PAGES: u32 = 2_048;
+const TIDIED_PAGES: u32 = 256;
 
 /// How long the last checkpoint waits for whoever reads.
 const LAST_WAIT: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ impl Writer {
     /// Where nothing was written.
     pub fn commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), CommitError> {
         crash::here(Point::BeforeWrite);
-        self.try_commit(commit, class).map_err(|error| CommitError { reason: reason(&self.path, &error) })?;
+        self.try_commit(commit, class).map_err(|error| failure(&self.path, &error))?;
         crash::here(Point::Synced);
         Ok(())
     }
@@ -105,7 +105,7 @@ impl Writer {
             }
             Ok(more)
         };
-        tidied().map_err(|error| CommitError { reason: reason(&self.path, &error) })
+        tidied().map_err(|error| failure(&self.path, &error))
     }
 }
 
@@ -214,6 +214,21 @@ fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Erro
     transaction.prepare_cached("DELETE FROM event WHERE run = ?1")?.execute([&run])?;
     transaction.prepare_cached("DELETE FROM run WHERE id = ?1")?.execute([&run])?;
     Ok(())
+}
+
+fn failure(file: &Path, error: &rusqlite::Error) -> CommitError {
+    let fault = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => CommitFault::Full,
+        Some(ErrorCode::ReadOnly) => CommitFault::ReadOnly,
+        Some(ErrorCode::SystemIoFailure) if is_read_only(file) => CommitFault::ReadOnly,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => CommitFault::Locked,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => CommitFault::Damaged,
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::ApiMisuse) | None => {
+            CommitFault::Ours
+        }
+        Some(_) => CommitFault::Failing,
+    };
+    CommitError { fault, reason: reason(file, error) }
 }
 
 /// For the operator.

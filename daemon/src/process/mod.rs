@@ -84,6 +84,8 @@ pub struct Finished {
     pub cancelled: bool,
     /// It left others running, and these were ended.
     pub children_ended: bool,
+    /// It left others running, and these live on.
+    pub left_running: bool,
     /// It, or somebody else, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
     /// How it came off with the limits that are of its whole run.
@@ -207,12 +209,17 @@ async fn attempt(
     let (stdout, stderr, rest) = streams.finish();
     if alone {
         held.give_back();
-    } else if let Err(TooMany { mut held, drainer }) = held.park(rest.map(|rest| tokio::spawn(rest.drain()))) {
-        tracing::warn!(%run, "a run has too much running in the background: the latest of it is ended");
-        left = Left::Ended;
-        held.end_all(cancel, Stop::Gently).await;
-        held.give_back();
-        drainer.inspect(|drainer| drainer.abort());
+    } else {
+        match held.park(rest.map(|rest| tokio::spawn(rest.drain()))) {
+            Ok(()) => left = Left::Running,
+            Err(TooMany { mut held, drainer }) => {
+                tracing::warn!(%run, "a run has too much running in the background: the latest of it is ended");
+                left = Left::Ended;
+                held.end_all(cancel, Stop::Gently).await;
+                held.give_back();
+                drainer.inspect(|drainer| drainer.abort());
+            }
+        }
     }
     Ok(Some(finished(used, &why, left, grouped, stdout, stderr)))
 }
@@ -234,8 +241,10 @@ fn streams(
 /// What became of the processes that a call would have left.
 #[derive(Debug, Clone, Copy)]
 enum Left {
-    /// There are none, or they live on.
+    /// There are none.
     Nothing,
+    /// They live on.
+    Running,
     Ended,
     Lost,
 }
@@ -253,6 +262,7 @@ fn finished(
         timed_out: matches!(why, Why::TimeLimit),
         cancelled: matches!(why, Why::Cancel(_)),
         children_ended: matches!(left, Left::Ended),
+        left_running: matches!(left, Left::Running),
         keeper_lost: matches!(left, Left::Lost),
         grouped,
         stdout,

@@ -155,7 +155,8 @@ fn result(
     limit: Span,
     limits: &CallLimits,
 ) -> CallResult {
-    let Finished { end, timed_out, cancelled, children_ended, keeper_lost, grouped, stdout, stderr } = finished;
+    let Finished { end, timed_out, cancelled, children_ended, left_running, keeper_lost, grouped, stdout, stderr } =
+        finished;
     let Some(end) = end else {
         if keeper_lost {
             let text = "the process of the harness that keeps this call was killed, so everything that the call had started \
@@ -181,6 +182,7 @@ fn result(
         signal: end.signal,
         timed_out,
         cancelled,
+        left_running,
         interrupted: false,
         is_error: exit_code != 0,
         envelope: envelope.text.into(),

@@ -16,8 +16,10 @@ use crate::config::Price;
 const BYTES_OF_A_TOKEN: u64 = 3;
 /// Tokens that a message takes beside its text.
 const BESIDE: u64 = 8;
-/// An answer of fewer tokens is no answer.
-const LEAST_ANSWER: u64 = 1;
+/// The same for the specifications of tools, which are JSON.
+const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
+/// An answer of fewer tokens is no answer, and no limit that every provider takes.
+const LEAST_ANSWER: u64 = 16;
 
 /// What the next inference of a run may come to.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +75,14 @@ pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> B
     Budget::Enough(answer.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)))
 }
 
+/// What the tools take of the first prompt. A script is not told of them.
+fn specs(scene: &Scene<'_>, run: RunId) -> u64 {
+    let is_scripted = scene.spec(run).is_none_or(|spec| spec.0.script.is_some());
+    let setup = scene.setup();
+    let bytes: usize = setup.specs.iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
+    if is_scripted { 0 } else { (bytes as u64).div_ceil(BYTES_OF_A_SPEC_TOKEN) }
+}
+
 fn price(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Option<Price> {
     let model = spec.model.as_deref().filter(|_| instead.is_none());
     scene.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?.price_of(model)
@@ -82,7 +92,8 @@ fn price(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Optio
 fn next_input(scene: &Scene<'_>, run: RunId) -> u64 {
     let Some(entity) = scene.entity(run) else { return 0 };
     let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
-    let (known, from) = scene.get::<LastAsked>(entity).map_or((0, 0), |last| (last.tokens, last.entries));
+    let last = scene.get::<LastAsked>(entity).map(|last| (last.tokens, last.entries));
+    let (known, from) = last.unwrap_or_else(|| (specs(scene, run), 0));
     let estimate = |entry: &Entry| {
         let bytes = match entry {
             Entry::User { text } => text.len(),

@@ -54,8 +54,8 @@ fn take_commands(world: &mut World) {
 fn is_promise(command: &Command) -> bool {
     match command {
         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
-        Command::Cancel { .. } | Command::Answer { .. } => true,
-        Command::Pause(_) | Command::Resume(_) | Command::Prune(_) => false,
+        Command::Cancel { .. } | Command::Answer { .. } | Command::Prune(_) => true,
+        Command::Pause(_) | Command::Resume(_) => false,
         Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) | Command::Release(_) => false,
     }
 }
@@ -91,7 +91,7 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         }
         Command::Reconfigure(lanes) => {
             for (lane, width) in lanes {
-                if scene.lanes().get(&lane).is_some_and(|l| l.configured_width() != width) {
+                if scene.lanes().get(&lane).is_none_or(|l| l.configured_width() != width) {
                     scene.emit(None, EventBody::LaneConfigured { lane, width });
                 }
             }

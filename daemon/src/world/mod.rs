@@ -144,6 +144,13 @@ impl Engine {
         daemon.last_at = daemon.last_at.max(made.last_at);
     }
 
+    /// What is configured of providers, from here on. What has happened stays as it is.
+    pub fn configure(&mut self, config: &Config) {
+        let mut setup = self.world.resource_mut::<Setup>();
+        setup.config.providers.clone_from(&config.providers);
+        setup.config.run.clone_from(&config.run);
+    }
+
     /// While held, nothing new is started: there is no room to record what it comes to.
     pub fn hold(&mut self, held: bool) {
         self.held = held;

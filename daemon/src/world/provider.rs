@@ -20,6 +20,7 @@ use super::components::{Identity, Life};
 use super::phase::Phase;
 use super::resources::{Gates, Runs};
 use super::scene::Scene;
+use crate::lane::TicketState;
 use crate::prompt::ErrorClass;
 
 /// Failures in a row, whichever runs they are of, until a provider is left alone.
@@ -29,6 +30,8 @@ const FIRST_REST: Span = Span::from_secs(2);
 const LONGEST_REST: Span = Span::from_secs(60);
 /// How long all wait at most because one was told to: a limit may be that one's alone.
 const LONGEST_LIMIT: Span = Span::from_secs(300);
+/// A limit that is over by then is waited for, though another provider could stand in.
+const WORTH_WAITING: Span = Span::from_secs(10);
 /// The first retry waits up to this long, each further one up to twice as long as the one before.
 const FIRST_WAIT: u64 = 1_000_000;
 const LONGEST_WAIT: u64 = 60_000_000;
@@ -68,15 +71,22 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
     }
 }
 
-/// The provider that a run asks next: its own, or the fallback of that while it is left alone.
+/// The provider that a run asks next, where that is not its own: the fallback of that while it is left alone.
 pub(crate) fn choice(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
     let own = scene.spec(run)?.0.provider.clone()?;
-    let gates = scene.res::<Gates>();
-    if !gates.is_held(&own) {
-        return None;
-    }
     let fallback = scene.setup().config.providers.get(&own)?.fallback.clone()?;
-    (!gates.is_held(&fallback)).then_some(fallback)
+    (is_away(scene, &own) && !is_away(scene, &fallback)).then_some(fallback)
+}
+
+/// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to have.
+fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
+    let Some(gate) = scene.res::<Gates>().get(provider) else { return false };
+    if let Some(hold) = &gate.hold {
+        let soon = scene.now() + WORTH_WAITING;
+        return hold.limiter != Limiter::RateLimit || hold.until.is_none_or(|until| until > soon);
+    }
+    let Some((most, lane)) = gate.at_most.zip(scene.lanes().get(provider)) else { return false };
+    lane.permits() + lane.tickets(TicketState::Queued) >= most
 }
 
 /// After a failure: whether its provider is left alone from here on.
@@ -146,7 +156,7 @@ pub(crate) fn release(scene: &mut Scene<'_>, provider: &Arc<str>) {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
     use super::*;
 
     fn waits(class: ErrorClass, attempt: u32) -> Vec<u64> {

@@ -3,14 +3,18 @@
 use bevy_ecs::world::World;
 use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
-use harness_protocol::run::{CallResult, RunState, RunView, exit};
+use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 
 use super::boundary::Damage;
-use super::components::{Identity, Stage};
+use super::components::{Identity, Mail, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::{Daemon, Runs, TOOL_LANE};
 use super::scene::Scene;
 use super::stop::{self, emit_result, stop};
+
+/// What a model is told whose calls had left processes running.
+const CHILDREN_GONE: &str =
+    "[The harness was restarted: the processes that earlier calls had left running in the background are gone.]";
 
 /// Lets the world know that its jobs are gone, and settles them.
 pub(super) fn recover(world: &mut World, damage: Damage) {
@@ -66,4 +70,19 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         let text = "Interrupted: the daemon was restarted while this call was executing. It was not run again, and how far it came is not known.";
         emit_result(scene, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
     }
+    if left_some_running(scene, run) {
+        scene.emit(Some(run), EventBody::MessageReceived { text: CHILDREN_GONE.into() });
+    }
+}
+
+/// Whether calls have left something running since the run was last told that all of that is gone.
+fn left_some_running(scene: &Scene<'_>, run: RunId) -> bool {
+    let Some(entity) = scene.entity(run) else { return false };
+    let told = |text: &str| text == CHILDREN_GONE;
+    if scene.get::<Mail>(entity).is_some_and(|mail| mail.0.iter().any(|text| told(text))) {
+        return false;
+    }
+    let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
+    let since = entries.iter().rev().take_while(|entry| !matches!(entry, Entry::User { text } if told(text)));
+    since.into_iter().any(|entry| matches!(entry, Entry::Result { result } if result.left_running))
 }

@@ -95,8 +95,10 @@ pub(crate) struct Gates(pub(crate) BTreeMap<Arc<str>, Gate>);
 /// How a provider is.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Gate {
-    /// Inferences in a row that it failed.
+    /// Inferences in a row that it failed, each begun after the one before had failed.
     pub(crate) failures: u32,
+    /// When the last of these did.
+    pub(crate) failed_at: Timestamp,
     /// How often it was left alone since it last answered.
     pub(crate) rests: u32,
     /// That it is left alone.
@@ -123,10 +125,6 @@ impl Gate {
 impl Gates {
     pub(crate) fn get(&self, provider: &str) -> Option<&Gate> {
         self.0.get(provider)
-    }
-
-    pub(crate) fn is_held(&self, provider: &str) -> bool {
-        self.get(provider).is_some_and(|gate| gate.hold.is_some())
     }
 }
 

@@ -34,15 +34,15 @@ pub(crate) struct Descent {
 
 /// Makes a run, or finds the one that the same key made.
 pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
-    let mut spec = with_defaults(scene, spec, &descent)?;
     if let Some(key) = &descent.idempotency_key {
         if key.is_empty() || key.len() > 256 {
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
         }
-        if let Some(existing) = existing(scene, key, &spec, &descent)? {
+        if let Some(existing) = existing(scene, key, spec, &descent)? {
             return Ok(existing);
         }
     }
+    let mut spec = with_defaults(scene, spec, &descent)?;
     admit(scene, &spec, &descent)?;
     // A tree shares what its runs have in common: most children have their parent's texts.
     intern(scene, &mut spec, descent.parent);
@@ -77,11 +77,34 @@ fn existing(
     });
     let left = descent.known.as_ref().map(|known| (known.id, known.seq, known.parent, &*known.spec));
     let Some((run, seq, parent, existing)) = here.or(left) else { return Ok(None) };
-    if parent != descent.parent || !is_same(existing, spec) {
+    if parent != descent.parent || !is_same(existing, &filled(spec, existing, parent)) {
         let message = format!("run {run} was submitted under this idempotency key with another specification");
         return Err(RpcError::new(ErrorKind::Conflict, message));
     }
     Ok(Some(Submitted { id: run, seq, existing: true }))
+}
+
+/// A specification as it was asked for, with what was left out as the run under its key has it: the configuration, from which that
+/// came, may be another one by now.
+fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
+    let mut spec = spec.clone();
+    for (left_out, there) in [
+        (&mut spec.share, &from.share),
+        (&mut spec.provider, &from.provider),
+        (&mut spec.model, &from.model),
+        (&mut spec.workdir, &from.workdir),
+    ] {
+        if left_out.is_none() {
+            left_out.clone_from(there);
+        }
+    }
+    spec.limits.max_steps = spec.limits.max_steps.or(from.limits.max_steps);
+    if parent.is_some() {
+        // What a child was not given is what its parent has.
+        let theirs = CallLimits::from(&from.limits);
+        spec.limits.set_of_calls(CallLimits::from(&spec.limits).or(theirs));
+    }
+    spec
 }
 
 /// Whether two specifications ask for the same. Where the caller's PATH pointed, and whether a terminal was there, are

@@ -129,7 +129,7 @@ pub(super) fn meddle(shared: &Shared, mut chance: Chance) {
                 Mood::Over => return,
                 Mood::Calm => settle(shared, &mut line),
                 Mood::Stormy => {
-                    let latest = shared.told().latest(40);
+                    let latest = shared.told().latest(150);
                     match latest.as_slice() {
                         [] => Ok(()),
                         some => {
@@ -179,12 +179,14 @@ fn one_thing(
     number: u64,
 ) -> Result<(), Trouble> {
     let select = json!({"select": {"runs": [run]}});
+    if kind == "passing" && chance.percent(50) {
+        return prune(shared, line, run);
+    }
     match chance.below(10) {
         0 | 1 if kind == "endless" || chance.percent(30) => changes(shared, line, "run.cancel", &select),
         2 => changes(shared, line, "run.pause", &select),
         3 | 4 => changes(shared, line, "run.resume", &json!({"select": {"states": ["paused"]}})),
         5 => tell(shared, line, run, number),
-        6 if kind == "passing" => prune(shared, line, run),
         7 if chance.percent(20) => {
             let reply = line.call("run.retry", &json!({"run": run}))?;
             let made = reply["id"].as_str().unwrap().to_owned();

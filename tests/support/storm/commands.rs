@@ -36,6 +36,8 @@ pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
                 let answer = output.stdout.strip_suffix('\n').unwrap_or(&output.stdout).to_owned();
                 told.ended(&id, "succeeded", Some(&answer));
             }
+            // A message that came when all had been said asks for more than the script has.
+            1 => told.ended(&id, "failed", None),
             // Cancelled; unreachable for too long; not yet.
             5 | 7 | 8 => {}
             _ => told.wrong.push(format!("harnessctl wait {id}: {output}")),

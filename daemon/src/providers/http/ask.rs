@@ -14,7 +14,7 @@ use super::client::{Client, told};
 use super::key::Scrubber;
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
-use crate::providers::dialect::{Ended, Piece, Settings, too_early};
+use crate::providers::dialect::{Ended, Piece, Settings, Thinking, too_early};
 use crate::providers::refusal::{self, broken};
 
 /// Bytes of one event, and of an answer that came as one.
@@ -94,11 +94,16 @@ impl Client {
         })?;
         let endpoint = &self.endpoint;
         let limits = [endpoint.max_output_tokens, question.max_output_tokens];
+        // Thinking beyond what the run can pay for is left out.
+        let affordable = |thinking: &Thinking| match thinking {
+            Thinking::Budget(tokens) => question.max_output_tokens.is_none_or(|most| *tokens < most),
+            Thinking::Adaptive => true,
+        };
         Ok(Settings {
             model: model.into(),
             max_output_tokens: limits.into_iter().flatten().min(),
             temperature: endpoint.temperature,
-            thinking: endpoint.thinking,
+            thinking: endpoint.thinking.filter(affordable),
             effort: endpoint.effort.clone(),
             cache: endpoint.cache,
             quirks: endpoint.quirks,

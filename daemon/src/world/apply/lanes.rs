@@ -8,7 +8,7 @@ use harness_protocol::time::Timestamp;
 
 use super::super::components::{Identity, Stopwatch};
 use super::super::ids::Ids;
-use super::super::resources::{Daemon, Lanes, Runs, Timer, Timers};
+use super::super::resources::{Daemon, Lanes, Runs, TOOL_LANE, Timer, Timers};
 use super::{edit, wake};
 use crate::lane::Lane;
 
@@ -52,9 +52,15 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::LaneResized { lane, width } => change(world, lane, |l| {
             l.resize(*width, at);
         }),
-        EventBody::LaneConfigured { lane, width } => change(world, lane, |l| {
-            l.configure(*width, at);
-        }),
+        EventBody::LaneConfigured { lane, width } => {
+            if &**lane != TOOL_LANE {
+                // A provider may be a new one.
+                world.resource_mut::<Lanes>().provider(lane);
+            }
+            change(world, lane, |l| {
+                l.configure(*width, at);
+            });
+        }
         EventBody::ProviderHeld { provider, limiter, until, error } => {
             super::providers::held(world, provider, *limiter, *until, error, at);
         }

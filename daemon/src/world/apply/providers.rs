@@ -45,7 +45,7 @@ pub(super) fn released(world: &mut World, provider: &Arc<str>, at_most: Option<u
         // Whoever lets it go on by hand, or after a mere limit, believes it to be well.
         let by_time = at_most.is_some() || was.is_some_and(|hold| hold.limiter == Limiter::RateLimit);
         if !by_time {
-            (gate.failures, gate.rests) = (0, 0);
+            (gate.failures, gate.failed_at, gate.rests) = (0, Timestamp::default(), 0);
         }
         gate.at_most = at_most.or(gate.at_most.filter(|_| by_time));
     });
@@ -63,7 +63,7 @@ pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
         world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), None);
     }
     edit(world, provider, |gate| {
-        gate.failures = 0;
+        (gate.failures, gate.failed_at) = (0, Timestamp::default());
         if ends_hold {
             // Somebody got through while it was left alone.
             gate.hold = None;
@@ -76,10 +76,21 @@ pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
     });
 }
 
-/// An inference failed.
-pub(super) fn failed(world: &mut World, provider: &Arc<str>, fault: ProviderFault) {
+/// An inference failed that had begun at `began`. Of many that fail together the first one counts: that is one thing that went wrong, and
+/// they come back at different times anyway.
+pub(super) fn failed(
+    world: &mut World,
+    provider: &Arc<str>,
+    fault: ProviderFault,
+    (began, at): (Timestamp, Timestamp),
+) {
     match fault {
-        ProviderFault::Failing => edit(world, provider, |gate| gate.failures = gate.failures.saturating_add(1)),
+        ProviderFault::Failing => edit(world, provider, |gate| {
+            if gate.failures == 0 || began >= gate.failed_at {
+                gate.failures = gate.failures.saturating_add(1);
+                gate.failed_at = at;
+            }
+        }),
         ProviderFault::Refused => is_well(world, provider),
         ProviderFault::Unknown | ProviderFault::RateLimit | ProviderFault::Credentials => {}
     }

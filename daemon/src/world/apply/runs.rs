@@ -199,9 +199,13 @@ pub(super) fn inference_failed(
     (retry_at, fault): (Option<Timestamp>, ProviderFault),
     at: Timestamp,
 ) {
+    let began = match phase(world, entity) {
+        Some(Phase::Thinking(ticket)) => with_provider_lane(world, entity, |lane| lane.claimed(ticket)).flatten(),
+        _ => None,
+    };
     inference_back(world, entity, at);
-    if let Some(provider) = asked(world, entity) {
-        providers::failed(world, &provider, fault);
+    if let (Some(provider), Some(began)) = (asked(world, entity), began) {
+        providers::failed(world, &provider, fault, (began.since, at));
     }
     let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
     world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
