@@ -2,9 +2,11 @@
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::Entry;
-use harness_tests::{Aimock, Client, Daemon, Run, Value, json};
+use harness_tests::chat::responses_says;
+use harness_tests::{Aimock, Client, Daemon, FaultServer, Run, Value, json};
 
 use crate::provider_calls::{attempts, failures};
+use crate::provider_faults::config;
 
 pub(crate) const DIALECTS: [&str; 3] = ["openai", "responses", "anthropic"];
 
@@ -130,6 +132,16 @@ fn a_check_finds_each_api_well() {
         server.journal().iter().map(|asked| asked["path"].as_str().unwrap().to_owned()).collect();
     paths.sort();
     assert_eq!(paths, ["/v1/chat/completions", "/v1/messages", "/v1/responses"]);
+}
+
+#[test]
+fn an_answer_that_reached_the_limit_is_cut_also_where_the_server_calls_it_complete() {
+    let server = FaultServer::start();
+    server.always(responses_says("Once upon a time"));
+    for (limit, told) in [(5, "Once upon a time\n[cut off by the limit of output tokens]"), (6, "Once upon a time")] {
+        let daemon = Daemon::configured(&config(&server, "responses", &format!("max_output_tokens = {limit}")));
+        assert_eq!(daemon.ask("tell me").answer(), told);
+    }
 }
 
 /// Two answers that no good server gives, and then a good one, to a prompt in this state.

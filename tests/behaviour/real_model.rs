@@ -15,11 +15,11 @@ use crate::model_servers::{DIALECTS, of_stream, streamed};
 /// A small model on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn configure(place: &Place, dialect: &str, url: &str) {
+fn configure(place: &Place, dialect: &str, url: &str, most: u32) {
     let key = place.file("home/key", Llama::KEY);
     place.configure(&format!(
         "[provider.local]\ndialect = \"{dialect}\"\nbase_url = \"{url}\"\nmodel = \"small\"\napi_key_file = \"{key}\"\n\
-         max_output_tokens = 64\ntemperature = 0\n"
+         max_output_tokens = {most}\ntemperature = 0\n"
     ));
 }
 
@@ -33,7 +33,7 @@ fn a_real_model_streams_text_over_each_api() {
     let llama = Llama::start();
     for dialect in DIALECTS {
         let place = Place::new();
-        configure(&place, dialect, &llama.url());
+        configure(&place, dialect, &llama.url(), 64);
         let daemon = place.start();
         let mut client = daemon.connect();
         client.subscribe(json!({"deltas": true}));
@@ -46,10 +46,25 @@ fn a_real_model_streams_text_over_each_api() {
     }
 }
 
+#[test]
+#[ignore = "needs a model: tests/models/run"]
+fn what_the_limit_cuts_is_told_over_each_api() {
+    let llama = Llama::start();
+    for dialect in DIALECTS {
+        let place = Place::new();
+        configure(&place, dialect, &llama.url(), 8);
+        let daemon = place.start();
+        let view = ended(&daemon.ask("Tell me a long story about the sea."));
+        let answer = view.answer.clone().unwrap_or_default();
+        assert!(answer.ends_with("\n[cut off by the limit of output tokens]"), "{dialect}: {view:?}");
+        assert_eq!(view.usage.output_tokens, 8, "{dialect}");
+    }
+}
+
 /// A conversation in which four commands were asked for and executed.
 fn conversation(place: &Place) -> Run {
     let server = FaultServer::start();
-    configure(place, "openai", &server.url());
+    configure(place, "openai", &server.url(), 64);
     let daemon = place.start();
     let mut run = None::<Run>;
     for word in ["apple", "pear", "plum", "fig"] {
@@ -72,7 +87,7 @@ fn a_real_model_has_a_command_executed_and_reads_its_result_over_each_api() {
     for dialect in DIALECTS {
         let place = Place::new();
         let before = conversation(&place);
-        configure(&place, dialect, &llama.url());
+        configure(&place, dialect, &llama.url(), 64);
         let daemon = place.start();
         let run = before.tell("Run the command: echo kiwi");
         let view = ended(&run);

@@ -61,7 +61,8 @@ impl Client {
     ) -> Result<Completion, InferenceError> {
         let never = |message: String| InferenceError { class: ErrorClass::Never, message };
         let key = self.key().map_err(|message| InferenceError { class: ErrorClass::Credentials, message })?;
-        let body = self.dialect.body(&self.settings(question)?, question.prompt, question.tools)?;
+        let settings = self.settings(question)?;
+        let body = self.dialect.body(&settings, question.prompt, question.tools)?;
         let headers = self.headers(key.as_ref()).map_err(never)?;
         let request = self.http.post(self.url.clone()).headers(headers).body(body);
         let limit = self.endpoint.first_byte_timeout.to_std();
@@ -80,11 +81,14 @@ impl Client {
         let sign = first.iter().flatten().find(|byte| !byte.is_ascii_whitespace()).copied();
         let mut body = Body::new(response, first, self.endpoint.idle_timeout.to_std());
         // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event stream begins so.
-        match sign {
+        let mut completion = match sign {
             Some(b'{' | b'[') => self.plain(&mut body, sink).await,
             Some(b'<') => Err(refusal::in_answer(&scrubber.scrub(body.beginning().await))),
             _ => self.stream(&mut body, sink).await,
-        }
+        }?;
+        // llama.cpp calls a response complete that its limit ended; by the number of its tokens it is told apart.
+        completion.cut |= settings.max_output_tokens.map(u64::from) == Some(completion.usage.output_tokens);
+        Ok(completion)
     }
 
     fn settings(&self, question: &Question<'_>) -> Result<Settings, InferenceError> {

@@ -27,7 +27,7 @@ fn fixtures() -> Vec<(String, HttpDialect, String)> {
 #[test]
 fn each_is_read_as_it_was_meant() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 22, "{}", fixtures.len());
+    assert!(fixtures.len() >= 26, "{}", fixtures.len());
     for (name, dialect, stream) in fixtures {
         insta::assert_snapshot!(name, told(&read_stream(dialect, &stream, Ended::Clean)));
     }
