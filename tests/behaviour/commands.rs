@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
 
-use harness_tests::{Daemon, Place, Running, now, program, runs, says, turn};
+use harness_tests::{Daemon, Place, Running, Value, json, now, program, runs, says, turn};
 use nix::sys::signal::Signal;
 
 use crate::lane::{open, until_there_is};
@@ -195,4 +195,25 @@ fn of_a_stream_that_was_not_kept_whole_is_said_how_much_there_is() {
     let output = logs(&["--tail", "1", "--stream", "stdout"]).exits(1).tells("this is not the end of stdout");
     assert!(!output.stdout.contains("1000"), "{output}");
     assert_eq!(logs(&["--tail", "1", "--stream", "stderr"]).exits(0).stderr, "");
+}
+
+#[test]
+fn what_runs_used_is_added_up_and_where_a_run_spent_its_time_is_told() {
+    let daemon = Daemon::start();
+    let script = turn("Let me see.").shell("sleep 0.2").turn("the answer");
+    let run = daemon.submit_with(&script, json!({"labels": {"team": "a"}}));
+    assert_eq!(run.answer(), "the answer");
+    daemon.submit_with(&script, json!({"labels": {"team": "a"}})).answer();
+    daemon.submit(&script).answer();
+    let told = daemon.ctl(["show", &run.id, "--why"]).ok();
+    assert!(told.contains("tools") && told.contains(" %") && told.contains("tokens in"), "{told}");
+    let table = daemon.ctl(["usage", "--by", "label.team"]).ok();
+    let of =
+        |group: &str| table.lines().find(|line| line.starts_with(group)).unwrap().split_whitespace().nth(1).unwrap();
+    assert_eq!((of("a"), of("-")), ("2", "1"), "{table}");
+    let lines = daemon.ctl(["usage", "--by", "state", "--since", "1h", "--json"]).ok();
+    let group: Value = serde_json::from_str(lines.trim()).unwrap();
+    assert_eq!((&group["group"], &group["runs"]), (&json!("succeeded"), &json!(3)));
+    assert!(group["usage"]["output_tokens"].as_u64().unwrap() > 0, "{group}");
+    daemon.ctl(["usage", "--by", "team"]).exits(2).tells("label.KEY");
 }

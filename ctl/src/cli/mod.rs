@@ -4,6 +4,7 @@ pub(crate) mod lane;
 pub(crate) mod provider;
 pub(crate) mod runs;
 pub(crate) mod submit;
+pub(crate) mod usage;
 pub(crate) mod values;
 
 use std::path::PathBuf;
@@ -124,6 +125,9 @@ pub(crate) enum Verb {
     /// Check everything that a run needs; each provider is asked for a word
     #[command(after_help = "Example: harnessctl doctor")]
     Doctor(provider::DoctorArgs),
+    /// Add up what runs used: tokens and cost, in groups
+    #[command(after_help = "Example: harnessctl usage --by label.team --since 30d")]
+    Usage(usage::UsageArgs),
     /// Print what happens, one JSON object a line
     #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),

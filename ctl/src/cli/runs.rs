@@ -60,6 +60,9 @@ pub(crate) struct ShowArgs {
     /// Print the answer alone
     #[arg(long)]
     pub(crate) answer: bool,
+    /// Print where its time and its money went
+    #[arg(long, conflicts_with = "answer")]
+    pub(crate) why: bool,
 }
 
 /// `follow`.

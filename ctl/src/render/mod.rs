@@ -12,3 +12,4 @@ pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod transcript;
 pub(crate) mod units;
+pub(crate) mod why;

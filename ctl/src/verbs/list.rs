@@ -72,7 +72,7 @@ fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>
 }
 
 /// The runs of a selector, newest first, and no more than `most`. `held` takes why the journal cannot commit, where it cannot.
-fn pages(
+pub(super) fn pages(
     ctx: &mut Ctx,
     select: &Selector,
     root: Option<&String>,

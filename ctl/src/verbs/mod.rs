@@ -31,6 +31,7 @@ mod show;
 mod submit;
 mod submit_batch;
 mod try_again;
+mod usage;
 mod wait;
 
 use crate::cli::{Cli, Verb};
@@ -61,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Relieve(args) => lane_change::relieve(ctx, &args),
         Verb::Provider(args) => provider::run(ctx, &args),
         Verb::Doctor(args) => doctor::run(ctx, &args),
+        Verb::Usage(args) => usage::run(ctx, &args),
         Verb::Events(args) => events::run(ctx, &args),
         Verb::Daemon(args) => daemon::run(ctx, &args.what),
         Verb::Schema(args) => schema::run(ctx, &args),

@@ -36,6 +36,11 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
     let shown = ctx.session.call::<method::RunShow>(&show_params(&args.run))?;
     tell_held(shown.held.as_deref());
     let run = shown.run;
+    if args.why {
+        let look = ctx.look();
+        render::why::write(&mut ctx.out, look, &run)?;
+        return ctx.done();
+    }
     if !args.answer {
         let look = ctx.look();
         render::run::write(&mut ctx.out, look, &run, now())?;

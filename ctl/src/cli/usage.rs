@@ -1,0 +1,82 @@
+//! `usage`: its arguments.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::Args;
+use harness_protocol::time::Span;
+
+use super::values::duration;
+
+/// `usage`.
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    /// Groups: label.KEY, provider, model, share, state or owner
+    #[arg(long, value_name = "WHAT", default_value = "provider")]
+    pub(crate) by: By,
+    /// Only runs submitted within this time: 12h, 30d
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) since: Option<Span>,
+}
+
+/// What runs are grouped by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The value of a label.
+    Label(String),
+    /// Their provider.
+    Provider,
+    /// Their model.
+    Model,
+    /// Their share of the lanes.
+    Share,
+    /// Their state.
+    State,
+    /// Who submitted them.
+    Owner,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label(key) => write!(f, "label.{key}"),
+            Self::Provider => f.write_str("provider"),
+            Self::Model => f.write_str("model"),
+            Self::Share => f.write_str("share"),
+            Self::State => f.write_str("state"),
+            Self::Owner => f.write_str("owner"),
+        }
+    }
+}
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "provider" => Self::Provider,
+            "model" => Self::Model,
+            "share" => Self::Share,
+            "state" => Self::State,
+            "owner" => Self::Owner,
+            _ => match text.strip_prefix("label.").filter(|key| !key.is_empty()) {
+                Some(key) => Self::Label(key.to_owned()),
+                None => return Err("groups are label.KEY, provider, model, share, state and owner".to_owned()),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for text in ["label.team", "provider", "model", "share", "state", "owner"] {
+            assert_eq!(text.parse::<By>().unwrap().to_string(), text);
+        }
+        assert!("label.".parse::<By>().is_err() && "team".parse::<By>().is_err());
+    }
+}
