@@ -355,13 +355,16 @@ impl<J: Journal> Driver<J> {
                     Err(error) => responder.send::<()>(Err(error)),
                 },
                 // A pruning lets runs leave the world: what was looked up for others in the same step would no longer hold.
-                wanted @ Wanted::Own(..) if inputs.len() > reports => {
+                wanted @ Wanted::Own(Command::Prune(_), _) if inputs.len() > reports => {
                     self.backlog.push_front(Request { connection, caller, wanted });
                     break;
                 }
                 Wanted::Own(command, tell) => {
+                    let is_pruning = matches!(command, Command::Prune(_));
                     inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
-                    break;
+                    if is_pruning {
+                        break;
+                    }
                 }
                 Wanted::Tidy(tell) => {
                     self.catch_up().await;
