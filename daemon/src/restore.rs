@@ -16,7 +16,6 @@ use crate::journal::history::History;
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError};
 use crate::journal::{self, FILE, Record, Store, lost};
-use crate::serve::ServeError;
 use crate::tools;
 use crate::world::Engine;
 use crate::world::boundary::{Damage, Made};
@@ -33,11 +32,22 @@ pub struct Restored {
     pub damage: Damage,
 }
 
+/// Why a start has no world.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] OpenError),
+    /// The journal has no thread to be written by.
+    #[error("cannot start the thread that writes the journal: {0}")]
+    Writer(std::io::Error),
+}
+
 /// Makes the world from the journal of a state directory. There is a new journal where there was none.
 ///
 /// # Errors
 /// Where the journal cannot be used.
-pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError> {
+pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreError> {
     let clock = Clock::start();
     let path = state_dir.join(FILE);
     let db = schema::open(&path, || Ok(Fresh { id_key: journal::fresh_key()? }))?;
@@ -51,7 +61,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, ServeError
         let runs = engine.counts().values().sum::<u32>();
         info!(events, runs, last = %before.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
     }
-    let store = Store::start(db, &path).map_err(ServeError::Writer)?;
+    let store = Store::start(db, &path).map_err(RestoreError::Writer)?;
     Ok(Restored { engine, store, history: History::new(&path), damage })
 }
 

@@ -29,13 +29,12 @@ use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Tool};
 use crate::journal::disk;
 use crate::journal::history::History;
-use crate::journal::schema::OpenError;
 use crate::journal::{Ballast, CommitError};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, Outputs, Process};
 use crate::providers::check::check_script;
 use crate::providers::http::{BuildError, Providers, Surroundings, Variables};
-use crate::restore::{self, Restored};
+use crate::restore::{self, RestoreError, Restored};
 use crate::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
 
@@ -71,12 +70,9 @@ pub struct Setup {
 /// Why the daemon could not serve, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The journal.
+    /// The journal, or the world that is made from it.
     #[error(transparent)]
-    Journal(#[from] OpenError),
-    /// The journal has no thread to be written by.
-    #[error("cannot start the thread that writes the journal: {0}")]
-    Writer(std::io::Error),
+    Restore(#[from] RestoreError),
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(std::io::Error),
@@ -96,7 +92,7 @@ impl ServeError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Provider(_) => exit::USAGE,
-            Self::Journal(_) | Self::Writer(_) | Self::Keepers(_) | Self::Commit(_) | Self::Driver => exit::INTERNAL,
+            Self::Restore(_) | Self::Keepers(_) | Self::Commit(_) | Self::Driver => exit::INTERNAL,
         }
     }
 }

@@ -10,13 +10,11 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
 
 use super::raw::{Place, Section, Source, hint};
-use super::sketch::Sketch;
+use super::sketch::{Sketch, WIDEST};
 use super::{Config, ConfigError, Dialect, Problem, Share};
 
 /// Upper end of what only counts things.
 const MANY: u32 = 10_000_000;
-/// Most permits of a lane, by configuration.
-pub(super) const WIDEST: u32 = 100_000;
 /// Largest text that fits a frame with room for what surrounds it.
 const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
 

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use harness_protocol::time::Span;
 
+use super::Problem;
 use super::provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 use super::raw::{Number, Place, Section};
-use super::{Problem, load::WIDEST};
 
+/// Most permits of a lane, by configuration.
+pub(super) const WIDEST: u32 = 100_000;
 /// Keys that mean nothing for a provider without a network, in the order in which they are told of.
 const OF_ENDPOINTS: &str = "a scripted provider goes over no network";
 /// Most tokens of one answer that can be configured.

@@ -15,7 +15,6 @@ use harness_protocol::rpc::{
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::{Span, Timestamp};
 
-use super::waiters::is_reached;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::request::OutputPlace;
@@ -230,4 +229,9 @@ fn known(record: Record) -> Option<Arc<Event>> {
             None
         }
     }
+}
+
+/// Whether `state` is one of those that are waited for; any terminal one where none is named.
+pub(super) fn is_reached(states: &[RunState], state: RunState) -> bool {
+    if states.is_empty() { state.is_terminal() } else { states.contains(&state) }
 }

@@ -46,11 +46,11 @@ use crate::journal::{Ballast, CommitClass, CommitError, Journal};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Command, Damage, Effect, Input, Reply, ReplyId};
 
-use archive::Archive;
+use archive::{Archive, is_reached};
 pub use clock::Clock;
 use committing::UnderWay;
 use housekeeping::Housekeeper;
-use waiters::{Waiters, is_reached};
+use waiters::Waiters;
 
 /// Requests taken into one step.
 const BATCH: usize = 1_024;

@@ -7,7 +7,7 @@ use harness_protocol::rpc::{DrainReply, RpcError, WaitReply};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
-use super::archive::Archive;
+use super::archive::{Archive, is_reached};
 use crate::control::request::{ConnectionId, Responder};
 use crate::world::Engine;
 use crate::world::boundary::Now;
@@ -173,9 +173,4 @@ impl Waiters {
             }
         }
     }
-}
-
-/// Whether `state` is one of those that are waited for; any terminal one where none is named.
-pub(super) fn is_reached(states: &[RunState], state: RunState) -> bool {
-    if states.is_empty() { state.is_terminal() } else { states.contains(&state) }
 }
