@@ -3,11 +3,11 @@
 //! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the tail
 //! is read from the journal. Deltas may be dropped. Never knows who reads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use harness_protocol::event::{Delta, Event};
-use harness_protocol::id::Seq;
+use harness_protocol::event::{Delta, Event, EventBody};
+use harness_protocol::id::{RunId, Seq};
 use tokio::sync::{broadcast, watch};
 
 /// Deltas that a reader may be behind before it misses some.
@@ -18,7 +18,7 @@ const BATCH: usize = 256;
 /// What there is after a cursor.
 #[derive(Debug, PartialEq)]
 pub enum Tail {
-    /// The next events, without a gap.
+    /// The next events; where a number is missing, its run was pruned.
     Events(Vec<Arc<Event>>),
     /// What comes next is in the journal alone, up to and with this number.
     Older(Seq),
@@ -41,6 +41,20 @@ pub struct Feed {
 struct Kept {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
+}
+
+impl Kept {
+    /// Lets go of what happened to runs that were pruned: the journal has it no more.
+    fn forget(&mut self, runs: &BTreeSet<RunId>) {
+        let bytes = &mut self.bytes;
+        self.events.retain(|event| {
+            let stays = event.run.is_none_or(|run| !runs.contains(&run));
+            if !stays {
+                *bytes -= event.approximate_bytes();
+            }
+            stays
+        });
+    }
 }
 
 impl Feed {
@@ -67,6 +81,11 @@ impl Feed {
             let mut tail = self.tail();
             tail.bytes += events.iter().map(|event| event.approximate_bytes()).sum::<usize>();
             tail.events.extend(events.iter().map(Arc::clone));
+            for event in events {
+                if let EventBody::RunsPruned { runs } = &event.body {
+                    tail.forget(&runs.iter().copied().collect());
+                }
+            }
             while tail.events.len() > self.most || (tail.bytes > self.most_bytes && tail.events.len() > 1) {
                 let Some(oldest) = tail.events.pop_front() else { break };
                 tail.bytes -= oldest.approximate_bytes();
@@ -86,8 +105,8 @@ impl Feed {
         if cursor.next() < first {
             return Tail::Older(Seq(first.0 - 1));
         }
-        // Numbers have no holes, so the place follows from the number.
-        let skip = usize::try_from(cursor.next().0 - first.0).unwrap_or(usize::MAX);
+        // Where runs were pruned there are holes, so the place does not follow from the number.
+        let skip = tail.events.partition_point(|event| event.seq <= cursor);
         Tail::Events(tail.events.iter().skip(skip).take(BATCH).map(Arc::clone).collect())
     }
 
@@ -114,7 +133,7 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
-    use harness_protocol::event::{Cause, EventBody};
+    use harness_protocol::event::Cause;
     use harness_protocol::time::Timestamp;
 
     use super::*;
@@ -147,6 +166,19 @@ mod tests {
         feed.publish(&[event(1), event(2), event(3), event(4)]);
         assert_eq!(feed.after(Seq(0)), Tail::Older(Seq(2)));
         assert_eq!(numbers(feed.after(Seq(2))), [3, 4]);
+    }
+
+    #[test]
+    fn what_was_pruned_is_gone_from_the_tail_as_well() {
+        let feed = Feed::new(10, 1_000_000, Seq(0));
+        let run = RunId::from_u64(7);
+        let of_run = |seq| Arc::new(Event { run: Some(run), ..(*event(seq)).clone() });
+        feed.publish(&[of_run(1), event(2), of_run(3)]);
+        let body = EventBody::RunsPruned { runs: vec![run] };
+        feed.publish(&[of_run(4), Arc::new(Event { body, ..(*event(5)).clone() }), event(6)]);
+        assert_eq!(feed.after(Seq(0)), Tail::Older(Seq(1)));
+        assert_eq!(numbers(feed.after(Seq(1))), [2, 5, 6]);
+        assert_eq!(numbers(feed.after(Seq(3))), [5, 6]);
     }
 
     #[test]

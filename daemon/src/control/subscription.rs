@@ -48,6 +48,12 @@ pub(super) async fn run(
                 },
                 Tail::Events(events) => {
                     for event in events {
+                        if follow.runs.is_none() && event.seq > cursor.next() {
+                            let gap = Gap { from: cursor.next(), to: Seq(event.seq.0 - 1) };
+                            if !send(outgoing, &Notification::Gap { subscription, gap }).await {
+                                return;
+                            }
+                        }
                         cursor = event.seq;
                         if follow.wants(&event) && !send_event(outgoing, subscription, event).await {
                             return;
