@@ -13,12 +13,12 @@ use tracing::{error, info, warn};
 use crate::config::Config;
 use crate::driver::Clock;
 use crate::journal::history::History;
-use crate::journal::replay::{Past, Replay, past};
+use crate::journal::replay::{Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError};
 use crate::journal::{self, FILE, Record, Store, lost};
 use crate::tools;
 use crate::world::Engine;
-use crate::world::boundary::{Damage, Made};
+use crate::world::boundary::Damage;
 
 /// What a daemon goes on with.
 pub struct Restored {
@@ -54,12 +54,12 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let before = past(&db, &path)?;
     let mut engine = Engine::new(config.clone(), tools::catalogue(), before.id_key);
     let (events, unreadable) = replay(&mut engine, &path)?;
-    engine.catch_up(&made(&before));
+    engine.catch_up(&before.made);
     let damage = damage(unreadable, &engine, &db).map_err(|error| OpenError::of(&path, &error))?;
     schema::keep(&db, &path)?;
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
-        info!(events, runs, last = %before.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
+        info!(events, runs, last = %before.made.last_seq, took_milliseconds = clock.now().mono.as_micros() / 1000, "went on from the journal");
     }
     let store = Store::start(db, &path).map_err(RestoreError::Writer)?;
     Ok(Restored { engine, store, history: History::new(&path), damage })
@@ -111,17 +111,6 @@ fn damage(unreadable: Unreadable, engine: &Engine, db: &Connection) -> Result<Da
     Ok(damage)
 }
 
-fn made(past: &Past) -> Made {
-    Made {
-        runs: past.runs,
-        calls: past.calls,
-        interactions: past.interactions,
-        reliefs: past.reliefs,
-        last_seq: past.last_seq,
-        last_at: past.last_at,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
@@ -158,7 +147,7 @@ mod tests {
             let before = past(&db, &path).unwrap();
             let mut engine = Engine::new(simulation::config(), simulation::tools(), before.id_key);
             let (_, unreadable) = replay(&mut engine, &path).unwrap();
-            engine.catch_up(&made(&before));
+            engine.catch_up(&before.made);
             assert!(unreadable.is_empty());
             let (before, after) = (text(&live), text(&engine));
             let differ = before.lines().zip(after.lines()).find(|(a, b)| a != b);

@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use harness_protocol::id::Seq;
-use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::Record;
 use super::record::{COLUMNS, time};
 use super::schema::OpenError;
+use crate::world::boundary::Made;
 
 /// Records handed over at a time.
 const BATCH: usize = 1_024;
@@ -25,18 +25,8 @@ const SKIPPED: u64 = 16;
 pub struct Past {
     /// The key of the ids.
     pub id_key: u64,
-    /// The highest number of a run.
-    pub runs: u64,
-    /// Calls that were made.
-    pub calls: u64,
-    /// Interactions that were made.
-    pub interactions: u64,
-    /// Reliefs that were made.
-    pub reliefs: u64,
-    /// Number of the last event.
-    pub last_seq: Seq,
-    /// The time of the last one that has one.
-    pub last_at: Timestamp,
+    /// How much was made, and what happened last: of the last event, the time of the last one that has one.
+    pub made: Made,
 }
 
 /// Reads what there is beside the events.
@@ -50,22 +40,21 @@ pub fn past(db: &Connection, path: &Path) -> Result<Past, OpenError> {
 fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
     let mut past = db.query_row("SELECT id_key, runs, calls, interactions, reliefs FROM daemon", [], |row| {
         let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
-        Ok(Past {
-            id_key: number(0)?,
+        let made = Made {
             runs: number(1)?,
             calls: number(2)?,
             interactions: number(3)?,
             reliefs: number(4)?,
-            last_seq: Seq(0),
-            last_at: Timestamp::default(),
-        })
+            ..Made::default()
+        };
+        Ok(Past { id_key: number(0)?, made })
     })?;
     let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC")?;
     let mut rows = last.query([])?;
     while let Some(row) = rows.next()? {
-        past.last_seq = past.last_seq.max(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
+        past.made.last_seq = past.made.last_seq.max(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
         if let Some(at) = time(row.get(1)?) {
-            past.last_at = at;
+            past.made.last_at = at;
             break;
         }
     }
