@@ -119,7 +119,7 @@ fn open_with(
         db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(failed)?;
     }
     db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16384;
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -4096;
          PRAGMA wal_autocheckpoint = 4000;
          PRAGMA journal_size_limit = 67108864",
     )
