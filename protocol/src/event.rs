@@ -54,6 +54,7 @@ impl Event {
             | EventBody::InteractionSettled { answer: text, .. }
             | EventBody::Denied { what: text }
             | EventBody::MessageReceived { text }
+            | EventBody::CompactionFinished { text, .. }
             | EventBody::ProviderHeld { error: text, .. }
             | EventBody::InferenceFailed { error: text, .. } => text.len(),
             EventBody::RunFinished { ending } => match ending {
@@ -115,6 +116,8 @@ pub enum ProviderFault {
     Credentials,
     /// Nothing: it is well, and will not answer this.
     Refused,
+    /// Nothing: it is well, and the prompt is too long for its model.
+    ContextTooLong,
 }
 
 impl ProviderFault {

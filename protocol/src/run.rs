@@ -368,6 +368,16 @@ pub enum Entry {
         /// The result.
         result: Arc<CallResult>,
     },
+    /// From here on this stands in the prompts for what was before it, which had become too long for the model.
+    Summary {
+        /// The text, by the model.
+        text: Arc<str>,
+        /// It stands for so many entries of the transcript, from its begin on.
+        entries: u32,
+        /// Of these, by their places, what people said and the model still reads word for word.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<u32>,
+    },
 }
 
 impl Entry {
@@ -379,7 +389,7 @@ impl Entry {
     /// About how much memory its texts take.
     pub fn approximate_bytes(&self) -> usize {
         let texts = match self {
-            Self::User { text } => text.len(),
+            Self::User { text } | Self::Summary { text, .. } => text.len(),
             Self::Assistant { text, calls, carried, .. } => {
                 let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
                 text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
@@ -388,6 +398,21 @@ impl Entry {
         };
         texts + 64
     }
+}
+
+/// How the prompts of a run become shorter: the older part of its transcript is summarised by its model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Compaction {
+    /// So many entries of the transcript, from its begin on, go into the summary.
+    pub entries: u32,
+    /// Of these, by their places, what people said and stays word for word beside it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<u32>,
+    /// Bytes of the older part that the model is shown at most; of longer texts in it their begin and their end.
+    pub shown_bytes: u64,
+    /// Most tokens of the summary.
+    pub max_tokens: u32,
 }
 
 /// A call that the model asks for.

@@ -78,7 +78,7 @@ impl Run {
         let (mut calls, mut results) = (Vec::new(), Vec::new());
         for entry in self.transcript() {
             match entry {
-                Entry::User { .. } => {}
+                Entry::User { .. } | Entry::Summary { .. } => {}
                 Entry::Assistant { calls: asked, .. } => calls.extend(asked.into_iter().map(|call| call.call)),
                 Entry::Result { result } => results.push(result),
             }

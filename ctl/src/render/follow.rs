@@ -185,6 +185,17 @@ impl Follower {
                 let next = if retry_at.is_some() { "; it is asked again" } else { "" };
                 self.note(out, notes, &format!("the provider failed: {}{next}", first_line(error)))?;
             }
+            EventBody::CompactionBegun { .. } => {
+                self.note(
+                    out,
+                    notes,
+                    "its conversation is too long for the model: the older part is to be summarised",
+                )?;
+            }
+            EventBody::CompactionFinished { entries, text, .. } => {
+                let (entries, bytes) = (entries, text.len());
+                self.note(out, notes, &format!("the first {entries} entries were summarised in {bytes} bytes"))?;
+            }
             EventBody::BatchQueued => self.note(out, notes, "in the tool lane")?,
             EventBody::BatchParked => self.note(out, notes, "waiting")?,
             EventBody::CallStarted { call } => self.begin(out, *call)?,

@@ -174,3 +174,19 @@ fn a_failed_run_ends_with_its_code() {
     assert_eq!(ended, Some(Ended { code: 9, answer: None }));
     assert_eq!(String::from_utf8(shown.notes).unwrap(), "[failed: no (exit code 9)]\n");
 }
+
+#[test]
+fn a_summary_is_told_of_and_is_not_what_the_model_says() {
+    let mut shown = Shown::new();
+    shown.event(json!({"kind": "compaction-begun", "step": 2,
+        "plan": {"entries": 3, "kept": [0], "shown_bytes": 900, "max_tokens": 128}}));
+    let usage = json!({"input_tokens": 1, "output_tokens": 1, "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0, "reasoning_output_tokens": 0, "cost_usd": null});
+    shown.event(json!({"kind": "compaction-finished", "step": 2, "text": "in short", "entries": 3, "usage": usage}));
+    assert_eq!(shown.text(), "");
+    let notes = String::from_utf8(shown.notes).unwrap();
+    assert!(
+        notes.contains("too long for the model") && notes.ends_with("3 entries were summarised in 8 bytes]\n"),
+        "{notes}"
+    );
+}

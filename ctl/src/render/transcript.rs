@@ -22,7 +22,19 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, entry: &Entry) -> io::Resul
             Ok(())
         }
         Entry::Result { result } => write_result(out, look, result),
+        Entry::Summary { text, entries, .. } => {
+            writeln!(out, "{}", look.paint.dim(summary_line(*entries)))?;
+            for line in shown(look, text).lines() {
+                writeln!(out, "{} {line}", look.paint.dim("|"))?;
+            }
+            Ok(())
+        }
     }
+}
+
+/// What is told before a summary.
+pub(crate) fn summary_line(entries: u32) -> String {
+    format!("[from here on the model reads this summary in place of the first {entries} entries]")
 }
 
 /// What a person said, each line after a mark.

@@ -114,7 +114,7 @@ fn find(ctx: &mut Ctx, run: &str, word: &str) -> Result<Found, Failure> {
             match entry {
                 Entry::Assistant { calls: requests, .. } => calls.extend(requests.iter().map(|request| request.call)),
                 Entry::Result { result } => results.push(result),
-                Entry::User { .. } => {}
+                Entry::User { .. } | Entry::Summary { .. } => {}
             }
         }
         live = run.calls.iter().map(|call| call.call).collect();

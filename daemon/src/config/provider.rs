@@ -20,6 +20,8 @@ pub struct Provider {
     pub model: Option<Arc<str>>,
     /// What its tokens cost.
     pub price: Option<Price>,
+    /// Tokens that the model takes at once, prompt and answer together.
+    pub context_tokens: Option<u32>,
     /// The provider that is asked in its place while it fails.
     pub fallback: Option<Arc<str>>,
     /// Where it is. `None` exactly for what goes over no network.
@@ -69,13 +71,29 @@ impl Provider {
 
     /// A provider that plays scripts.
     pub const fn scripted(width: u32) -> Self {
-        Self { dialect: Dialect::Scripted, width, model: None, price: None, fallback: None, endpoint: None }
+        Self {
+            dialect: Dialect::Scripted,
+            width,
+            model: None,
+            price: None,
+            context_tokens: None,
+            fallback: None,
+            endpoint: None,
+        }
     }
 
     /// What tokens of `model` cost; `None` where that is not known. A price is that of the configured model.
     pub fn price_of(&self, model: Option<&str>) -> Option<Price> {
-        let is_other = self.model.is_some() && model.is_some() && self.model.as_deref() != model;
-        self.price.filter(|_| !is_other)
+        self.price.filter(|_| self.is_own(model))
+    }
+
+    /// Tokens that `model` takes at once; `None` where that is not known. It is said of the configured model.
+    pub fn context_of(&self, model: Option<&str>) -> Option<u32> {
+        self.context_tokens.filter(|_| self.is_own(model))
+    }
+
+    fn is_own(&self, model: Option<&str>) -> bool {
+        self.model.is_none() || model.is_none() || self.model.as_deref() == model
     }
 }
 
@@ -277,10 +295,11 @@ mod tests {
     #[test]
     fn a_price_is_that_of_the_configured_model() {
         let price = Price { input: 1.0, output: 1.0, cached: 1.0, cache_write: 1.0 };
-        let mut provider = Provider { price: Some(price), ..Provider::scripted(1) };
+        let mut provider = Provider { price: Some(price), context_tokens: Some(9), ..Provider::scripted(1) };
         assert_eq!(provider.price_of(Some("any")), Some(price));
         provider.model = Some("m".into());
         assert_eq!(provider.price_of(Some("other")), None);
+        assert_eq!((provider.context_of(Some("other")), provider.context_of(Some("m"))), (None, Some(9)));
         assert_eq!(provider.price_of(Some("m")), Some(price));
         assert_eq!(provider.price_of(None), Some(price));
     }

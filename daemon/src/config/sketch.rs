@@ -16,7 +16,9 @@ use super::raw::{Number, Place, Section};
 pub(super) const WIDEST: u32 = 100_000;
 /// Keys that mean nothing for a provider without a network, in the order in which they are told of.
 const OF_ENDPOINTS: &str = "a scripted provider goes over no network";
-/// Most tokens of one answer that can be configured.
+/// No model takes fewer tokens at once.
+const LEAST_CONTEXT: u32 = 1_024;
+/// Most tokens of one answer, or of prompt and answer together, that can be configured.
 const MOST_TOKENS: u32 = 10_000_000;
 /// The dearest tokens that can be configured, in USD per million.
 const DEAREST: f64 = 1e6;
@@ -35,6 +37,7 @@ pub(super) struct Sketch {
     headers: BTreeMap<Arc<str>, Arc<str>>,
     ca_file: Option<PathBuf>,
     timeouts: [Option<Span>; 4],
+    context_tokens: Option<u32>,
     max_output_tokens: Option<u32>,
     temperature: Option<f64>,
     effort: Option<Arc<str>>,
@@ -123,6 +126,7 @@ impl Sketch {
             "first_byte_timeout_seconds",
             "idle_timeout_seconds",
             "answer_timeout_seconds",
+            "context_tokens",
             "max_output_tokens",
             "temperature",
             "effort",
@@ -159,6 +163,7 @@ impl Sketch {
             };
             set(&mut self.timeouts[index], section.seconds(key));
         }
+        self.context_tokens = section.count("context_tokens", LEAST_CONTEXT..=MOST_TOKENS).or(self.context_tokens);
         self.max_output_tokens = section.count("max_output_tokens", 1..=MOST_TOKENS).or(self.max_output_tokens);
         self.temperature = section.number("temperature", 0.0..=2.0).or(self.temperature);
         set(&mut self.effort, section.text("effort").map(|(effort, _)| effort));
@@ -236,7 +241,9 @@ impl Sketch {
             }
         });
         let fallback = self.fallback.map(|(fallback, _)| fallback);
-        let mut provider = Provider { dialect, width, model: self.model, price, fallback, endpoint: None };
+        let context_tokens = self.context_tokens;
+        let mut provider =
+            Provider { dialect, width, model: self.model, price, context_tokens, fallback, endpoint: None };
         if dialect == Dialect::Scripted {
             if let Some((key, at)) = self.of_endpoints {
                 wrong(&Some(at), format!("`provider.{name}.{key}` has no place here: {OF_ENDPOINTS}"));
@@ -355,6 +362,7 @@ mod tests {
             first_byte_timeout_seconds = 2
             idle_timeout_seconds = 3.5
             answer_timeout_seconds = 4
+            context_tokens = 8192
             max_output_tokens = 100
             temperature = 0.5
             effort = "low"
@@ -374,7 +382,7 @@ mod tests {
         let provider = &config.providers["p"];
         assert_eq!((provider.dialect, provider.width, provider.model.as_deref()), (Dialect::OpenAi, 4, Some("m")));
         assert_eq!(provider.price, Some(Price { input: 0.15, output: 0.6, cached: 0.05, cache_write: 0.2 }));
-        assert_eq!(provider.fallback.as_deref(), Some("other"));
+        assert_eq!((provider.fallback.as_deref(), provider.context_tokens), (Some("other"), Some(8192)));
         let expected = Endpoint {
             key: Some(KeySource::Environment("P_KEY".into())),
             headers: vec![("x-team".into(), "a".into())],

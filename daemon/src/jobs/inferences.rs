@@ -65,6 +65,8 @@ async fn stream(client: &Client, task: &InferenceTask, deltas: &mut Deltas) -> R
         max_output_tokens: task.max_output_tokens,
     };
     let mut show = |piece: Piece<'_>| match piece {
+        // What it notes for itself is not what it says.
+        _ if task.is_summary => {}
         Piece::Text(text) => deltas.text(text),
         Piece::Reasoning(text) => deltas.reasoning(text),
     };

@@ -128,6 +128,7 @@ impl Bench {
             prompt,
             tools: [].into(),
             max_output_tokens: None,
+            is_summary: false,
         };
         self.executor.start(Job { id, task: Task::Inference(task) });
         id

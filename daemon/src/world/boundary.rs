@@ -305,8 +305,10 @@ pub struct InferenceTask {
     pub prompt: Prompt,
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,
-    /// Most tokens of the answer, where the run may not spend more.
+    /// Most tokens of the answer, where the run may not spend more, or the model takes no more.
     pub max_output_tokens: Option<u32>,
+    /// The answer is a summary for the run itself, and not shown as it comes.
+    pub is_summary: bool,
 }
 
 /// Answers to commands.

@@ -5,18 +5,16 @@
 use std::sync::Arc;
 
 use harness_protocol::id::RunId;
-use harness_protocol::run::Entry;
+use harness_protocol::run::Compaction;
 use harness_protocol::spec::RunSpec;
 
 use super::components::{LastAsked, Mail, Spent, Transcript};
 use super::scene::Scene;
 use crate::config::Price;
+use crate::prompt::compaction::tokens_of_request;
+use crate::prompt::context::{current, tokens_of, tokens_of_message};
 
-/// Bytes that make a token, on the safe side of what tokenizers do to prose and code.
-const BYTES_OF_A_TOKEN: u64 = 3;
-/// Tokens that a message takes beside its text.
-const BESIDE: u64 = 8;
-/// The same for the specifications of tools, which are JSON.
+/// Bytes that make a token of the specifications of tools, which are JSON.
 const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
 /// An answer of fewer tokens is no answer, and no limit that every provider takes.
 const LEAST_ANSWER: u64 = 16;
@@ -30,15 +28,16 @@ pub(crate) enum Budget {
     UsedUp(String),
 }
 
-/// What is left for the next inference of a run, which goes to its own provider or to the one that is asked `instead`.
-pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Budget {
+/// What is left for the next inference of a run, which goes to its own provider or to the one that is asked `instead`: for its next answer, or
+/// for the summary that is planned.
+pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan: Option<&Compaction>) -> Budget {
     let (Some(entity), Some(spec)) = (scene.entity(run), scene.spec(run)) else { return Budget::Enough(None) };
     let limits = &spec.0.limits;
     if limits.max_tokens.is_none() && limits.max_cost_usd.is_none() {
         return Budget::Enough(None);
     }
     let spent = scene.get::<Spent>(entity).map(|spent| spent.0).unwrap_or_default();
-    let input = next_input(scene, run);
+    let input = plan.map_or_else(|| next_input(scene, run), tokens_of_request);
     let mut answer: Option<u64> = None;
     if let Some(max) = limits.max_tokens {
         let used = spent.tokens();
@@ -89,22 +88,13 @@ fn price(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Optio
 }
 
 /// About how many tokens the next prompt takes: the last one and its answer are known, what came after is estimated.
-fn next_input(scene: &Scene<'_>, run: RunId) -> u64 {
+pub(crate) fn next_input(scene: &Scene<'_>, run: RunId) -> u64 {
     let Some(entity) = scene.entity(run) else { return 0 };
     let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
-    let last = scene.get::<LastAsked>(entity).map(|last| (last.tokens, last.entries));
-    let (known, from) = last.unwrap_or_else(|| (specs(scene, run), 0));
-    let estimate = |entry: &Entry| {
-        let bytes = match entry {
-            Entry::User { text } => text.len(),
-            Entry::Assistant { text, calls, .. } => {
-                text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>()
-            }
-            Entry::Result { result } => result.envelope.len(),
-        };
-        (bytes as u64).div_ceil(BYTES_OF_A_TOKEN) + BESIDE
+    let transcript = match scene.get::<LastAsked>(entity) {
+        Some(last) => last.tokens + entries.iter().skip(last.entries).map(tokens_of).sum::<u64>(),
+        None => specs(scene, run) + current(entries).map(tokens_of).sum::<u64>(),
     };
     let unread = scene.get::<Mail>(entity).map_or(&[][..], |mail| &mail.0);
-    let unread = unread.iter().map(|text| (text.len() as u64).div_ceil(BYTES_OF_A_TOKEN) + BESIDE);
-    known + entries.iter().skip(from).map(estimate).sum::<u64>() + unread.sum::<u64>()
+    transcript + unread.iter().map(|text| tokens_of_message(text.len() as u64)).sum::<u64>()
 }

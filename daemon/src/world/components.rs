@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bevy_ecs::component::Component;
 use harness_protocol::event::{Ending, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
-use harness_protocol::run::{CallState, Entry, RunState, Timing, Usage};
+use harness_protocol::run::{CallState, Compaction, Entry, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
@@ -98,6 +98,19 @@ pub(crate) struct LastAsked {
     pub(crate) tokens: u64,
     pub(crate) entries: usize,
 }
+
+/// That its prompt was too long for its model. Absent once that has answered.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLong {
+    /// So often in a row, be it the prompt itself or that for its summary.
+    pub(crate) refused: u32,
+    /// Nothing was done about it yet.
+    pub(crate) due: bool,
+}
+
+/// That the inference that it wants, or that is out, is to summarise what is older. Present for so long.
+#[derive(Component, Debug, Clone, PartialEq)]
+pub(crate) struct Compacting(pub(crate) Arc<Compaction>);
 
 /// Messages that its model has not read.
 #[derive(Component, Debug, Clone, PartialEq, Default)]

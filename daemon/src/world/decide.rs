@@ -12,6 +12,7 @@ use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
 use super::budget::{self, Budget};
+use super::compaction::{self, Fit};
 use super::components::{Call, Mail, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::Daemon;
@@ -82,14 +83,26 @@ fn go_on(scene: &mut Scene<'_>, run: RunId) {
     begin(scene, run, step);
 }
 
-/// Takes its place in the lane of its provider, or of the one that stands in for it.
+/// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it.
 fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
     let provider = provider::choice(scene, run);
-    if let Budget::UsedUp(why) = budget::of(scene, run, provider.as_ref()) {
+    let plan = match compaction::fit(scene, run, provider.as_ref()) {
+        Fit::Fits => None,
+        Fit::Compact(plan) => Some(Arc::new(plan)),
+        Fit::TooLong => {
+            fail_run(scene, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
+            return;
+        }
+    };
+    if let Budget::UsedUp(why) = budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
         fail_run(scene, run, why, exit::BUDGET);
         return;
     }
-    scene.emit(Some(run), EventBody::StepBegun { step, provider });
+    let body = match plan {
+        None => EventBody::StepBegun { step, provider },
+        Some(plan) => EventBody::CompactionBegun { step, provider, plan },
+    };
+    scene.emit(Some(run), body);
 }
 
 fn with_note(text: &str) -> String {

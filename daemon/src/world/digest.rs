@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::Engine;
 use super::components::{
-    Asked, Batch, Children, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent, Stopwatch,
-    Transcript, Watchers,
+    Asked, Batch, Children, Compacting, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent,
+    Stopwatch, TooLong, Transcript, Watchers,
 };
 use super::ids::Ids;
 use super::resources::{Daemon, Gates, Interactions, Lanes, Runs, Timers, WantsExtra};
@@ -60,7 +60,9 @@ impl Engine {
             );
             let _ = writeln!(
                 text,
-                "  {:?} {:?} {:?} {:?} {:?}",
+                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                world.get::<TooLong>(entity),
+                world.get::<Compacting>(entity),
                 world.get::<Watchers>(entity),
                 world.get::<Asked>(entity),
                 world.get::<Denials>(entity),

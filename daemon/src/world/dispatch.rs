@@ -11,10 +11,10 @@ use harness_protocol::id::RunId;
 use super::StepSystems;
 use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use super::budget::{self, Budget};
-use super::components::{Call, Stage, Transcript};
+use super::components::{Call, Compacting, Stage, Transcript};
 use super::resources::WantsExtra;
 use super::scene::{Incoming, Scene};
-use crate::prompt::Prompt;
+use crate::prompt::{Prompt, compaction};
 
 pub(super) fn install(schedule: &mut Schedule) {
     let grants = (grant_inferences, grant_batches, grant_extras).chain().run_if(is_not_held);
@@ -46,19 +46,28 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         Some(instead) => (Arc::clone(instead), None),
         None => (spec.0.provider.clone().unwrap_or_else(|| "".into()), spec.0.model.clone()),
     };
-    let max_output_tokens = match budget::of(scene, run, life.provider.as_ref()) {
+    let plan = scene.get::<Compacting>(entity).map(|compacting| &*compacting.0);
+    let affordable = match budget::of(scene, run, life.provider.as_ref(), plan) {
         Budget::Enough(most) => most,
         // It was enough when the step began, and whoever stands in is dearer.
         Budget::UsedUp(_) => Some(1),
     };
-    let prompt = scene.get::<Transcript>(entity).map_or_else(Prompt::default, |t| Prompt::from_transcript(&t.0));
+    let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
+    let (prompt, tools, room) = match plan {
+        Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
+        None => {
+            let room = super::compaction::room(scene, run, life.provider.as_ref());
+            (Prompt::from_transcript(entries), Arc::clone(&scene.setup().specs), room)
+        }
+    };
     let task = InferenceTask {
         provider,
         model,
         script: spec.0.script.clone(),
         prompt,
-        tools: Arc::clone(&scene.setup().specs),
-        max_output_tokens,
+        tools,
+        max_output_tokens: [affordable, room].into_iter().flatten().min(),
+        is_summary: plan.is_some(),
     };
     let id = JobId { run, work: Work::Inference { step, attempt } };
     scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });

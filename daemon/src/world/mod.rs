@@ -20,6 +20,7 @@ mod apply;
 pub mod boundary;
 mod budget;
 mod clock;
+mod compaction;
 mod components;
 mod condition;
 mod decide;

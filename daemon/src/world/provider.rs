@@ -67,7 +67,8 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
         ErrorClass::Retry => ProviderFault::Failing,
         ErrorClass::RetryAfter(_) => ProviderFault::RateLimit,
         ErrorClass::Credentials => ProviderFault::Credentials,
-        ErrorClass::Never | ErrorClass::ContextTooLong => ProviderFault::Refused,
+        ErrorClass::Never => ProviderFault::Refused,
+        ErrorClass::ContextTooLong => ProviderFault::ContextTooLong,
     }
 }
 

@@ -6,18 +6,18 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::run::{CallRequest, CallResult, exit};
+use harness_protocol::run::{CallRequest, CallResult, Compaction, exit};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
 use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
-use super::components::Stage;
+use super::components::{Compacting, Stage};
 use super::ids::Ids;
 use super::phase::Phase;
-use super::provider;
 use super::resources::{Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
+use super::{compaction, provider};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Attempts at one inference before its run fails.
@@ -56,9 +56,20 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                 matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
             });
             if current {
-                match answer(outcome).and_then(within_bounds) {
-                    Ok(completion) => answered(scene, job.run, step, completion),
-                    Err(error) => unanswered(scene, job.run, step, attempt, &error),
+                let plan = scene.entity(job.run).and_then(|entity| scene.get::<Compacting>(entity));
+                let plan = plan.map(|compacting| Arc::clone(&compacting.0));
+                let answer = answer(outcome).and_then(within_bounds);
+                match (answer, plan) {
+                    (Ok(completion), None) => answered(scene, job.run, step, completion),
+                    (Ok(completion), Some(plan)) if !completion.text.trim().is_empty() => {
+                        summarised(scene, job.run, step, &plan, &completion);
+                    }
+                    (Ok(_), Some(_)) => {
+                        let message = "the model gave no summary of what had become too long".to_owned();
+                        let error = InferenceError { class: ErrorClass::Retry, message };
+                        unanswered(scene, job.run, step, attempt, &error);
+                    }
+                    (Err(error), _) => unanswered(scene, job.run, step, attempt, &error),
                 }
             }
         }
@@ -125,6 +136,12 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
     scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
 }
 
+fn summarised(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, completion: &Completion) {
+    let (text, usage) = (completion.text.trim().into(), completion.usage);
+    let (entries, kept) = (plan.entries, plan.kept.clone());
+    scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+}
+
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
     let Some(life) = scene.life(run) else { return };
     let (stopping, answered) = (life.stopping.is_some(), life.answered);
@@ -134,6 +151,7 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
         // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
         _ if attempt >= MAX_ATTEMPTS => None,
+        ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
         class => provider::backoff(run, step, attempt, class),
     };
     let retry_at = wait.map(|span| scene.now() + span);
@@ -146,7 +164,11 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
-        fail_run(scene, run, text, exit_code);
+        let why = match error.class {
+            ErrorClass::ContextTooLong => format!("{text}; {}", compaction::NOTHING_TO_LEAVE_OUT).into(),
+            _ => text,
+        };
+        fail_run(scene, run, why, exit_code);
     }
 }
 

@@ -95,7 +95,8 @@ struct Simulation {
 pub(crate) fn config() -> Config {
     let mut config = Config { tool_width: 2, ..Config::default() };
     config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
-    config.providers.insert("other".into(), Provider { fallback: Some("spare".into()), ..Provider::scripted(2) });
+    let other = Provider { fallback: Some("spare".into()), context_tokens: Some(2_048), ..Provider::scripted(2) };
+    config.providers.insert("other".into(), other);
     let price = Price { input: 1.0, output: 2.0, cached: 0.5, cache_write: 1.0 };
     config.providers.insert("spare".into(), Provider { price: Some(price), ..Provider::scripted(1) });
     config.limits.finished_runs = 30;
@@ -233,11 +234,16 @@ impl Simulation {
             (_, 0) => Outcome::Panicked("a test".to_owned()),
             (_, 1) => Outcome::Lost,
             (Work::Inference { .. }, _) if self.outage => self.failure(ErrorClass::Retry),
-            (Work::Call(call), n) => Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), "done", n == 2))),
+            (Work::Call(call), n) => {
+                let text = if self.random.chance(20) { "x".repeat(4_000) } else { "done".to_owned() };
+                Outcome::Call(Arc::new(CallResult::plain(call, "shell".into(), text, n == 2)))
+            }
             (Work::Inference { .. }, 2) => self.failure(ErrorClass::Retry),
             (Work::Inference { .. }, 3) => self.failure(ErrorClass::RetryAfter(Span::from_secs(2))),
             (Work::Inference { .. }, 4) => self.failure(ErrorClass::Never),
             (Work::Inference { .. }, 5) if self.random.chance(30) => self.failure(ErrorClass::Credentials),
+            (Work::Inference { .. }, 5) => self.failure(ErrorClass::ContextTooLong),
+            (Work::Inference { .. }, _) if self.random.chance(20) => self.text(),
             (Work::Inference { .. }, 6 | 7) => Outcome::Inference(Ok(Completion::default())),
             (Work::Inference { .. }, _) => self.calls(),
         }
@@ -245,6 +251,12 @@ impl Simulation {
 
     fn failure(&mut self, class: ErrorClass) -> Outcome {
         Outcome::Inference(Err(InferenceError { class, message: "a test".to_owned() }))
+    }
+
+    /// A summary, where one was asked for; an answer otherwise.
+    fn text(&mut self) -> Outcome {
+        let text = "in short".repeat(1 + self.random.below(100));
+        Outcome::Inference(Ok(Completion { text, ..Completion::default() }))
     }
 
     fn calls(&mut self) -> Outcome {

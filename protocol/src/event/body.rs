@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 use super::{Ending, LaneWidth, ProviderFault, StopReason};
 use crate::id::{CallId, InteractionId, ReliefId, RunId};
 use crate::lane::Limiter;
-use crate::run::{CallRequest, CallResult, Carried, Entry, Usage};
+use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Usage};
 use crate::spec::RunSpec;
 use crate::time::Timestamp;
 
@@ -180,6 +180,30 @@ kinds! {
         #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
         fault: ProviderFault,
     },
+    /// Its prompt is too long for its model: before the step it wants a summary of what is older, and stands in its provider's lane.
+    CompactionBegun {
+        /// Number of the step.
+        step: u32,
+        /// The provider, where it is another one than the run asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Arc<str>>,
+        /// What is summarised.
+        plan: Arc<Compaction>,
+    },
+    /// The model gave the summary. The step goes on with a shorter prompt; the transcript keeps everything.
+    CompactionFinished {
+        /// Step.
+        step: u32,
+        /// The summary.
+        text: Arc<str>,
+        /// It stands for so many entries of the transcript, from its begin on.
+        entries: u32,
+        /// Of these, by their places, what people said and the model still reads word for word.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<u32>,
+        /// What it used.
+        usage: Usage,
+    },
     /// The batch of the step wants a permit of the tool lane: for the first time, or again.
     BatchQueued,
     /// The batch waits, and holds no permit.
@@ -307,6 +331,8 @@ impl EventBody {
             Self::InferenceStarted { .. } => "inference-started",
             Self::InferenceFinished { .. } => "inference-finished",
             Self::InferenceFailed { .. } => "inference-failed",
+            Self::CompactionBegun { .. } => "compaction-begun",
+            Self::CompactionFinished { .. } => "compaction-finished",
             Self::BatchQueued => "batch-queued",
             Self::BatchParked => "batch-parked",
             Self::BatchYielded { .. } => "batch-yielded",
@@ -403,6 +429,8 @@ pub const EVENT_KINDS: &[&str] = &[
     "inference-started",
     "inference-finished",
     "inference-failed",
+    "compaction-begun",
+    "compaction-finished",
     "batch-queued",
     "batch-parked",
     "batch-yielded",

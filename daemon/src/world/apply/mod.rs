@@ -4,6 +4,7 @@
 //! what the lanes were made from and which tools there are.
 
 mod calls;
+mod inferences;
 mod lanes;
 mod providers;
 mod runs;
@@ -43,11 +44,21 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
 fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, entity: Entity) {
     let at = event.at;
     match body {
-        EventBody::StepBegun { step, provider } => runs::step_begun(world, run, entity, (*step, provider), at),
-        EventBody::InferenceStarted { attempt, .. } => runs::inference_started(world, entity, *attempt, at),
-        EventBody::InferenceFinished { usage, .. } => runs::inference_finished(world, run, entity, body, usage, at),
+        EventBody::StepBegun { step, provider } => {
+            inferences::step_begun(world, entity);
+            inferences::wanted(world, run, entity, (*step, provider), at);
+        }
+        EventBody::CompactionBegun { step, provider, plan } => {
+            inferences::compaction_begun(world, entity, plan);
+            inferences::wanted(world, run, entity, (*step, provider), at);
+        }
+        EventBody::CompactionFinished { usage, .. } => {
+            inferences::compaction_finished(world, run, entity, body, usage, at);
+        }
+        EventBody::InferenceStarted { attempt, .. } => inferences::started(world, entity, *attempt, at),
+        EventBody::InferenceFinished { usage, .. } => inferences::finished(world, run, entity, body, usage, at),
         EventBody::InferenceFailed { retry_at, fault, .. } => {
-            runs::inference_failed(world, run, entity, (*retry_at, *fault), at);
+            inferences::failed(world, run, entity, (*retry_at, *fault), at);
         }
         EventBody::BatchQueued => calls::batch_queued(world, entity, at),
         EventBody::BatchParked => calls::batch_parked(world, entity, at),

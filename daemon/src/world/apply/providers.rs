@@ -91,7 +91,7 @@ pub(super) fn failed(
                 gate.failed_at = at;
             }
         }),
-        ProviderFault::Refused => is_well(world, provider),
+        ProviderFault::Refused | ProviderFault::ContextTooLong => is_well(world, provider),
         ProviderFault::Unknown | ProviderFault::RateLimit | ProviderFault::Credentials => {}
     }
 }

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
-use harness_protocol::event::{Ending, Event, EventBody, ProviderFault, StopReason};
+use harness_protocol::event::{Ending, Event, EventBody, StopReason};
 use harness_protocol::id::RunId;
-use harness_protocol::run::{CallRequest, Entry, RunState, Usage};
+use harness_protocol::run::{Entry, RunState};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Asked, Batch, BatchState, Call, Children, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent,
-    Stage, Stopping, Stopwatch, Transcript, Watchers,
+    Asked, Batch, Children, Compacting, Denials, Ended, Identity, Life, Mail, Origin, Spec, Stage, Stopping, Stopwatch,
+    TooLong, Transcript, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
-use super::super::resources::{Agenda, Interactions, Lanes, Runs, Setup, Timer, Timers, WantsExtra};
+use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
 use super::calls::interaction_closed;
-use super::{asked, claim, edit, entity, phase, providers, wake, with_provider_lane};
+use super::{edit, entity, inferences, phase, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec, earlier } =
@@ -87,130 +87,11 @@ fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
     [relative, spec.limits.deadline_at].into_iter().flatten().min()
 }
 
-pub(super) fn step_begun(
-    world: &mut World,
-    run: RunId,
-    entity: Entity,
-    (step, provider): (u32, &Option<Arc<str>>),
-    at: Timestamp,
-) {
-    leave_batch(world, entity, at);
-    if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
-        // It goes over to another provider.
-        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
-    }
-    edit::<Life>(world, entity, |life| life.provider.clone_from(provider));
-    if let Some(mail) = world.entity_mut(entity).take::<Mail>() {
-        edit::<Transcript>(world, entity, |t| t.0.extend(mail.0.into_iter().map(|text| Entry::User { text })));
-    }
-    let Some(name) = asked(world, entity) else { return };
-    world.resource_mut::<Lanes>().provider(&name);
-    let lanes = world.resource::<Lanes>();
-    let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
-    let ticket = world.resource_mut::<Lanes>().provider(&name).enter(claim, at);
-    world.resource_mut::<Timers>().set(Timer::Retry(run), None);
-    edit::<Life>(world, entity, |life| {
-        if life.step != step {
-            life.attempt = 0;
-        }
-        life.step = step;
-        life.phase = Phase::Wanting(ticket);
-    });
-}
-
-fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
+pub(super) fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
     let Some(batch) = world.entity_mut(entity).take::<Batch>() else { return };
     if let Some(ticket) = batch.0.ticket {
         world.resource_mut::<Lanes>().tool.leave(ticket, at);
     }
-}
-
-pub(super) fn inference_started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {
-    let Some(Phase::Wanting(ticket)) = phase(world, entity) else { return };
-    with_provider_lane(world, entity, |lane| lane.grant(ticket, at));
-    world.resource_mut::<Runs>().executing += 1;
-    edit::<Life>(world, entity, |life| {
-        life.phase = Phase::Thinking(ticket);
-        life.attempt = attempt;
-        life.started_at.get_or_insert(at);
-    });
-}
-
-/// The inference is no longer out.
-fn inference_back(world: &mut World, entity: Entity, at: Timestamp) {
-    if let Some(Phase::Thinking(ticket)) = phase(world, entity) {
-        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
-        let mut runs = world.resource_mut::<Runs>();
-        runs.executing = runs.executing.saturating_sub(1);
-    }
-}
-
-pub(super) fn inference_finished(
-    world: &mut World,
-    run: RunId,
-    entity: Entity,
-    body: &EventBody,
-    usage: &Usage,
-    at: Timestamp,
-) {
-    let EventBody::InferenceFinished { text, calls, carried, cut, .. } = body else { return };
-    inference_back(world, entity, at);
-    if let Some(provider) = asked(world, entity) {
-        providers::is_well(world, &provider);
-    }
-    world.resource_mut::<Ids>().calls += calls.len() as u64;
-    let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
-    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
-    let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
-    world.entity_mut(entity).insert(LastAsked { tokens: usage.tokens(), entries });
-    match world.get_mut::<Spent>(entity) {
-        Some(mut spent) => spent.0.add(usage),
-        None => {
-            world.entity_mut(entity).insert(Spent(*usage));
-        }
-    }
-    if !calls.is_empty() {
-        let tools = &world.resource::<Setup>().tools;
-        let call = |request: &CallRequest| Call {
-            id: request.call,
-            tool: Arc::clone(&request.tool),
-            args: Arc::clone(&request.args),
-            // Whatever cannot be used is nobody's to execute.
-            kind: tools.get(&request.tool).copied().filter(|_| request.unusable.is_none()),
-            unusable: request.unusable.clone(),
-            stage: Stage::Pending,
-            since: at,
-        };
-        let batch = BatchState { ticket: None, calls: calls.iter().map(call).collect() };
-        world.entity_mut(entity).insert(Batch(Box::new(batch)));
-    }
-    let next = if calls.is_empty() { Phase::Resting } else { Phase::Acting };
-    edit::<Life>(world, entity, |life| {
-        life.phase = next;
-        life.answered = true;
-    });
-    wake(world, run);
-}
-
-pub(super) fn inference_failed(
-    world: &mut World,
-    run: RunId,
-    entity: Entity,
-    (retry_at, fault): (Option<Timestamp>, ProviderFault),
-    at: Timestamp,
-) {
-    let began = match phase(world, entity) {
-        Some(Phase::Thinking(ticket)) => with_provider_lane(world, entity, |lane| lane.claimed(ticket)).flatten(),
-        _ => None,
-    };
-    inference_back(world, entity, at);
-    if let (Some(provider), Some(began)) = (asked(world, entity), began) {
-        providers::failed(world, &provider, fault, (began.since, at));
-    }
-    let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
-    world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
-    edit::<Life>(world, entity, |life| life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying));
-    wake(world, run);
 }
 
 pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {
@@ -292,6 +173,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
         Ending::Cancelled { .. } => RunState::Cancelled,
     };
     edit::<Life>(world, entity, |life| life.phase = Phase::Ended(state));
+    world.entity_mut(entity).remove::<(Compacting, TooLong)>();
     let watchers = world.entity_mut(entity).take::<Watchers>();
     let bytes = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
     world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });
@@ -321,7 +203,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
 /// Lets go of what it still holds. That is nothing, unless what came before its end could not be read.
 fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
     match phase(world, entity) {
-        Some(Phase::Thinking(_)) => inference_back(world, entity, at),
+        Some(Phase::Thinking(_)) => inferences::back(world, entity, at),
         Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
         _ => {}
     }

@@ -10,7 +10,7 @@ use harness_protocol::run::RunState;
 
 use super::super::Engine;
 use super::super::boundary::{JobId, Work};
-use super::super::components::{Batch, Ended, Identity, Life, Stopwatch};
+use super::super::components::{Batch, Compacting, Ended, Identity, Life, Stopwatch};
 use super::super::phase::Phase;
 use super::super::resources::{Agenda, Lanes, Runs};
 use super::super::scene::Incoming;
@@ -42,6 +42,9 @@ impl Simulation {
             let batch = world.get::<Batch>(entity);
             assert_eq!(batch.is_some(), life.phase == Phase::Acting, "{id} is {:?}", life.phase);
             assert_eq!(watch.shown.is_terminal(), world.get::<Ended>(entity).is_some());
+            let wants_summary = world.get::<Compacting>(entity).is_some();
+            let asks = matches!(life.phase, Phase::Wanting(_) | Phase::Thinking(_));
+            assert!(asks || life.stopping.is_some() || !wants_summary, "{id} is {:?}", life.phase);
             let Some(batch) = batch else { continue };
             let at_work = batch.0.executing();
             executing += u32::from(at_work);

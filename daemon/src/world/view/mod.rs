@@ -296,7 +296,7 @@ impl Engine {
 
 fn size(entry: &Entry) -> usize {
     match entry {
-        Entry::User { text } => json_bytes(text),
+        Entry::User { text } | Entry::Summary { text, .. } => json_bytes(text),
         Entry::Assistant { text, calls, carried, .. } => {
             let carried = carried.as_ref().map_or(0, |carried| json_bytes(&carried.parts));
             let unusable = |call: &CallRequest| call.unusable.as_ref().map_or(0, |text| json_bytes(text));

@@ -2,6 +2,9 @@
 //!
 //! Pure. Owns the rules that every prompt keeps; dialects translate it, and never see a transcript.
 
+pub mod compaction;
+pub mod context;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -39,11 +42,15 @@ pub enum Message {
     },
 }
 
+/// What a model reads before a summary.
+const BEFORE_SUMMARY: &str =
+    "[The conversation so far had become too long and was summarised. The summary follows; go on from there.]";
+
 impl Prompt {
     /// The prompt for a transcript.
     pub fn from_transcript(entries: &[Entry]) -> Self {
         let mut messages: Vec<Message> = Vec::new();
-        for entry in entries {
+        for entry in context::current(entries) {
             match entry {
                 Entry::Assistant { text, calls, carried, cut: _ } => {
                     // A run by script may begin without a prompt; the first turn is the user's all the same.
@@ -55,6 +62,7 @@ impl Prompt {
                 }
                 Entry::User { text } => user(&mut messages).1.push(text.clone()),
                 Entry::Result { result } => user(&mut messages).0.push(result.clone()),
+                Entry::Summary { text, .. } => user(&mut messages).1.push(format!("{BEFORE_SUMMARY}\n{text}").into()),
             }
         }
         user(&mut messages);

@@ -1,0 +1,187 @@
+//! Events about inferences: wanted, out, back with an answer, a summary or nothing.
+
+use std::sync::Arc;
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::{EventBody, ProviderFault};
+use harness_protocol::id::RunId;
+use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
+use harness_protocol::time::Timestamp;
+
+use super::super::components::{
+    Batch, BatchState, Call, Compacting, LastAsked, Life, Mail, Spent, Stage, TooLong, Transcript,
+};
+use super::super::ids::Ids;
+use super::super::phase::Phase;
+use super::super::resources::{Lanes, Runs, Setup, Timer, Timers};
+use super::runs::leave_batch;
+use super::{asked, claim, edit, phase, providers, wake, with_provider_lane};
+
+/// It wants to be answered: what people said meanwhile is part of what it asks.
+pub(super) fn step_begun(world: &mut World, entity: Entity) {
+    let mut entity = world.entity_mut(entity);
+    entity.remove::<Compacting>();
+    let mail = entity.take::<Mail>().map(|mail| mail.0).unwrap_or_default();
+    if let Some(mut transcript) = entity.get_mut::<Transcript>() {
+        transcript.0.extend(mail.into_iter().map(|text| Entry::User { text }));
+    }
+}
+
+/// It wants a summary first.
+pub(super) fn compaction_begun(world: &mut World, entity: Entity, plan: &Arc<Compaction>) {
+    world.entity_mut(entity).insert(Compacting(Arc::clone(plan)));
+}
+
+/// It stands in the lane of its provider.
+pub(super) fn wanted(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    (step, provider): (u32, &Option<Arc<str>>),
+    at: Timestamp,
+) {
+    leave_batch(world, entity, at);
+    if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
+        // It goes over to another provider.
+        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+    }
+    edit::<Life>(world, entity, |life| life.provider.clone_from(provider));
+    let Some(name) = asked(world, entity) else { return };
+    world.resource_mut::<Lanes>().provider(&name);
+    let lanes = world.resource::<Lanes>();
+    let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
+    let ticket = world.resource_mut::<Lanes>().provider(&name).enter(claim, at);
+    world.resource_mut::<Timers>().set(Timer::Retry(run), None);
+    edit::<Life>(world, entity, |life| {
+        if life.step != step {
+            life.attempt = 0;
+        }
+        life.step = step;
+        life.phase = Phase::Wanting(ticket);
+    });
+}
+
+pub(super) fn started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {
+    let Some(Phase::Wanting(ticket)) = phase(world, entity) else { return };
+    with_provider_lane(world, entity, |lane| lane.grant(ticket, at));
+    world.resource_mut::<Runs>().executing += 1;
+    edit::<Life>(world, entity, |life| {
+        life.phase = Phase::Thinking(ticket);
+        life.attempt = attempt;
+        life.started_at.get_or_insert(at);
+    });
+}
+
+/// The inference is no longer out.
+pub(super) fn back(world: &mut World, entity: Entity, at: Timestamp) {
+    if let Some(Phase::Thinking(ticket)) = phase(world, entity) {
+        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+        let mut runs = world.resource_mut::<Runs>();
+        runs.executing = runs.executing.saturating_sub(1);
+    }
+}
+
+pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &EventBody, usage: &Usage, at: Timestamp) {
+    let EventBody::InferenceFinished { text, calls, carried, cut, .. } = body else { return };
+    back(world, entity, at);
+    if let Some(provider) = asked(world, entity) {
+        providers::is_well(world, &provider);
+    }
+    world.resource_mut::<Ids>().calls += calls.len() as u64;
+    let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
+    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
+    spent(world, entity, usage);
+    let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
+    let mut of_run = world.entity_mut(entity);
+    of_run.remove::<TooLong>();
+    // Some servers do not tell.
+    if usage.input_tokens > 0 {
+        of_run.insert(LastAsked { tokens: usage.tokens(), entries });
+    } else {
+        of_run.remove::<LastAsked>();
+    }
+    if !calls.is_empty() {
+        let tools = &world.resource::<Setup>().tools;
+        let call = |request: &CallRequest| Call {
+            id: request.call,
+            tool: Arc::clone(&request.tool),
+            args: Arc::clone(&request.args),
+            // Whatever cannot be used is nobody's to execute.
+            kind: tools.get(&request.tool).copied().filter(|_| request.unusable.is_none()),
+            unusable: request.unusable.clone(),
+            stage: Stage::Pending,
+            since: at,
+        };
+        let batch = BatchState { ticket: None, calls: calls.iter().map(call).collect() };
+        world.entity_mut(entity).insert(Batch(Box::new(batch)));
+    }
+    let next = if calls.is_empty() { Phase::Resting } else { Phase::Acting };
+    edit::<Life>(world, entity, |life| {
+        life.phase = next;
+        life.answered = true;
+    });
+    wake(world, run);
+}
+
+fn spent(world: &mut World, entity: Entity, usage: &Usage) {
+    match world.get_mut::<Spent>(entity) {
+        Some(mut spent) => spent.0.add(usage),
+        None => {
+            world.entity_mut(entity).insert(Spent(*usage));
+        }
+    }
+}
+
+/// The summary is there: the same step begins again, with what is left.
+pub(super) fn compaction_finished(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    body: &EventBody,
+    usage: &Usage,
+    at: Timestamp,
+) {
+    let EventBody::CompactionFinished { text, entries, kept, .. } = body else { return };
+    back(world, entity, at);
+    if let Some(provider) = asked(world, entity) {
+        providers::is_well(world, &provider);
+    }
+    let entry = Entry::Summary { text: Arc::clone(text), entries: *entries, kept: kept.clone() };
+    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
+    spent(world, entity, usage);
+    // How long the next prompt is, nobody has counted.
+    world.entity_mut(entity).remove::<(Compacting, LastAsked)>();
+    edit::<TooLong>(world, entity, |too_long| too_long.due = false);
+    edit::<Life>(world, entity, |life| {
+        life.phase = Phase::Retrying(at);
+        life.answered = true;
+    });
+    wake(world, run);
+}
+
+pub(super) fn failed(
+    world: &mut World,
+    run: RunId,
+    entity: Entity,
+    (retry_at, fault): (Option<Timestamp>, ProviderFault),
+    at: Timestamp,
+) {
+    let began = match phase(world, entity) {
+        Some(Phase::Thinking(ticket)) => with_provider_lane(world, entity, |lane| lane.claimed(ticket)).flatten(),
+        _ => None,
+    };
+    back(world, entity, at);
+    if let (Some(provider), Some(began)) = (asked(world, entity), began) {
+        providers::failed(world, &provider, fault, (began.since, at));
+    }
+    world.entity_mut(entity).remove::<Compacting>();
+    if fault == ProviderFault::ContextTooLong {
+        let refused = world.get::<TooLong>(entity).map_or(0, |too_long| too_long.refused);
+        world.entity_mut(entity).insert(TooLong { refused: refused.saturating_add(1), due: true });
+    }
+    let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
+    world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
+    edit::<Life>(world, entity, |life| life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying));
+    wake(world, run);
+}

@@ -1,0 +1,94 @@
+//! When the prompt of a run is too long for its model, and what is done about it: the model itself summarises what is older.
+//!
+//! ```text
+//!            too long, as far as one can tell           summary
+//!  begin ──────────────────────────────────▶ compacting ───────▶ begin, with a shorter prompt
+//!    ▲ │ inference                            │  ▲ too long for that, too
+//!    │ ▼                                      ▼  │
+//!    └─ the provider says that it is too long ┘  └─ half of it is shown
+//! ```
+//!
+//! Decides only. The transcript stays whole; what becomes shorter is what the model is shown of it.
+
+use std::sync::Arc;
+
+use harness_protocol::id::RunId;
+use harness_protocol::run::Compaction;
+use harness_protocol::spec::RunSpec;
+
+use super::budget;
+use super::components::{TooLong, Transcript};
+use super::scene::Scene;
+use crate::prompt::compaction;
+
+/// Tokens that are left for an answer, where nothing else is configured and the model takes as much.
+const ANSWER: u64 = 16_384;
+
+/// Why a run ends whose prompt is too long all the same.
+pub(super) const NOTHING_TO_LEAVE_OUT: &str = "its prompt is too long for the model, and nothing of it can be left out";
+
+/// Whether the next prompt of a run is short enough.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Fit {
+    /// It is, as far as one can tell.
+    Fits,
+    /// It is not, and this makes it shorter.
+    Compact(Compaction),
+    /// It is not, and nothing can be left out of it.
+    TooLong,
+}
+
+/// What of the next prompt of a run, for its own provider or for the one that is asked `instead`.
+pub(super) fn fit(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Fit {
+    let (Some(entity), Some(spec)) = (scene.entity(run), scene.spec(run)) else { return Fit::Fits };
+    let window = window(scene, &spec.0, instead);
+    let too_long = scene.get::<TooLong>(entity);
+    if too_long.is_some_and(|too_long| too_long.due) {
+        let refused = too_long.map_or(1, |too_long| too_long.refused);
+        return plan(scene, run, window, refused).map_or(Fit::TooLong, Fit::Compact);
+    }
+    let Some(window) = window else { return Fit::Fits };
+    if budget::next_input(scene, run) <= window.tokens - window.answer {
+        return Fit::Fits;
+    }
+    // Only the provider knows for sure: where nothing can be left out, it is asked.
+    plan(scene, run, Some(window), 0).map_or(Fit::Fits, Fit::Compact)
+}
+
+/// Whether a prompt that the provider found too long can be made shorter.
+pub(super) fn can_shorten(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> bool {
+    let (Some(entity), Some(spec)) = (scene.entity(run), scene.spec(run)) else { return false };
+    let refused = scene.get::<TooLong>(entity).map_or(0, |too_long| too_long.refused) + 1;
+    plan(scene, run, window(scene, &spec.0, instead), refused).is_some()
+}
+
+/// Most tokens of an answer to the next prompt, where it is known how much the model takes.
+pub(super) fn room(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<u32> {
+    let window = window(scene, &scene.spec(run)?.0, instead)?;
+    let left = window.tokens.saturating_sub(budget::next_input(scene, run));
+    u32::try_from(left).ok().filter(|&left| left > 0)
+}
+
+/// Aims at half of what the model takes, or of what it refused, and at half of that after each further refusal.
+fn plan(scene: &Scene<'_>, run: RunId, window: Option<Window>, refused: u32) -> Option<Compaction> {
+    let transcript = scene.get::<Transcript>(scene.entity(run)?)?;
+    let input = budget::next_input(scene, run);
+    let whole = window.map_or(input, |window| window.tokens.min(input));
+    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63))
+}
+
+/// What a model takes at once, prompt and answer together.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    tokens: u64,
+    /// Of these what is left for the answer.
+    answer: u64,
+}
+
+fn window(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Option<Window> {
+    let model = spec.model.as_deref().filter(|_| instead.is_none());
+    let provider = scene.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?;
+    let tokens = u64::from(provider.context_of(model)?);
+    let wanted = provider.endpoint.as_ref().and_then(|endpoint| endpoint.max_output_tokens).map_or(ANSWER, u64::from);
+    Some(Window { tokens, answer: wanted.min(tokens / 4) })
+}
