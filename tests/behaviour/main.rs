@@ -27,6 +27,7 @@ mod processes_limits;
 mod processes_output;
 mod protocol;
 mod provider_calls;
+mod provider_context;
 mod provider_faults;
 mod provider_keys;
 mod provider_lanes;

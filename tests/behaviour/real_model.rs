@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use harness_protocol::event::{Event, EventBody};
+use harness_protocol::event::{Event, EventBody, ProviderFault};
 use harness_protocol::run::{Entry, RunView};
 use harness_tests::chat::{says, wants};
 use harness_tests::{FaultServer, Llama, Place, Run, found_within, json};
@@ -106,4 +106,41 @@ fn a_real_model_has_a_command_executed_and_reads_its_result_over_each_api() {
 
 fn is_last_prompt(entry: &Entry) -> bool {
     matches!(entry, Entry::User { text } if text.contains("kiwi"))
+}
+
+#[test]
+#[ignore = "needs a model: tests/models/run"]
+fn a_conversation_that_is_longer_than_a_real_model_takes_goes_on_over_each_api() {
+    let llama = Llama::taking(2048);
+    for dialect in DIALECTS {
+        let place = Place::new();
+        let before = {
+            let server = FaultServer::start();
+            configure(&place, "openai", &server.url(), 64);
+            let daemon = place.start();
+            let long = "The sea is wide and the boat is small. ".repeat(220);
+            server.answer(says(&long));
+            let run = daemon.ask("Tell me of the sea.");
+            assert!(run.answer().len() > 8_000);
+            run
+        };
+        configure(&place, dialect, &llama.url(), 200);
+        let daemon = place.start();
+        let run = before.tell("What is the capital of France?");
+        let view = ended(&run);
+        let events = daemon.events(&run);
+        let refused = events.iter().find_map(|event| match &event.body {
+            EventBody::InferenceFailed { error, fault: ProviderFault::ContextTooLong, .. } => Some(error),
+            _ => None,
+        });
+        let summary = events.iter().find_map(|event| match &event.body {
+            EventBody::CompactionFinished { text, usage, .. } => Some((text, usage)),
+            _ => None,
+        });
+        assert!(refused.is_some(), "{dialect}: {view:?}");
+        let (text, usage) = summary.unwrap_or_else(|| panic!("{dialect}: {view:?}"));
+        assert!(usage.input_tokens > 100 && usage.input_tokens < 2048, "{dialect}: {usage:?}");
+        assert!(view.answer.is_some(), "{dialect}: {view:?}");
+        eprintln!("{dialect}: {refused:?}; {text:?}; {:?}, {:?}", view.answer, view.usage);
+    }
 }

@@ -29,6 +29,8 @@ struct Shared {
     answers: Mutex<VecDeque<Answer>>,
     /// Given where no other one is left.
     last: Mutex<Option<Answer>>,
+    /// Longer bodies are refused, as a model refuses a prompt that is too long.
+    window: AtomicUsize,
     requests: Mutex<Vec<Recorded>>,
     /// Connections that are open, to be closed at the end.
     open: Mutex<Vec<TcpStream>>,
@@ -45,6 +47,8 @@ pub struct Recorded {
     pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Value,
+    /// Bytes of that.
+    pub length: usize,
     /// When it was whole.
     pub at: Instant,
 }
@@ -254,6 +258,12 @@ impl FaultServer {
         self
     }
 
+    /// Refuses bodies of more than so many bytes, as a model does whose context is no longer. That takes no answer.
+    pub fn takes_at_most(&self, bytes: usize) -> &Self {
+        self.0.shared.window.store(bytes, Ordering::Release);
+        self
+    }
+
     /// The requests so far.
     pub fn requests(&self) -> Vec<Recorded> {
         self.0.shared.requests.lock().unwrap().clone()
@@ -293,7 +303,11 @@ fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     while let Some(request) = request(&mut reader)? {
-        let answer = {
+        let window = shared.window.load(Ordering::Acquire);
+        let answer = if window > 0 && request.length > window {
+            shared.requests.lock().unwrap().push(request);
+            Some(too_long())
+        } else {
             shared.requests.lock().unwrap().push(request);
             let next = shared.answers.lock().unwrap().pop_front();
             next.or_else(|| shared.last.lock().unwrap().clone())
@@ -327,6 +341,13 @@ fn serve(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
+/// As OpenAI says it.
+fn too_long() -> Answer {
+    let error = serde_json::json!({"error": {"message": "This model's maximum context length is 1 tokens.",
+        "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}});
+    Answer::whole(400, "application/json", &[], error.to_string())
+}
+
 fn request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Recorded>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -341,8 +362,9 @@ fn request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Recorded
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
     let length = headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
-    let mut body = vec![0; length.unwrap_or(0)];
+    let length = length.unwrap_or(0);
+    let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     let body = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("a body that is no JSON came: {error}"));
-    Ok(Some(Recorded { path, headers, body, at: crate::now() }))
+    Ok(Some(Recorded { path, headers, body, length, at: crate::now() }))
 }

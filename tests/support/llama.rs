@@ -27,6 +27,15 @@ impl Llama {
     /// Where it did not say what that is.
     #[track_caller]
     pub fn start() -> Self {
+        Self::taking(8192)
+    }
+
+    /// The same, with prompts and answers that have so many tokens together at most.
+    ///
+    /// # Panics
+    /// Where it did not say what that is.
+    #[track_caller]
+    pub fn taking(tokens: u32) -> Self {
         let said = |name: &str| std::env::var_os(name).map(PathBuf::from).expect("started by tests/models/run test");
         let (folder, model) = (said("HARNESS_LLAMA"), said("HARNESS_MODEL"));
         let dir = tempfile::Builder::new().prefix("harness-llama-").tempdir().unwrap();
@@ -34,7 +43,9 @@ impl Llama {
         let mut command = Command::new(folder.join("llama-server"));
         command.arg("--model").arg(model).arg("--jinja").arg("--chat-template-file").arg(folder.join("template.jinja"));
         // One thread: with more than the machine has idle cores it spins instead of computing.
-        command.args(["--host", "127.0.0.1", "--port", "0", "-c", "16384", "-np", "2", "-t", "1"]);
+        command.args(["--host", "127.0.0.1", "--port", "0", "-np", "2", "-t", "1"]);
+        // It is shared by the two that it serves at once.
+        command.arg("-c").arg((2 * tokens).to_string());
         command.args(["--offline", "--api-key", Self::KEY]);
         command.stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
         let mut server = Self { child: command.spawn().unwrap(), dir, port: 0 };

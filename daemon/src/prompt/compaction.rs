@@ -81,11 +81,14 @@ fn tokens_of_part(entry: &Entry) -> u64 {
     if super::context::is_summary(entry) { 0 } else { tokens_of(entry) }
 }
 
-/// Where the transcript can be cut: every call before has its result before, and at least one answer is before.
+/// Where the transcript can be cut: every call before has its result before, at least one answer is before, and what people said since the
+/// last one is not.
 fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     let (mut open, mut answers) = (0usize, 0usize);
     let mut cuts = Vec::new();
-    for (place, entry) in entries.iter().enumerate().skip(from) {
+    let is_answered = |entry: &Entry| matches!(entry, Entry::Assistant { .. } | Entry::Result { .. });
+    let answered = entries.iter().rposition(is_answered).map_or(0, |last| last + 1);
+    for (place, entry) in entries.iter().enumerate().take(answered).skip(from) {
         match entry {
             Entry::Assistant { calls, .. } => {
                 open += calls.len();
@@ -244,6 +247,14 @@ mod tests {
         assert!(shown(&prompt).len() as u64 <= plan.shown_bytes + ORDER.len() as u64 + 200);
         assert!(shown(&prompt).contains("bytes are left out here"));
         assert_eq!(prompt.check(), Ok(()));
+    }
+
+    #[test]
+    fn what_was_not_answered_yet_stays_however_long_it_is() {
+        let mut entries = steps(2, 1_000);
+        entries.push(user(&"y".repeat(20_000)));
+        let plan = plan(&entries, 5_000).unwrap();
+        assert_eq!((plan.entries as usize, &*plan.kept), (entries.len() - 1, &[0][..]));
     }
 
     #[test]
