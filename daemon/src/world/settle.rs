@@ -64,11 +64,7 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                     (Ok(completion), Some(plan)) if !completion.text.trim().is_empty() => {
                         summarised(scene, job.run, step, &plan, &completion);
                     }
-                    (Ok(_), Some(_)) => {
-                        let message = "the model gave no summary of what had become too long".to_owned();
-                        let error = InferenceError { class: ErrorClass::Retry, message };
-                        unanswered(scene, job.run, step, attempt, &error);
-                    }
+                    (Ok(_), Some(_)) => unsummarised(scene, job.run, step, attempt),
                     (Err(error), _) => unanswered(scene, job.run, step, attempt, &error),
                 }
             }
@@ -140,6 +136,19 @@ fn summarised(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, c
     let (text, usage) = (completion.text.trim().into(), completion.usage);
     let (entries, kept) = (plan.entries, plan.kept.clone());
     scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+}
+
+/// It is well and answered, and that is no summary: no fault of the provider's, and another attempt may bring one.
+fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32) {
+    let stopping = scene.life(run).is_some_and(|life| life.stopping.is_some());
+    let wait = provider::backoff(run, step, attempt, ErrorClass::Retry).filter(|_| !stopping && attempt < MAX_ATTEMPTS);
+    let retry_at = wait.map(|span| scene.now() + span);
+    let error: Arc<str> = "the model gave no summary of what had become too long for it".into();
+    let fault = ProviderFault::Refused;
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&error), retry_at, fault });
+    if retry_at.is_none() && !stopping {
+        fail_run(scene, run, error, exit::FAILED);
+    }
 }
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
