@@ -312,6 +312,34 @@ impl Usage {
     }
 }
 
+/// What an inference may come to at most: so much is held back of every budget that it is paid from, while it is wanted and while it is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reserve {
+    /// Tokens of prompt and answer.
+    pub tokens: u64,
+    /// Cost in billionths of a USD.
+    pub nano_usd: u64,
+    /// Of the tokens those of the answer: its limit.
+    pub answer_tokens: u32,
+}
+
+impl Reserve {
+    /// Holds back more.
+    pub fn add(&mut self, other: &Self) {
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        self.nano_usd = self.nano_usd.saturating_add(other.nano_usd);
+        self.answer_tokens = self.answer_tokens.saturating_add(other.answer_tokens);
+    }
+
+    /// Gives back what was held.
+    pub fn take_away(&mut self, other: &Self) {
+        self.tokens = self.tokens.saturating_sub(other.tokens);
+        self.nano_usd = self.nano_usd.saturating_sub(other.nano_usd);
+        self.answer_tokens = self.answer_tokens.saturating_sub(other.answer_tokens);
+    }
+}
+
 /// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -60,10 +60,10 @@ pub struct Limits {
     /// Inferences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
-    /// Input and output tokens together.
+    /// Input and output tokens together, of the run and all below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Cost in USD. Refused where no price is known.
+    /// Cost in USD, of the run and all below it. Refused where no price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost_usd: Option<f64>,
     /// Time spent in inference and execution.
@@ -93,6 +93,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Whether it may use so much and no more, together with the runs below it.
+    pub fn has_budget(&self) -> bool {
+        self.max_tokens.is_some() || self.max_cost_usd.is_some()
+    }
+
     /// Whether nothing is limited here.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,8 +1,8 @@
 //! Budgets: they are kept, not overdrawn, and what cannot be kept is refused at the door.
 
-use harness_protocol::run::RunState;
-use harness_tests::chat::{finish, says, shell, usage, wants};
-use harness_tests::{Answer, Daemon, FaultServer, json};
+use harness_protocol::run::{RunState, RunView};
+use harness_tests::chat::{call, finish, says, shell, text, usage, wants};
+use harness_tests::{Answer, Daemon, FaultServer, Gate, Run, eventually, json};
 
 use crate::provider_faults::asking;
 
@@ -77,4 +77,71 @@ fn a_budget_without_a_price_is_a_usage_error() {
     daemon.ctl(["submit", "--max-cost", "1", "--model", "other", "hi"]).exits(2).tells("for the model \"other\"");
     daemon.ctl(["submit", "--max-cost", "1", "--wait", "hi"]).ok();
     assert_eq!(server.count(), 1);
+}
+
+/// The first answer of a run that starts five children and waits for them.
+fn spawns_five((input, output): (u64, u64)) -> Answer {
+    let spawn = |n| call(n, &format!("s{n}"), "spawn_agent", &json!({"prompt": format!("part {n}")}).to_string());
+    let wait = call(5, "w", "wait_for_agent", "{}");
+    Answer::events((0..5).map(spawn).chain([wait, finish("tool_calls"), usage(input, output)]))
+}
+
+fn children(daemon: &Daemon, run: &Run) -> Vec<RunView> {
+    let runs = daemon.rpc("run.list", json!({"root": run.id, "limit": 100}));
+    let runs: Vec<RunView> = serde_json::from_value(runs["runs"].clone()).unwrap();
+    runs.into_iter().filter(|view| view.parent.is_some()).collect()
+}
+
+#[test]
+fn runs_that_draw_from_one_budget_wait_for_what_the_others_may_give_back() {
+    let server = FaultServer::start();
+    let gate = Gate::new();
+    server.answer(spawns_five((10, 5))).answer(Answer::default().wait(&gate).append(says("a part"))).always(says("done"));
+    let daemon = asking(&server, "");
+    let run = daemon.ask_with("work", json!({"limits": {"max_tokens": 4_000}}));
+    server.asked(2);
+    // The first child may use most of what is left, so the others wait, and it is seen for what.
+    let waits = |view: &RunView| view.waiting_for.as_ref().is_some_and(|wait| wait.id == run.id);
+    eventually("four wait", || children(&daemon, &run).iter().filter(|view| waits(view)).count() == 4);
+    assert_eq!(server.count(), 2);
+    gate.open();
+    assert_eq!(run.answer(), "done");
+    let children = children(&daemon, &run);
+    assert!(children.len() == 5 && children.iter().all(|view| view.state == RunState::Succeeded), "{children:?}");
+    assert_eq!(run.view().usage_tree.tokens(), 7 * 15);
+}
+
+#[test]
+fn a_budget_is_of_a_run_and_all_below_it() {
+    let server = FaultServer::start();
+    let part = Answer::events([text("a part"), finish("stop"), usage(700, 200)]);
+    server.answer(spawns_five((700, 100))).always(part);
+    let daemon = asking(&server, "");
+    let run = daemon.ask_with("work", json!({"limits": {"max_tokens": 3_900}}));
+    let view = run.wait();
+    // Three children have had their part; nothing is left for the two others, and for the answer.
+    assert_eq!((view.exit_code, view.usage_tree.tokens(), server.count()), (Some(9), 800 + 3 * 900, 4));
+    let children = children(&daemon, &run);
+    let failed: Vec<_> = children.iter().filter(|view| view.state == RunState::Failed).collect();
+    assert_eq!(failed.len(), 2, "{children:?}");
+    for view in failed {
+        let error = view.error.as_deref().unwrap();
+        assert!(view.exit_code == Some(9) && error.contains(&format!("the budget of {}", run.id)), "{error}");
+    }
+}
+
+#[test]
+fn below_a_budget_of_money_nothing_is_asked_that_has_no_price() {
+    let server = FaultServer::start();
+    server.answer(wants("harnessctl submit --provider plain hi; echo code $?")).always(says("done"));
+    let url = server.url();
+    let plain = format!("{PRICE}\n[provider.plain]\ndialect = \"openai\"\nbase_url = \"{url}\"\nmodel = \"m\"");
+    let daemon = asking(&server, &plain);
+    let run = daemon.ask_with("work", json!({"limits": {"max_cost_usd": 5}}));
+    assert_eq!(run.answer(), "done");
+    assert!(
+        run.envelopes()[0].contains("has no price") && run.envelopes()[0].contains("code 2"),
+        "{:?}",
+        run.envelopes()
+    );
 }

@@ -140,6 +140,13 @@ impl Answer {
         self
     }
 
+    /// What that answer does, after this.
+    #[must_use]
+    pub fn append(mut self, answer: Self) -> Self {
+        self.0.extend(answer.0);
+        self
+    }
+
     /// A chunk of a stream.
     #[must_use]
     pub fn chunk(self, bytes: impl AsRef<[u8]>) -> Self {

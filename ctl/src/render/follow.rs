@@ -196,6 +196,11 @@ impl Follower {
                 let (entries, bytes) = (entries, text.len());
                 self.note(out, notes, &format!("the first {entries} entries were summarised in {bytes} bytes"))?;
             }
+            EventBody::StepPostponed { budget_of, .. } => {
+                let note =
+                    format!("what is left of the budget of {budget_of} is held for others; waiting for one of them");
+                self.note(out, notes, &note)?;
+            }
             EventBody::BatchQueued => self.note(out, notes, "in the tool lane")?,
             EventBody::BatchParked => self.note(out, notes, "waiting")?,
             EventBody::CallStarted { call } => self.begin(out, *call)?,

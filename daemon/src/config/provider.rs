@@ -124,10 +124,11 @@ impl Price {
         parts.iter().map(|&(tokens, price)| tokens as f64 * price / PER).sum()
     }
 
-    /// What so many tokens of input cost at most, whatever a cache makes of them.
+    /// What so many tokens cost at most, whatever a cache makes of those of the input.
     #[expect(clippy::cast_precision_loss, reason = "nobody uses 2^53 tokens")]
-    pub fn most_for_input(&self, tokens: u64) -> f64 {
-        tokens as f64 * self.input.max(self.cached).max(self.cache_write) / PER
+    pub fn most_for(&self, input: u64, output: u64) -> f64 {
+        let dearest = self.input.max(self.cached).max(self.cache_write);
+        (input as f64 * dearest + output as f64 * self.output) / PER
     }
 
     /// How many tokens of output there are for so much.
@@ -286,7 +287,7 @@ mod tests {
         };
         let expected = 0.4 * 2.0 + 0.4 * 0.5 + 0.2 * 2.5 + 0.1 * 10.0;
         assert!((price.cost(&usage) - expected).abs() < 1e-9);
-        assert!((price.most_for_input(1_000_000) - 2.5).abs() < 1e-9);
+        assert!((price.most_for(1_000_000, 100_000) - 3.5).abs() < 1e-9);
         assert_eq!(price.output_for(1.0), 100_000);
         assert_eq!(price.output_for(-1.0), 0);
         assert_eq!(Price { output: 0.0, ..price }.output_for(0.0), u64::MAX);

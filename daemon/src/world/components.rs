@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bevy_ecs::component::Component;
 use harness_protocol::event::{Ending, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
-use harness_protocol::run::{CallState, Compaction, Entry, RunState, Timing, Usage};
+use harness_protocol::run::{CallState, Compaction, Entry, Reserve, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
@@ -60,6 +60,16 @@ pub(crate) struct Life {
     pub(crate) started_at: Option<Timestamp>,
 }
 
+impl Life {
+    /// It is at this step, and so far in it. Attempts are counted anew for each.
+    pub(crate) fn comes_to(&mut self, step: u32, phase: Phase) {
+        if self.step != step {
+            self.attempt = 0;
+        }
+        (self.step, self.phase) = (step, phase);
+    }
+}
+
 /// That a run was told to end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stopping {
@@ -91,6 +101,23 @@ impl Transcript {
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Spent(pub(crate) Usage);
+
+/// What of its budget is used and held back, by it and by all below it. Present for runs with a budget.
+#[derive(Component, Debug, Clone, PartialEq, Default)]
+pub(crate) struct Pool {
+    /// What was used. `None` until the first answer.
+    pub(crate) spent: Option<Usage>,
+    /// What is held back for inferences that are wanted or out.
+    pub(crate) held: Reserve,
+    /// So many of those.
+    pub(crate) holding: u32,
+    /// Runs that draw from it and have not ended.
+    pub(crate) live: u32,
+}
+
+/// What is held back for the inference that it wants, or that is out.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held(pub(crate) Reserve);
 
 /// What its last prompt and the answer to it took, and how long its transcript was then.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]

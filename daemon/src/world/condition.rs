@@ -15,8 +15,11 @@ pub(crate) fn condition(life: &Life, batch: Option<&BatchState>, tool_lane: &Lan
         Phase::Acting if batch.is_some_and(|batch| batch.executing() > 0) => (RunState::Acting, Bucket::Tools),
         Phase::Acting => acting(batch, tool_lane),
         Phase::Retrying(_) => (RunState::Thinking, Bucket::Retry),
-        Phase::Resting | Phase::Wanting(_) if life.started_at.is_none() => (RunState::Queued, Bucket::Queued),
+        Phase::Resting | Phase::Wanting(_) | Phase::Postponed(_) if life.started_at.is_none() => {
+            (RunState::Queued, Bucket::Queued)
+        }
         Phase::Resting | Phase::Wanting(_) => (RunState::Thinking, Bucket::Lane),
+        Phase::Postponed(_) => (RunState::Waiting, Bucket::Waiting),
     };
     match at_work {
         // What executes goes on executing while the run is paused, and its time is spent on that.

@@ -11,14 +11,13 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
-use super::budget::{self, Budget};
-use super::compaction::{self, Fit};
+use super::asking::begin;
 use super::components::{Call, Mail, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::Daemon;
 use super::scene::Scene;
 use super::stop::{fail_run, finish_call, finish_run, wind_up};
-use super::{dispatch, provider, world_tools};
+use super::{dispatch, world_tools};
 use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
 
@@ -48,6 +47,10 @@ fn next(scene: &mut Scene<'_>, run: RunId) {
         _ if life.paused => {}
         Phase::Resting => go_on(scene, run),
         Phase::Retrying(until) if until <= scene.now() => {
+            let step = life.step;
+            begin(scene, run, step);
+        }
+        Phase::Postponed(_) => {
             let step = life.step;
             begin(scene, run, step);
         }
@@ -81,28 +84,6 @@ fn go_on(scene: &mut Scene<'_>, run: RunId) {
     }
     let step = life.step + 1;
     begin(scene, run, step);
-}
-
-/// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it.
-fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
-    let provider = provider::choice(scene, run);
-    let plan = match compaction::fit(scene, run, provider.as_ref()) {
-        Fit::Fits => None,
-        Fit::Compact(plan) => Some(Arc::new(plan)),
-        Fit::TooLong => {
-            fail_run(scene, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
-            return;
-        }
-    };
-    if let Budget::UsedUp(why) = budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
-        fail_run(scene, run, why, exit::BUDGET);
-        return;
-    }
-    let body = match plan {
-        None => EventBody::StepBegun { step, provider },
-        Some(plan) => EventBody::CompactionBegun { step, provider, plan },
-    };
-    scene.emit(Some(run), body);
 }
 
 fn with_note(text: &str) -> String {

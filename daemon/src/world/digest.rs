@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::Engine;
 use super::components::{
-    Asked, Batch, Children, Compacting, Denials, Ended, Identity, LastAsked, Life, Mail, Origin, Spec, Spent,
-    Stopwatch, TooLong, Transcript, Watchers,
+    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, LastAsked, Life, Mail, Origin, Pool, Spec,
+    Spent, Stopwatch, TooLong, Transcript, Watchers,
 };
 use super::ids::Ids;
-use super::resources::{Daemon, Gates, Interactions, Lanes, Runs, Timers, WantsExtra};
+use super::resources::{Daemon, Gates, Interactions, Lanes, Postponed, Runs, Timers, WantsExtra};
 
 impl Engine {
     /// Everything but the lanes, which remember whom they served.
@@ -32,7 +32,8 @@ impl Engine {
         );
         let _ = writeln!(
             text,
-            "{:?}\n{:?}\n{:?}\n{:?}",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
+            world.resource::<Postponed>(),
             world.resource::<Gates>(),
             world.resource::<Interactions>(),
             world.resource::<Timers>(),
@@ -60,7 +61,9 @@ impl Engine {
             );
             let _ = writeln!(
                 text,
-                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                world.get::<Pool>(entity),
+                world.get::<Held>(entity),
                 world.get::<TooLong>(entity),
                 world.get::<Compacting>(entity),
                 world.get::<Watchers>(entity),

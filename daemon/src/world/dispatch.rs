@@ -10,8 +10,7 @@ use harness_protocol::id::RunId;
 
 use super::StepSystems;
 use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
-use super::budget::{self, Budget};
-use super::components::{Call, Compacting, Stage, Transcript};
+use super::components::{Call, Compacting, Held, Stage, Transcript};
 use super::resources::WantsExtra;
 use super::scene::{Incoming, Scene};
 use crate::prompt::{Prompt, compaction};
@@ -47,11 +46,7 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         None => (spec.0.provider.clone().unwrap_or_else(|| "".into()), spec.0.model.clone()),
     };
     let plan = scene.get::<Compacting>(entity).map(|compacting| &*compacting.0);
-    let affordable = match budget::of(scene, run, life.provider.as_ref(), plan) {
-        Budget::Enough(most) => most,
-        // It was enough when the step began, and whoever stands in is dearer.
-        Budget::UsedUp(_) => Some(1),
-    };
+    let affordable = scene.get::<Held>(entity).map(|held| held.0.answer_tokens);
     let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
     let (prompt, tools, room) = match plan {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),

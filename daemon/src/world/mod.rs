@@ -17,6 +17,7 @@
 #[cfg(test)]
 mod answers;
 mod apply;
+mod asking;
 pub mod boundary;
 mod budget;
 mod clock;
@@ -58,7 +59,7 @@ use crate::config::Config;
 use boundary::{Damage, Effect, Input, Made, Now};
 use clock::Clock;
 use ids::Ids;
-use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Runs, Setup, Timers, WantsExtra};
+use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Postponed, Runs, Setup, Timers, WantsExtra};
 use scene::{Incoming, Outgoing};
 
 /// The sets of a step, in their order.
@@ -109,6 +110,7 @@ impl Engine {
         world.init_resource::<Gates>();
         world.init_resource::<Agenda>();
         world.init_resource::<WantsExtra>();
+        world.init_resource::<Postponed>();
         world.init_resource::<Daemon>();
         world.init_resource::<Incoming>();
         world.init_resource::<Outgoing>();

@@ -1,5 +1,6 @@
 //! The phase of a run is the truth about it; what is shown and where its time goes follow from it (`condition.rs`).
 
+use harness_protocol::id::RunId;
 use harness_protocol::run::{RunState, Timing};
 use harness_protocol::time::{Span, Timestamp};
 
@@ -27,6 +28,8 @@ pub(crate) enum Phase {
     Thinking(TicketId),
     /// It asks the provider again at that time.
     Retrying(Timestamp),
+    /// What is left of the budget of that run is held for others; it looks again when one of them is back.
+    Postponed(RunId),
     /// It has a batch.
     Acting,
     /// Nothing comes after.

@@ -16,9 +16,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Span;
 
-use super::components::{Identity, Life};
-use super::phase::Phase;
-use super::resources::{Gates, Runs};
+use super::resources::Gates;
 use super::scene::Scene;
 use crate::lane::TicketState;
 use crate::prompt::ErrorClass;
@@ -90,8 +88,8 @@ fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
     lane.permits() + lane.tickets(TicketState::Queued) >= most
 }
 
-/// After a failure: whether its provider is left alone from here on.
-pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) {
+/// After a failure: whether its provider is left alone from here on, and was not before.
+pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) -> bool {
     let now = scene.now();
     let gate = scene.res::<Gates>().get(provider).cloned().unwrap_or_default();
     let held = |limiter, until| EventBody::ProviderHeld {
@@ -106,7 +104,7 @@ pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClas
             let until = now + wait.min(LONGEST_LIMIT);
             // A longer wait stays.
             if gate.hold.as_ref().is_some_and(|hold| hold.until.is_none_or(|other| other >= until)) {
-                return;
+                return false;
             }
             held(Limiter::RateLimit, Some(until))
         }
@@ -114,31 +112,10 @@ pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClas
             let rest = Span::from_micros(FIRST_REST.as_micros() << gate.rests.min(6)).min(LONGEST_REST);
             held(Limiter::Failing, Some(now + rest))
         }
-        _ => return,
+        _ => return false,
     };
     scene.emit(None, body);
-    move_to_fallback(scene, provider);
-}
-
-/// Runs that stand in the lane of a provider that is left alone go to its fallback, where it has one.
-fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    let has_fallback = scene.setup().config.providers.get(provider).is_some_and(|p| p.fallback.is_some());
-    if !has_fallback {
-        return;
-    }
-    let waits = |entity| {
-        let life = scene.get::<Life>(entity)?;
-        let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
-        (wants && life.provider.is_none()).then_some((scene.get::<Identity>(entity)?.id, life.step))
-    };
-    let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
-    for (run, step) in waiting {
-        if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
-            && let Some(fallback) = choice(scene, run)
-        {
-            scene.emit(Some(run), EventBody::StepBegun { step, provider: Some(fallback) });
-        }
-    }
+    true
 }
 
 /// The time is up for which a provider was left alone.

@@ -222,6 +222,10 @@ pub(crate) struct Agenda(pub(crate) BTreeSet<(u64, RunId)>);
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
 pub(crate) struct WantsExtra(pub(crate) BTreeSet<(u64, RunId)>);
 
+/// Runs that wait until others give back what they hold of a budget, by the top of their tree, with their numbers.
+#[derive(Resource, Debug, Default, Clone, PartialEq)]
+pub(crate) struct Postponed(pub(crate) BTreeMap<RunId, BTreeSet<(u64, RunId)>>);
+
 /// What the daemon as a whole is about.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
 pub(crate) struct Daemon {

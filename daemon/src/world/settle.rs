@@ -17,7 +17,7 @@ use super::phase::Phase;
 use super::resources::{Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
-use super::{compaction, provider};
+use super::{asking, compaction, provider};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Attempts at one inference before its run fails.
@@ -169,7 +169,9 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
     scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at, fault });
     if let Some(provider) = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered)) {
-        provider::judge(scene, &provider, error.class, &text);
+        if provider::judge(scene, &provider, error.class, &text) {
+            asking::move_to_fallback(scene, &provider);
+        }
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };

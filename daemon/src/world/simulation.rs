@@ -23,7 +23,7 @@ use harness_protocol::time::{Span, Timestamp};
 use super::boundary::{
     Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
 };
-use super::components::Life;
+use super::components::{Held, Life};
 use super::resources::{Interactions, Lanes, Runs};
 use super::{Engine, Step};
 use crate::catalogue::{ToolKind, WorldTool};
@@ -189,7 +189,7 @@ impl Simulation {
         let random = &mut self.random;
         let limits = Limits {
             max_steps: random.chance(10).then_some(2),
-            max_tokens: random.chance(5).then_some(50),
+            max_tokens: random.chance(25).then(|| random.pick(&[60, 300, 2_500, 9_000]).unwrap()),
             max_time_seconds: random.chance(10).then_some(Span::from_secs(5)),
             deadline_seconds: random.chance(5).then_some(Span::from_secs(40)),
             ..Limits::default()
@@ -225,8 +225,20 @@ impl Simulation {
     fn end(&mut self, job: JobId) -> Input {
         self.out.remove(&job);
         self.stale.push(job);
-        let outcome = self.some_outcome(job);
+        let mut outcome = self.some_outcome(job);
+        if let Outcome::Inference(Ok(completion)) = &mut outcome {
+            self.use_up(job.run, completion);
+        }
         Input::Outcome { job, outcome }
+    }
+
+    /// Where an inference is paid from a budget, it takes all that its prompt may take, and up to all that its answer may.
+    fn use_up(&mut self, run: RunId, completion: &mut Completion) {
+        let world = &self.engine.world;
+        let entity = world.resource::<Runs>().by_id.get(&run);
+        let Some(held) = entity.and_then(|&entity| world.get::<Held>(entity)).map(|held| held.0) else { return };
+        completion.usage.input_tokens = held.tokens - u64::from(held.answer_tokens);
+        completion.usage.output_tokens = self.random.below(held.answer_tokens as usize + 1) as u64;
     }
 
     fn some_outcome(&mut self, job: JobId) -> Outcome {
@@ -500,21 +512,19 @@ impl Simulation {
         self.engine.world.get::<Life>(entity)
     }
 
+    /// Lets everything go on. It is said again and again: a crash loses it once in a while.
+    fn opening(&mut self) -> Vec<Input> {
+        let lanes = [None, Some("scripted".into()), Some("other".into()), Some("spare".into())];
+        let resumed = lanes.map(|lane| Command::Lane { lane, change: LaneChange::Resume });
+        let all = Selector { all: true, ..Selector::default() };
+        let rest = [Command::Drain(false), Command::Reconfigure(Vec::new()), Command::Resume(all)];
+        resumed.into_iter().chain(rest).map(|command| self.command(OPERATOR, command)).collect()
+    }
+
     /// With everything answered and nothing held back, every run comes to its end, and the lanes are empty.
     fn wind_down(&mut self) {
-        let all = || Selector { all: true, ..Selector::default() };
         self.held = false;
         self.engine.hold(false);
-        let opening = vec![
-            self.command(OPERATOR, Command::Drain(false)),
-            self.command(OPERATOR, Command::Reconfigure(Vec::new())),
-            self.command(OPERATOR, Command::Resume(all())),
-            self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }),
-            self.command(OPERATOR, Command::Lane { lane: Some("scripted".into()), change: LaneChange::Resume }),
-            self.command(OPERATOR, Command::Lane { lane: Some("other".into()), change: LaneChange::Resume }),
-            self.command(OPERATOR, Command::Lane { lane: Some("spare".into()), change: LaneChange::Resume }),
-        ];
-        self.step(opening);
         for _ in 0..5_000 {
             if self.engine.world.resource::<Runs>().live.is_empty() {
                 break;
@@ -550,8 +560,7 @@ impl Simulation {
                     ),
                 );
             }
-            inputs.push(self.command(OPERATOR, Command::Resume(all())));
-            inputs.push(self.command(OPERATOR, Command::Lane { lane: None, change: LaneChange::Resume }));
+            inputs.extend(self.opening());
             self.step(inputs);
         }
         let world = &self.engine.world;

@@ -12,6 +12,7 @@ use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
 use super::boundary::Finished;
+use super::budget;
 use super::components::{Children, Spec};
 use super::ids::Ids;
 use super::resources::{Daemon, Runs};
@@ -206,7 +207,7 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
         return Err(invalid("the prompt is empty"));
     }
     choose_model(config, &provider, &mut spec)?;
-    check_cost(config, &provider, &spec)?;
+    check_cost(scene, &provider, &spec, descent.parent)?;
     spec.provider = Some(provider);
     let workdir = spec.workdir.get_or_insert_with(|| "/".into());
     if !workdir.starts_with('/') || workdir.contains('\0') {
@@ -244,10 +245,13 @@ fn choose_model(config: &Config, provider: &Arc<str>, spec: &mut RunSpec) -> Res
 }
 
 /// A budget that cannot be watched is none.
-fn check_cost(config: &Config, provider: &Arc<str>, spec: &RunSpec) -> Result<(), RpcError> {
-    let Some(max) = spec.limits.max_cost_usd else { return Ok(()) };
-    if !max.is_finite() || max <= 0.0 {
+fn check_cost(scene: &Scene<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Option<RunId>) -> Result<(), RpcError> {
+    let config = &scene.setup().config;
+    if spec.limits.max_cost_usd.is_some_and(|max| !max.is_finite() || max <= 0.0) {
         return Err(invalid("a limit on cost is a number of USD, more than 0"));
+    }
+    if spec.limits.max_cost_usd.is_none() && !parent.is_some_and(|parent| budget::has_cost_limit(scene, parent)) {
+        return Ok(());
     }
     let Some(settings) = config.providers.get(provider) else { return Ok(()) };
     if settings.price_of(spec.model.as_deref()).is_none() {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 use super::{Ending, LaneWidth, ProviderFault, StopReason};
 use crate::id::{CallId, InteractionId, ReliefId, RunId};
 use crate::lane::Limiter;
-use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Usage};
+use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Reserve, Usage};
 use crate::spec::RunSpec;
 use crate::time::Timestamp;
 
@@ -140,6 +140,16 @@ kinds! {
         /// The provider, where it is another one than the run asked for: that one fails, and this is its fallback.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
+        /// What is held back for it, where it is paid from a budget.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reserve: Option<Reserve>,
+    },
+    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of them is back.
+    StepPostponed {
+        /// Number of the step.
+        step: u32,
+        /// The run whose budget that is: itself, or one above it.
+        budget_of: RunId,
     },
     /// An inference was granted, and is out.
     InferenceStarted {
@@ -189,6 +199,9 @@ kinds! {
         provider: Option<Arc<str>>,
         /// What is summarised.
         plan: Arc<Compaction>,
+        /// What is held back for it, where it is paid from a budget.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reserve: Option<Reserve>,
     },
     /// The model gave the summary. The step goes on with a shorter prompt; the transcript keeps everything.
     CompactionFinished {
@@ -328,6 +341,7 @@ impl EventBody {
             Self::ProviderReleased { .. } => "provider-released",
             Self::RunSubmitted { .. } => "run-submitted",
             Self::StepBegun { .. } => "step-begun",
+            Self::StepPostponed { .. } => "step-postponed",
             Self::InferenceStarted { .. } => "inference-started",
             Self::InferenceFinished { .. } => "inference-finished",
             Self::InferenceFailed { .. } => "inference-failed",
@@ -426,6 +440,7 @@ pub const EVENT_KINDS: &[&str] = &[
     "provider-released",
     "run-submitted",
     "step-begun",
+    "step-postponed",
     "inference-started",
     "inference-finished",
     "inference-failed",

@@ -10,13 +10,13 @@ use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Batch, BatchState, Call, Compacting, LastAsked, Life, Mail, Spent, Stage, TooLong, Transcript,
+    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript,
 };
 use super::super::ids::Ids;
 use super::super::phase::Phase;
 use super::super::resources::{Lanes, Runs, Setup, Timer, Timers};
 use super::runs::leave_batch;
-use super::{asked, claim, edit, phase, providers, wake, with_provider_lane};
+use super::{asked, claim, edit, phase, pools, providers, wake, with_provider_lane};
 
 /// It wants to be answered: what people said meanwhile is part of what it asks.
 pub(super) fn step_begun(world: &mut World, entity: Entity) {
@@ -42,9 +42,11 @@ pub(super) fn wanted(
     at: Timestamp,
 ) {
     leave_batch(world, entity, at);
-    if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
+    match phase(world, entity) {
         // It goes over to another provider.
-        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+        Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
+        Some(Phase::Postponed(_)) => pools::set_postponed(world, entity, false),
+        _ => {}
     }
     edit::<Life>(world, entity, |life| life.provider.clone_from(provider));
     let Some(name) = asked(world, entity) else { return };
@@ -53,13 +55,21 @@ pub(super) fn wanted(
     let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
     let ticket = world.resource_mut::<Lanes>().provider(&name).enter(claim, at);
     world.resource_mut::<Timers>().set(Timer::Retry(run), None);
-    edit::<Life>(world, entity, |life| {
-        if life.step != step {
-            life.attempt = 0;
-        }
-        life.step = step;
-        life.phase = Phase::Wanting(ticket);
-    });
+    edit::<Life>(world, entity, |life| life.comes_to(step, Phase::Wanting(ticket)));
+}
+
+/// It waits for what is held back for others.
+pub(super) fn postponed(world: &mut World, entity: Entity, step: u32, budget_of: RunId, at: Timestamp) {
+    leave_batch(world, entity, at);
+    if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
+        with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+        pools::hold(world, entity, None);
+    }
+    if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
+        world.resource_mut::<Timers>().set(Timer::Retry(run), None);
+    }
+    edit::<Life>(world, entity, |life| life.comes_to(step, Phase::Postponed(budget_of)));
+    pools::set_postponed(world, entity, true);
 }
 
 pub(super) fn started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {
@@ -79,6 +89,7 @@ pub(super) fn back(world: &mut World, entity: Entity, at: Timestamp) {
         with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
         let mut runs = world.resource_mut::<Runs>();
         runs.executing = runs.executing.saturating_sub(1);
+        pools::hold(world, entity, None);
     }
 }
 
@@ -91,7 +102,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     world.resource_mut::<Ids>().calls += calls.len() as u64;
     let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
-    spent(world, entity, usage);
+    pools::spent(world, entity, usage);
     let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
     let mut of_run = world.entity_mut(entity);
     of_run.remove::<TooLong>();
@@ -124,15 +135,6 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     wake(world, run);
 }
 
-fn spent(world: &mut World, entity: Entity, usage: &Usage) {
-    match world.get_mut::<Spent>(entity) {
-        Some(mut spent) => spent.0.add(usage),
-        None => {
-            world.entity_mut(entity).insert(Spent(*usage));
-        }
-    }
-}
-
 /// The summary is there: the same step begins again, with what is left.
 pub(super) fn compaction_finished(
     world: &mut World,
@@ -149,7 +151,7 @@ pub(super) fn compaction_finished(
     }
     let entry = Entry::Summary { text: Arc::clone(text), entries: *entries, kept: kept.clone() };
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
-    spent(world, entity, usage);
+    pools::spent(world, entity, usage);
     // How long the next prompt is, nobody has counted.
     world.entity_mut(entity).remove::<(Compacting, LastAsked)>();
     edit::<TooLong>(world, entity, |too_long| too_long.due = false);

@@ -6,6 +6,7 @@
 mod calls;
 mod inferences;
 mod lanes;
+mod pools;
 mod providers;
 mod runs;
 
@@ -44,13 +45,18 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
 fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, entity: Entity) {
     let at = event.at;
     match body {
-        EventBody::StepBegun { step, provider } => {
+        EventBody::StepBegun { step, provider, reserve } => {
             inferences::step_begun(world, entity);
             inferences::wanted(world, run, entity, (*step, provider), at);
+            pools::hold(world, entity, *reserve);
         }
-        EventBody::CompactionBegun { step, provider, plan } => {
+        EventBody::StepPostponed { step, budget_of } => {
+            inferences::postponed(world, entity, *step, *budget_of, at);
+        }
+        EventBody::CompactionBegun { step, provider, plan, reserve } => {
             inferences::compaction_begun(world, entity, plan);
             inferences::wanted(world, run, entity, (*step, provider), at);
+            pools::hold(world, entity, *reserve);
         }
         EventBody::CompactionFinished { usage, .. } => {
             inferences::compaction_finished(world, run, entity, body, usage, at);

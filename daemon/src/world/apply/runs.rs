@@ -11,14 +11,14 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Asked, Batch, Children, Compacting, Denials, Ended, Identity, Life, Mail, Origin, Spec, Stage, Stopping, Stopwatch,
-    TooLong, Transcript, Watchers,
+    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, Spec, Stage, Stopping,
+    Stopwatch, TooLong, Transcript, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
 use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
 use super::calls::interaction_closed;
-use super::{edit, entity, inferences, phase, wake, with_provider_lane};
+use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec, earlier } =
@@ -57,6 +57,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     if let Some(parent) = parent_entity {
         world.entity_mut(parent).entry::<Children>().or_default().get_mut().0.push(run);
     }
+    pools::joined(world, made);
     let mut runs = world.resource_mut::<Runs>();
     runs.by_id.insert(run, made);
     runs.live.insert(*number, made);
@@ -106,6 +107,12 @@ pub(super) fn message_received(world: &mut World, run: RunId, entity: Entity, te
 pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
     edit::<Life>(world, entity, |life| life.paused = true);
     match phase(world, entity) {
+        // Nobody waits for what somebody holds who does not use it.
+        Some(Phase::Wanting(ticket)) if world.get::<Held>(entity).is_some() => {
+            with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+            edit::<Life>(world, entity, |life| life.phase = Phase::Retrying(at));
+            pools::hold(world, entity, None);
+        }
         Some(Phase::Wanting(ticket)) => {
             with_provider_lane(world, entity, |lane| lane.park(ticket, at));
         }
@@ -148,6 +155,11 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
         Some(Phase::Wanting(ticket)) => {
             with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
             edit::<Life>(world, entity, |life| life.phase = Phase::Resting);
+            pools::hold(world, entity, None);
+        }
+        Some(Phase::Postponed(_)) => {
+            pools::set_postponed(world, entity, false);
+            edit::<Life>(world, entity, |life| life.phase = Phase::Resting);
         }
         Some(Phase::Retrying(_)) => edit::<Life>(world, entity, |life| life.phase = Phase::Resting),
         Some(Phase::Acting) => {
@@ -167,6 +179,7 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
 
 pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &Ending, at: Timestamp) {
     let_go(world, entity, at);
+    pools::left(world, entity);
     let state = match ending {
         Ending::Succeeded { .. } => RunState::Succeeded,
         Ending::Failed { .. } => RunState::Failed,
@@ -205,6 +218,7 @@ fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
     match phase(world, entity) {
         Some(Phase::Thinking(_)) => inferences::back(world, entity, at),
         Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
+        Some(Phase::Postponed(_)) => pools::set_postponed(world, entity, false),
         _ => {}
     }
     let stages: Vec<Stage> = world

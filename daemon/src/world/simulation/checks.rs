@@ -4,15 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bevy_ecs::entity::Entity;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
-use harness_protocol::run::RunState;
+use harness_protocol::run::{RunState, Usage};
 
 use super::super::Engine;
 use super::super::boundary::{JobId, Work};
-use super::super::components::{Batch, Compacting, Ended, Identity, Life, Stopwatch};
+use super::super::components::{Batch, Compacting, Ended, Held, Identity, Life, Pool, Spec, Spent, Stopwatch};
 use super::super::phase::Phase;
-use super::super::resources::{Agenda, Lanes, Runs};
+use super::super::resources::{Agenda, Lanes, Postponed, Runs};
 use super::super::scene::Incoming;
 use super::{Simulation, config, tools};
 use crate::lane::TicketState;
@@ -68,6 +69,47 @@ impl Simulation {
         let kept: BTreeMap<_, _> = runs.states.iter().filter(|(_, n)| **n > 0).map(|(s, n)| (*s, *n)).collect();
         assert_eq!(kept, states);
         self.permits_before = lanes.tool.permits();
+        self.check_pools();
+    }
+
+    /// What pools count is what the runs that draw from them have, and no budget is overdrawn.
+    fn check_pools(&self) {
+        let world = &self.engine.world;
+        let runs = world.resource::<Runs>();
+        for (&run, &entity) in &runs.by_id {
+            let Some(pool) = world.get::<Pool>(entity) else { continue };
+            let mut counted = Pool::default();
+            for &below in runs.by_id.values() {
+                let id = world.get::<Identity>(below).unwrap().id;
+                if !self.engine.is_in_tree(id, run) {
+                    continue;
+                }
+                counted.live += u32::from(world.get::<Ended>(below).is_none());
+                if let Some(held) = world.get::<Held>(below) {
+                    counted.held.add(&held.0);
+                    counted.holding += 1;
+                }
+                if let Some(spent) = world.get::<Spent>(below) {
+                    counted.spent.get_or_insert(Usage { cost_usd: Some(0.0), ..Usage::default() }).add(&spent.0);
+                }
+            }
+            let tokens = |pool: &Pool| pool.spent.map_or(0, |spent| spent.tokens());
+            assert_eq!((pool.live, pool.holding, pool.held), (counted.live, counted.holding, counted.held), "{run}");
+            assert_eq!(tokens(pool), tokens(&counted), "{run}");
+            let max = world.get::<Spec>(entity).unwrap().0.limits.max_tokens;
+            let most = tokens(pool) + pool.held.tokens;
+            assert!(max.is_none_or(|max| most <= max), "{run} has a budget of {max:?} and comes to {most}");
+        }
+        // Whoever waits for others has others to wait for.
+        for (number, run) in world.resource::<Postponed>().0.values().flatten() {
+            let life = world.get::<Life>(runs.live[number]).unwrap();
+            let Phase::Postponed(owner) = life.phase else { panic!("{run} is {:?}", life.phase) };
+            let pool = world.get::<Pool>(runs.by_id[&owner]).unwrap();
+            assert!(pool.holding > 0 || life.paused, "{run} waits for nobody");
+        }
+        let postponed = |entity: &&Entity| matches!(world.get::<Life>(**entity).unwrap().phase, Phase::Postponed(_));
+        let counted = world.resource::<Postponed>().0.values().flatten().count();
+        assert_eq!(runs.live.values().filter(postponed).count(), counted);
     }
 
     /// What the world believes to be out is what is out.

@@ -150,6 +150,9 @@ fn waiting_for(
             batch.and_then(|batch| parked(world, batch))
         }
         Phase::Acting => in_lane(&lanes.tool, batch?.ticket?, WaitKind::Lane, TOOL_LANE),
+        Phase::Postponed(budget_of) => {
+            Some(WaitingFor { kind: WaitKind::Run, id: budget_of.to_string(), since: watch.since, position: None })
+        }
         Phase::Resting | Phase::Thinking(_) | Phase::Ended(_) => None,
     }
 }

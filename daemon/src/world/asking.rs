@@ -1,0 +1,72 @@
+//! How a run comes to its next inference: by which provider, whether its prompt is short enough, and whether it can be paid for.
+
+use std::sync::Arc;
+
+use harness_protocol::event::EventBody;
+use harness_protocol::id::RunId;
+use harness_protocol::run::exit;
+
+use super::budget::{self, Budget};
+use super::compaction::{self, Fit};
+use super::components::{Identity, Life};
+use super::phase::Phase;
+use super::provider;
+use super::resources::Runs;
+use super::scene::Scene;
+use super::stop::fail_run;
+
+/// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it. Where the budget is
+/// held by others, it waits for them.
+pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
+    // Whoever stands in may be too dear; the own provider comes back.
+    let provider = provider::choice(scene, run)
+        .filter(|instead| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_)));
+    let plan = match compaction::fit(scene, run, provider.as_ref()) {
+        Fit::Fits => None,
+        Fit::Compact(plan) => Some(Arc::new(plan)),
+        Fit::TooLong => {
+            fail_run(scene, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
+            return;
+        }
+    };
+    let reserve = match budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
+        Budget::Enough(reserve) => reserve,
+        Budget::Held(budget_of) => {
+            let waits_already = scene.life(run).is_some_and(|life| life.phase == Phase::Postponed(budget_of));
+            if !waits_already {
+                scene.emit(Some(run), EventBody::StepPostponed { step, budget_of });
+            }
+            return;
+        }
+        Budget::UsedUp(why) => {
+            fail_run(scene, run, why, exit::BUDGET);
+            return;
+        }
+    };
+    let body = match plan {
+        None => EventBody::StepBegun { step, provider, reserve },
+        Some(plan) => EventBody::CompactionBegun { step, provider, plan, reserve },
+    };
+    scene.emit(Some(run), body);
+}
+
+/// Runs that stand in the lane of a provider that is left alone go to its fallback, where it has one.
+pub(super) fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    let has_fallback = scene.setup().config.providers.get(provider).is_some_and(|p| p.fallback.is_some());
+    if !has_fallback {
+        return;
+    }
+    let waits = |entity| {
+        let life = scene.get::<Life>(entity)?;
+        let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
+        (wants && life.provider.is_none()).then_some((scene.get::<Identity>(entity)?.id, life.step))
+    };
+    let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
+    for (run, step) in waiting {
+        if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
+            && provider::choice(scene, run).is_some()
+        {
+            begin(scene, run, step);
+        }
+    }
+}
