@@ -118,7 +118,20 @@ fn events() -> Vec<EventBody> {
             spec: spec(),
             earlier: [Entry::User { text: "before".into() }].into(),
         },
-        EventBody::StepBegun { step: 1, provider: None },
+        EventBody::StepBegun { step: 1, provider: None, reserve: None },
+        EventBody::StepBegun {
+            step: 1,
+            provider: Some("other".into()),
+            reserve: Some(Reserve { tokens: 700, nano_usd: 20_000, answer_tokens: 100 }),
+        },
+        EventBody::StepPostponed { step: 1, budget_of: RUN },
+        EventBody::CompactionBegun {
+            step: 1,
+            provider: None,
+            plan: Arc::new(Compaction { entries: 5, kept: vec![0], shown_bytes: 900, max_tokens: 128 }),
+            reserve: None,
+        },
+        EventBody::CompactionFinished { step: 1, text: "gist".into(), entries: 5, kept: vec![0], usage: usage() },
         EventBody::InferenceStarted { step: 1, attempt: 2 },
         EventBody::InferenceFinished {
             step: 1,
@@ -287,6 +300,7 @@ fn the_wire_is_what_the_golden_file_says() {
             Entry::assistant("hm", vec![request()]),
             Entry::Assistant { text: "hm".into(), calls: vec![unusable()], carried: carried(), cut: true },
             Entry::Result { result: result() },
+            Entry::Summary { text: "gist".into(), entries: 3, kept: vec![0] },
         ],
     );
     line(&mut text, "lane", &lane());

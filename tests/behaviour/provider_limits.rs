@@ -96,7 +96,10 @@ fn children(daemon: &Daemon, run: &Run) -> Vec<RunView> {
 fn runs_that_draw_from_one_budget_wait_for_what_the_others_may_give_back() {
     let server = FaultServer::start();
     let gate = Gate::new();
-    server.answer(spawns_five((10, 5))).answer(Answer::default().wait(&gate).append(says("a part"))).always(says("done"));
+    server
+        .answer(spawns_five((10, 5)))
+        .answer(Answer::default().wait(&gate).append(says("a part")))
+        .always(says("done"));
     let daemon = asking(&server, "");
     let run = daemon.ask_with("work", json!({"limits": {"max_tokens": 4_000}}));
     server.asked(2);
