@@ -44,6 +44,9 @@ pub struct ProviderView {
     pub fallback: Option<Arc<str>>,
     /// Most tokens of one answer.
     pub max_output_tokens: Option<u32>,
+    /// Tokens that its model takes at once, prompt and answer together.
+    #[serde(default)]
+    pub context_tokens: Option<u32>,
 }
 
 /// Where a key is.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use harness_protocol::run::Usage;
 use harness_protocol::time::Span;
+use serde_json::{Map, Value};
 
 /// A provider.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +54,47 @@ impl Dialect {
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, dialect)| *dialect == self).map_or("", |(name, _)| name)
+    }
+
+    /// The fields of a request that the dialect writes itself.
+    pub const fn own_fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Scripted => &[],
+            Self::OpenAi => &[
+                "model",
+                "messages",
+                "tools",
+                "stream",
+                "stream_options",
+                "max_tokens",
+                "max_completion_tokens",
+                "temperature",
+                "reasoning_effort",
+            ],
+            Self::Responses => &[
+                "model",
+                "instructions",
+                "input",
+                "tools",
+                "stream",
+                "store",
+                "include",
+                "max_output_tokens",
+                "temperature",
+                "reasoning",
+            ],
+            Self::Anthropic => &[
+                "model",
+                "max_tokens",
+                "system",
+                "tools",
+                "messages",
+                "stream",
+                "thinking",
+                "temperature",
+                "output_config",
+            ],
+        }
     }
 
     /// Where it is spoken, where nothing else is configured.
@@ -169,6 +211,8 @@ pub struct Endpoint {
     pub cache: bool,
     /// Where the server departs from others.
     pub quirks: Quirks,
+    /// Further fields of the body of requests, as they are; none that the dialect writes itself.
+    pub body: Map<String, Value>,
 }
 
 impl Endpoint {
@@ -189,6 +233,7 @@ impl Endpoint {
             thinking: None,
             cache: true,
             quirks: Quirks::default(),
+            body: Map::new(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use harness_protocol::time::Span;
+use serde_json::{Number as Number64, Value};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -248,6 +249,21 @@ impl<'s> Section<'s> {
         texts
     }
 
+    /// A table of whatever values, as JSON, each with its place.
+    pub(super) fn values(&mut self, key: &'static str) -> Option<Vec<(String, Value, Place)>> {
+        let typed = self.get(key)?;
+        let table = self.table(key, typed)?;
+        let mut values = Vec::new();
+        for (name, typed) in table {
+            let name: &str = name.get_ref();
+            match json(typed.get_ref()) {
+                Some(value) => values.push((name.to_owned(), value, self.source.place(&typed.span()))),
+                None => drop(self.wrong::<()>(&format!("{key}.{name}"), typed, "something that JSON has, too")),
+            }
+        }
+        Some(values)
+    }
+
     /// Where a key is, if it is there; that is not to ask for it.
     pub(super) fn place_of(&self, key: &str) -> Option<Place> {
         self.table.get(key).map(|typed| self.source.place(&typed.span()))
@@ -279,6 +295,22 @@ impl<'s> Section<'s> {
             self.source.problem(&key.span(), format!("unknown key `{name}`{place}; {hint}"));
         }
     }
+}
+
+/// A value as JSON. Dates, and numbers that are none, JSON does not have.
+fn json(value: &DeValue<'_>) -> Option<Value> {
+    Some(match value {
+        DeValue::String(text) => text.as_ref().into(),
+        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix()).ok()?.into(),
+        DeValue::Float(digits) => Number64::from_f64(digits.as_str().parse().ok()?)?.into(),
+        DeValue::Boolean(yes) => (*yes).into(),
+        DeValue::Array(values) => values.iter().map(|value| json(value.get_ref())).collect::<Option<_>>()?,
+        DeValue::Table(table) => {
+            let fields = table.iter().map(|(key, value)| Some((key.get_ref().to_string(), json(value.get_ref())?)));
+            fields.collect::<Option<serde_json::Map<_, _>>>()?.into()
+        }
+        DeValue::Datetime(_) => return None,
+    })
 }
 
 /// What somebody who wrote `typed` may have meant, of `known`.

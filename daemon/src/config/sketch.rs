@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use harness_protocol::time::Span;
+use serde_json::Value;
 
 use super::Problem;
 use super::provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
@@ -44,6 +45,7 @@ pub(super) struct Sketch {
     thinking: Option<Thinking>,
     cache: Option<bool>,
     quirks: Option<Quirks>,
+    body: BTreeMap<String, (Value, Place)>,
     /// The first key that is for endpoints only.
     of_endpoints: Option<(&'static str, Place)>,
 }
@@ -133,6 +135,7 @@ impl Sketch {
             "thinking",
             "cache",
             "quirks",
+            "body",
         ];
         let first = keys.into_iter().find_map(|key| Some((key, section.place_of(key)?)));
         self.of_endpoints = self.of_endpoints.take().or(first);
@@ -190,6 +193,9 @@ impl Sketch {
                 }
             }
             self.quirks = Some(quirks);
+        }
+        for (field, value, at) in section.values("body").into_iter().flatten() {
+            self.body.insert(field, (value, at));
         }
     }
 
@@ -261,6 +267,12 @@ impl Sketch {
         if self.quirks.is_some_and(|quirks| quirks != Quirks::default()) && dialect != Dialect::OpenAi {
             wrong(&place, format!("`provider.{name}.quirks` are for the dialect `openai`"));
         }
+        for (field, (_, at)) in &self.body {
+            if dialect.own_fields().contains(&field.as_str()) {
+                let what = format!("`provider.{name}.body.{field}` is a field that the harness writes itself");
+                wrong(&Some(at.clone()), what);
+            }
+        }
         let defaults = Endpoint::new(self.base_url.unwrap_or_else(|| dialect.home().into()));
         let [connect, first_byte, idle, answer] = self.timeouts;
         provider.endpoint = Some(Arc::new(Endpoint {
@@ -277,6 +289,7 @@ impl Sketch {
             thinking: self.thinking,
             cache: self.cache.unwrap_or(defaults.cache),
             quirks: self.quirks.unwrap_or_default(),
+            body: self.body.into_iter().map(|(field, (value, _))| (field, value)).collect(),
             base_url: defaults.base_url,
         }));
         Some(provider)
@@ -336,6 +349,7 @@ mod tests {
 
     use super::super::Config;
     use super::*;
+    use serde_json::json;
 
     fn load(text: &str) -> Result<Config, String> {
         Config::load(&[("x.toml".into(), text.to_owned())]).map_err(|error| error.to_string())
@@ -369,6 +383,7 @@ mod tests {
             cache = false
             quirks = ["short-call-ids"]
             fallback = "other"
+            body = { top_k = 40, min_p = 0.05, chat_template_kwargs = { enable_thinking = false }, stop = ["a", "b"] }
             [provider.p.headers]
             X-Team = "a"
             [provider.other]
@@ -397,6 +412,10 @@ mod tests {
             thinking: None,
             cache: false,
             quirks: Quirks { short_call_ids: true, ..Quirks::default() },
+            body: json!({"top_k": 40, "min_p": 0.05, "chat_template_kwargs": {"enable_thinking": false}, "stop": ["a", "b"]})
+                .as_object()
+                .cloned()
+                .unwrap(),
             ..Endpoint::new("http://127.0.0.1:8080/v1")
         };
         assert_eq!(provider.endpoint.as_deref(), Some(&expected));
@@ -432,6 +451,17 @@ mod tests {
             ("dialect = \"openai\"\nheaders = { Host = \"x\" }", "is a header that the request has anyway"),
             ("dialect = \"openai\"\nheaders = { a = \"x\\ny\" }", "must be a text of ASCII"),
             ("dialect = \"openai\"\nfallback = \"p\"", "is the provider itself"),
+            (
+                "dialect = \"openai\"\nbody = { model = \"x\" }",
+                "`provider.p.body.model` is a field that the harness writes",
+            ),
+            (
+                "dialect = \"openai\"\nbody = { at = 2026-11-30 }",
+                "`provider.p.body.at` must be something that JSON has",
+            ),
+            ("dialect = \"openai\"\nbody = { p = nan }", "`provider.p.body.p` must be something that JSON has"),
+            ("dialect = \"openai\"\nbody = 3", "must be a table"),
+            ("dialect = \"scripted\"\nbody = { a = 3 }", "goes over no network"),
             ("dialect = \"openai\"\nfallback = \"q\"", "names no provider"),
             ("dialect = \"openai\"\nfallback = \"scripted\"", "a scripted provider cannot stand in"),
             ("dialect = \"openai\"\nidle_timeout_seconds = 0", "must be a number of seconds"),

@@ -24,7 +24,7 @@ const LEAST_SHOWN: usize = 240;
 /// Bytes that a text takes beside itself: its label, and what is said where it is cut.
 const LABEL: usize = 80;
 /// Tokens of a summary, whatever there is room for.
-const SUMMARY: std::ops::RangeInclusive<u64> = 128..=8_192;
+const SUMMARY: std::ops::RangeInclusive<u64> = 256..=16_384;
 
 const SYSTEM: &str = "You keep the memory of an agent that works on a task with tools. Its conversation has become too long for its model, \
 and the older part will be replaced by your summary: the agent will know nothing of it but what you write. Answer with the summary alone. \

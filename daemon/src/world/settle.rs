@@ -168,10 +168,11 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     // Whoever is told to end says nothing of its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
     scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at, fault });
-    if let Some(provider) = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered)) {
-        if provider::judge(scene, &provider, error.class, &text) {
-            asking::move_to_fallback(scene, &provider);
-        }
+    let judged = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered));
+    if let Some(provider) = judged
+        && provider::judge(scene, &provider, error.class, &text)
+    {
+        asking::move_to_fallback(scene, &provider);
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };

@@ -111,7 +111,7 @@ impl Client {
             effort: endpoint.effort.clone(),
             cache: endpoint.cache,
             quirks: endpoint.quirks,
-            ..Settings::default()
+            extra: endpoint.body.clone(),
         })
     }
 

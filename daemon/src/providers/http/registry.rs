@@ -153,5 +153,6 @@ fn view(name: &Arc<str>, served: &Served, default: bool) -> ProviderView {
         }),
         fallback: provider.fallback.clone(),
         max_output_tokens: endpoint.and_then(|endpoint| endpoint.max_output_tokens),
+        context_tokens: provider.context_tokens,
     }
 }

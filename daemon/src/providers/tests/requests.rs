@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::super::dialect::{Ended, HttpDialect, Quirks, Settings, Thinking};
 use super::read_stream;
 use crate::catalogue::ToolSpec;
+use crate::config::Dialect;
 use crate::prompt::{Completion, ErrorClass, Prompt};
 
 const ALL: [HttpDialect; 3] = [HttpDialect::OpenAi, HttpDialect::Responses, HttpDialect::Anthropic];
@@ -108,6 +109,35 @@ fn settings_go_where_each_api_wants_them() {
     assert_eq!((&anthropic["max_tokens"], &anthropic["output_config"]["effort"]), (&json!(100), &json!("low")));
     for body in [chat, responses, anthropic] {
         assert_eq!((&body["stream"], &body["temperature"], &body["top_k"]), (&json!(true), &json!(0.5), &json!(3)));
+    }
+}
+
+#[test]
+fn what_a_dialect_writes_itself_nobody_can_configure_beside_it() {
+    let prompt = Prompt { system: Some("Be brief.".into()), ..Prompt::from_transcript(&[user("hi")]) };
+    for (dialect, configured) in [
+        (HttpDialect::OpenAi, Dialect::OpenAi),
+        (HttpDialect::Responses, Dialect::Responses),
+        (HttpDialect::Anthropic, Dialect::Anthropic),
+    ] {
+        let mut written = std::collections::BTreeSet::new();
+        for quirks in [Quirks::default(), Quirks { max_completion_tokens: true, ..Quirks::default() }] {
+            for thinking in [None, Some(Thinking::Budget(2_000))] {
+                let settings = Settings {
+                    max_output_tokens: Some(9_000),
+                    temperature: Some(0.5),
+                    effort: Some("low".into()),
+                    thinking,
+                    quirks,
+                    ..settings()
+                };
+                let body = sent(dialect, &settings, &prompt);
+                written.extend(body.as_object().unwrap().keys().cloned());
+            }
+        }
+        let own: std::collections::BTreeSet<String> =
+            configured.own_fields().iter().map(|&field| field.to_owned()).collect();
+        assert_eq!(written, own, "{dialect:?}");
     }
 }
 
