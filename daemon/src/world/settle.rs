@@ -20,8 +20,8 @@ use super::stop::{emit_result, fail_run, stop};
 use super::{asking, compaction, provider};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
-/// Attempts at one inference before its run fails.
-const MAX_ATTEMPTS: u32 = 10;
+/// Failures of one inference before its run fails.
+const MAX_FAILURES: u32 = 10;
 /// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
 const MOST_CALLS: usize = 1_024;
 /// Bytes of one answer, so that its event fits into a frame.
@@ -140,8 +140,10 @@ fn summarised(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, c
 
 /// It is well and answered, and that is no summary: no fault of the provider's, and another attempt may bring one.
 fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32) {
-    let stopping = scene.life(run).is_some_and(|life| life.stopping.is_some());
-    let wait = provider::backoff(run, step, attempt, ErrorClass::Retry).filter(|_| !stopping && attempt < MAX_ATTEMPTS);
+    let Some(life) = scene.life(run) else { return };
+    let (stopping, failures) = (life.stopping.is_some(), life.failures + 1);
+    let wait =
+        provider::backoff(run, step, failures, ErrorClass::Retry).filter(|_| !stopping && failures < MAX_FAILURES);
     let retry_at = wait.map(|span| scene.now() + span);
     let error: Arc<str> = "the model gave no summary of what had become too long for it".into();
     let fault = ProviderFault::Refused;
@@ -153,15 +155,15 @@ fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32) {
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
     let Some(life) = scene.life(run) else { return };
-    let (stopping, answered) = (life.stopping.is_some(), life.answered);
+    let (stopping, answered, failures) = (life.stopping.is_some(), life.answered, life.failures + 1);
     let provider = life.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone());
     let wait = match error.class {
         _ if stopping => None,
         // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
-        _ if attempt >= MAX_ATTEMPTS => None,
         ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
-        class => provider::backoff(run, step, attempt, class),
+        _ if failures >= MAX_FAILURES => None,
+        class => provider::backoff(run, step, failures, class),
     };
     let retry_at = wait.map(|span| scene.now() + span);
     let text: Arc<str> = error.message.as_str().into();

@@ -63,6 +63,7 @@ pub(super) fn postponed(world: &mut World, entity: Entity, step: u32, budget_of:
     leave_batch(world, entity, at);
     if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
         with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
+        world.entity_mut(entity).remove::<Compacting>();
         pools::hold(world, entity, None);
     }
     if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
@@ -184,6 +185,18 @@ pub(super) fn failed(
     }
     let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
     world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
-    edit::<Life>(world, entity, |life| life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying));
+    edit::<Life>(world, entity, |life| {
+        life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying);
+        life.failures += u32::from(counts(fault));
+    });
     wake(world, run);
+}
+
+/// Whether so often in a row is a reason to give up.
+fn counts(fault: ProviderFault) -> bool {
+    match fault {
+        ProviderFault::Failing | ProviderFault::RateLimit | ProviderFault::Refused => true,
+        // The daemon was restarted; the prompt becomes shorter; somebody has to see to the key.
+        ProviderFault::Unknown | ProviderFault::ContextTooLong | ProviderFault::Credentials => false,
+    }
 }

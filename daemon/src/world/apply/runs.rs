@@ -37,6 +37,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         stopping: None,
         step: 0,
         attempt: 0,
+        failures: 0,
         provider: None,
         answered: false,
         submitted_at: at,
@@ -111,6 +112,7 @@ pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestam
         Some(Phase::Wanting(ticket)) if world.get::<Held>(entity).is_some() => {
             with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
             edit::<Life>(world, entity, |life| life.phase = Phase::Retrying(at));
+            world.entity_mut(entity).remove::<Compacting>();
             pools::hold(world, entity, None);
         }
         Some(Phase::Wanting(ticket)) => {
