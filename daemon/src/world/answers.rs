@@ -10,11 +10,13 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 
-use super::Engine;
-use super::boundary::{Caller, Command, Effect, InferenceTask, Input, Job, JobId, Now, Outcome, ReplyId, Task, Work};
+use super::boundary::{
+    Caller, Command, Damage, Effect, InferenceTask, Input, Job, JobId, Now, Outcome, ReplyId, Task, Work,
+};
+use super::{Engine, Step};
 use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::Config;
-use crate::prompt::{Completion, Message, RequestedCall};
+use crate::prompt::{Completion, ErrorClass, InferenceError, Message, RequestedCall};
 
 struct Bench {
     engine: Engine,
@@ -36,9 +38,22 @@ impl Bench {
 
     /// The jobs that come of it.
     fn step(&mut self, input: Input) -> Vec<Job> {
+        self.step_with(vec![input])
+    }
+
+    fn step_with(&mut self, inputs: Vec<Input>) -> Vec<Job> {
+        let now = self.now();
+        let step = self.engine.step(now, inputs);
+        self.take(step)
+    }
+
+    fn now(&mut self) -> Now {
         self.micros += 1;
         let wall = Timestamp::from_micros(1_800_000_000_000_000 + self.micros);
-        let step = self.engine.step(Now { wall, mono: Span::from_micros(self.micros) }, vec![input]);
+        Now { wall, mono: Span::from_micros(self.micros) }
+    }
+
+    fn take(&mut self, step: Step) -> Vec<Job> {
         self.journal.extend(step.events);
         let jobs = step.effects.into_iter().filter_map(|effect| match effect {
             Effect::Start(job) => Some(job),
@@ -56,8 +71,30 @@ impl Bench {
         inference(&mut self.step(Input::Command { reply: ReplyId(1), caller, command }))
     }
 
+    /// Time goes on.
+    fn step_without(&mut self) -> Vec<Job> {
+        self.step_with(Vec::new())
+    }
+
     fn answer(&mut self, job: JobId, completion: Completion) -> Vec<Job> {
         self.step(Input::Outcome { job, outcome: Outcome::Inference(Ok(completion)) })
+    }
+
+    /// A new daemon goes on from the journal, as it is read back.
+    fn restart(&mut self) -> Vec<Job> {
+        let text = serde_json::to_string(&self.journal).unwrap();
+        let events: Vec<Event> = serde_json::from_str(&text).unwrap();
+        self.engine = Engine::rebuild(Config::default(), tools(), 7, &events);
+        let now = self.now();
+        let step = self.engine.recover(now, Damage::default());
+        self.take(step)
+    }
+
+    fn ending(&self) -> Option<Ending> {
+        self.journal.iter().find_map(|event| match &event.body {
+            EventBody::RunFinished { ending } => Some(ending.clone()),
+            _ => None,
+        })
     }
 
     fn results(&self) -> Vec<(String, bool)> {
@@ -117,20 +154,8 @@ fn what_a_provider_wants_back_is_in_the_next_prompt_also_after_a_restart() {
         Message::User { .. } => panic!("the second message is the model's"),
     };
     assert_eq!(held(&task), (Some(carried), Some("Not run: cut off.".into())));
-    let events: Vec<Event> = bench
-        .journal
-        .iter()
-        .map(|event| serde_json::from_str(&serde_json::to_string(&**event).unwrap()).unwrap())
-        .collect();
-    bench.engine = Engine::rebuild(Config::default(), tools(), 7, &events);
-    bench.micros += 1;
-    let now = Now { wall: Timestamp::from_micros(1_800_000_001_000_000), mono: Span::from_micros(bench.micros) };
-    let step = bench.engine.recover(now, super::boundary::Damage::default());
-    let again = step.effects.iter().find_map(|effect| match effect {
-        Effect::Start(Job { task: Task::Inference(task), .. }) => Some(held(task)),
-        _ => None,
-    });
-    assert_eq!(again.unwrap(), held(&task));
+    let (_, again) = inference(&mut bench.restart());
+    assert_eq!(held(&again), held(&task));
 }
 
 #[test]
@@ -143,11 +168,7 @@ fn an_answer_that_was_cut_off_says_so() {
         let (job, _) = bench.submit();
         let jobs = bench.answer(job, Completion { text: text.to_owned(), cut: true, ..Completion::default() });
         assert!(jobs.is_empty());
-        let ending = bench.journal.iter().find_map(|event| match &event.body {
-            EventBody::RunFinished { ending } => Some(ending.clone()),
-            _ => None,
-        });
-        assert_eq!(ending, Some(Ending::Succeeded { answer: answer.into() }));
+        assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: answer.into() }));
     }
 }
 
@@ -156,4 +177,37 @@ fn a_model_is_told_of_the_tools_that_there_are() {
     let (_, task) = Bench::new().submit();
     let names: Vec<&str> = task.tools.iter().map(|tool| &*tool.name).collect();
     assert_eq!(names, ["shell", "wait_for_agent"]);
+}
+
+#[test]
+fn however_often_the_daemon_is_restarted_the_model_is_asked_again() {
+    let mut bench = Bench::new();
+    let (mut job, _) = bench.submit();
+    for _ in 0..30 {
+        (job, _) = inference(&mut bench.restart());
+    }
+    bench.answer(job, Completion { text: "at last".to_owned(), ..Completion::default() });
+    assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: "at last".into() }));
+}
+
+#[test]
+fn a_provider_that_fails_ten_times_in_a_row_fails_the_run_whatever_else_was_between() {
+    let mut bench = Bench::new();
+    let (mut job, _) = bench.submit();
+    let fail = |class| {
+        let error = InferenceError { class, message: "a test".to_owned() };
+        Outcome::Inference(Err(error))
+    };
+    for failure in 1.. {
+        let outcome = fail(ErrorClass::Retry);
+        bench.step(Input::Outcome { job, outcome });
+        if bench.ending().is_some() {
+            assert_eq!(failure, 10);
+            break;
+        }
+        // It waits; a restart lets it wait on.
+        bench.restart();
+        bench.micros += 120_000_000;
+        (job, _) = inference(&mut bench.step_without());
+    }
 }
