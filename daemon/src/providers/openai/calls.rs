@@ -5,6 +5,7 @@
 //! are servers that make one up for every piece. Within one chunk each piece without an index is a call of its own.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
@@ -28,6 +29,7 @@ struct Call {
     name: String,
     args: Gathered,
     extent: Extent,
+    extra: Option<Box<RawValue>>,
 }
 
 /// A piece of a call.
@@ -36,6 +38,7 @@ struct Piece<'a> {
     id: Cow<'a, str>,
     name: Cow<'a, str>,
     args: Text<'a>,
+    extra: Option<&'a RawValue>,
 }
 
 impl Calls {
@@ -50,7 +53,7 @@ impl Calls {
 
     /// Adds a piece of arguments of the call with this index.
     pub(super) fn add_args(&mut self, index: u64, args: Text<'_>, room: &mut Room) -> Result<(), InferenceError> {
-        let piece = Piece { index: Some(index), id: Cow::Borrowed(""), name: Cow::Borrowed(""), args };
+        let piece = Piece { index: Some(index), id: Cow::Borrowed(""), name: Cow::Borrowed(""), args, extra: None };
         self.add_piece(&piece, None, room).map(|_| ())
     }
 
@@ -60,7 +63,7 @@ impl Calls {
         before: Option<usize>,
         room: &mut Room,
     ) -> Result<usize, InferenceError> {
-        room.take_bytes(piece.name.len() + piece.id.len())?;
+        room.take_bytes(piece.name.len() + piece.id.len() + piece.extra.map_or(0, |extra| extra.get().len()))?;
         room.take(&piece.args)?;
         let at = match self.place(piece, before) {
             Some(at) => at,
@@ -103,6 +106,12 @@ impl Calls {
         self.calls.is_empty()
     }
 
+    /// What calls carry beside name and arguments, by their places.
+    pub(super) fn take_extras(&mut self) -> BTreeMap<usize, Box<RawValue>> {
+        let extras = self.calls.iter_mut().enumerate();
+        extras.filter_map(|(place, call)| Some((place, call.extra.take()?))).collect()
+    }
+
     /// The calls by name, with their arguments.
     pub(super) fn into_gathered(self) -> impl Iterator<Item = (String, Gathered)> {
         self.calls.into_iter().map(|call| (call.name, call.args))
@@ -122,6 +131,7 @@ impl<'a> Piece<'a> {
             id: piece.id.as_ref().map(Text::to_str).unwrap_or_default(),
             name: function.and_then(|f| f.name.as_ref()).map(Text::to_str).unwrap_or_default(),
             args,
+            extra: piece.extra_content.filter(|extra| extra.get() != "null"),
         }
     }
 }
@@ -154,6 +164,9 @@ impl Call {
             self.name.clear();
         }
         self.name.push_str(&piece.name);
+        if let Some(extra) = piece.extra {
+            self.extra = Some(extra.to_owned());
+        }
         if !(is_whole && self.says_again(piece)) {
             self.args.push(&piece.args);
         }

@@ -45,7 +45,7 @@ fn delta<'a>(skim: &mut Skim<'a>, plain: &mut Plain<'a>) -> Option<()> {
     skim.object(|skim, key| match key {
         "content" => text(skim, &mut plain.content),
         "reasoning_content" | "reasoning" if plain.reasoning.is_none() => text(skim, &mut plain.reasoning),
-        "reasoning_content" | "reasoning" | "refusal" | "function_call" => skim.null(),
+        "reasoning_content" | "reasoning" | "reasoning_details" | "refusal" | "function_call" => skim.null(),
         "tool_calls" => skim.null().or_else(|| skim.only(|skim| call(skim, &mut plain.args))),
         _ => skim.skip(),
     })

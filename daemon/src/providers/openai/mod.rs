@@ -1,14 +1,17 @@
 //! The dialect of OpenAI chat completions, and of the many servers that speak something like it.
 
 mod calls;
+mod details;
 mod fast;
 mod read;
 mod request;
 mod wire;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 pub(super) use self::read::{Reader, plain};
 pub(super) use self::request::body;
@@ -16,7 +19,21 @@ pub(super) use self::request::body;
 pub(super) const NAME: &str = "openai";
 
 /// What an answer carries beside text and calls, for servers that want it back.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Returned<'a> {
-    reasoning_content: Cow<'a, str>,
+    /// Sent back only to servers that are configured as wanting it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<Cow<'a, str>>,
+    /// Sent back to whoever sent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_details: Option<Box<RawValue>>,
+    /// What calls carry, by their places (Gemini: a signature without which it takes no results).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    extra_content: BTreeMap<usize, Box<RawValue>>,
+}
+
+impl Returned<'_> {
+    fn is_empty(&self) -> bool {
+        self.reasoning_content.is_none() && self.reasoning_details.is_none() && self.extra_content.is_empty()
+    }
 }

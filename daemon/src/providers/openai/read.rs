@@ -5,7 +5,7 @@
 //! of a normal end. Calls are wanted wherever there are calls, whatever the finish reason says.
 
 use harness_protocol::run::Usage;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 
 use super::super::arguments;
 use super::super::carried::{self, Part};
@@ -14,6 +14,7 @@ use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::calls::Calls;
+use super::details::Details;
 use super::fast::{self, Plain};
 use super::wire::{self, Chunk};
 use super::{NAME, Returned};
@@ -25,6 +26,7 @@ pub(in super::super) struct Reader {
     text: Gathered,
     refusal: Gathered,
     reasoning: Gathered,
+    details: Details,
     calls: Calls,
     usage: wire::Usage,
     finish: Option<Finish>,
@@ -121,6 +123,9 @@ impl Reader {
         if let Some(text) = reasoning {
             self.reasoning(text, show)?;
         }
+        if let Some(pieces) = delta.reasoning_details {
+            self.details.add(pieces, &mut self.room)?;
+        }
         if let Some(text) = &delta.content {
             self.content(text, show)?;
         }
@@ -152,7 +157,7 @@ impl Reader {
         Ok(())
     }
 
-    pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+    pub(in super::super) fn finish(mut self, ended: Ended) -> Result<Completion, InferenceError> {
         let ended_well = self.done || (self.finish.is_some() && ended != Ended::Broken);
         if !ended_well {
             return Err(too_early(ended));
@@ -169,17 +174,18 @@ impl Reader {
         let cut = self.finish == Some(Finish::Length);
         let (reasoning, _) = self.reasoning.finish();
         let mut parts = Vec::new();
-        if self.quirks.return_reasoning && !reasoning.is_empty() && !self.calls.is_empty() {
-            parts.extend(returned(reasoning).map(Part::Block));
+        // What led to calls, servers want back with these.
+        let returned = Returned {
+            reasoning_content: (self.quirks.return_reasoning && !reasoning.is_empty()).then_some(reasoning.into()),
+            reasoning_details: self.details.finish(),
+            extra_content: self.calls.take_extras(),
+        };
+        if !self.calls.is_empty() && !returned.is_empty() {
+            parts.extend(to_raw_value(&returned).ok().map(Part::Block));
         }
         let calls = arguments::calls(self.calls.into_gathered(), cut);
         Ok(Completion { text, calls, usage: self.usage.usage(), carried: carried::carried(NAME, &parts), cut })
     }
-}
-
-/// Reasoning that led to calls: some servers want it back with these.
-fn returned(reasoning: String) -> Option<Box<RawValue>> {
-    to_raw_value(&Returned { reasoning_content: reasoning.into() }).ok()
 }
 
 impl Finish {

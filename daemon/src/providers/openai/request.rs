@@ -63,6 +63,8 @@ enum Message<'a> {
         content: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_details: Option<Box<RawValue>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<Call<'a>>,
     },
@@ -77,6 +79,8 @@ enum Message<'a> {
 struct Call<'a> {
     id: String,
     function: Function<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<Box<RawValue>>,
 }
 
 #[derive(Serialize)]
@@ -116,8 +120,7 @@ pub(in super::super) fn body(
                 }
             }
             Neutral::Assistant { text, calls, carried } => {
-                let carried = carried.as_deref().filter(|_| quirks.return_reasoning);
-                messages.push(said(text, calls, &carried::pieces(NAME, text, calls, carried), quirks));
+                messages.push(said(text, calls, &carried::pieces(NAME, text, calls, carried.as_deref()), quirks));
             }
         }
     }
@@ -158,7 +161,9 @@ fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirk
         Piece::Block(block) => serde_json::from_str::<Returned<'a>>(block.get()).ok(),
         Piece::Text(_) | Piece::Call(_) => None,
     });
-    let call = |request: &'a CallRequest| Call {
+    let mut returned = returned.unwrap_or_default();
+    let call = |(place, request): (usize, &'a CallRequest)| Call {
+        extra_content: returned.extra_content.remove(&place),
         id: id(request.call, quirks),
         function: Function {
             name: tool_name(&request.tool),
@@ -170,8 +175,9 @@ fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirk
     };
     Message::Assistant {
         content: (!text.is_empty() || calls.is_empty()).then_some(text),
-        reasoning_content: returned.map(|returned| returned.reasoning_content),
-        tool_calls: calls.iter().map(call).collect(),
+        tool_calls: calls.iter().enumerate().map(call).collect(),
+        reasoning_content: returned.reasoning_content.filter(|_| quirks.return_reasoning),
+        reasoning_details: returned.reasoning_details,
     }
 }
 

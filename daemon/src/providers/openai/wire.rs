@@ -75,6 +75,9 @@ pub(super) struct Delta<'a> {
     pub(super) reasoning_content: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) reasoning: Option<Text<'a>>,
+    /// OpenRouter: reasoning in parts, to be sent back as they are.
+    #[serde(borrow, default)]
+    pub(super) reasoning_details: Option<&'a RawValue>,
     #[serde(borrow, default)]
     pub(super) tool_calls: Option<Vec<Call<'a>>>,
     /// The oldest form of a call.
@@ -90,6 +93,9 @@ pub(super) struct Call<'a> {
     pub(super) id: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) function: Option<Function<'a>>,
+    /// Gemini: what it wants back with the call.
+    #[serde(borrow, default)]
+    pub(super) extra_content: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]

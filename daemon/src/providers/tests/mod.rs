@@ -7,6 +7,7 @@ mod openai;
 mod openai_calls;
 mod requests;
 mod responses;
+mod returned;
 
 use super::dialect::{Ended, HttpDialect, Piece, Quirks};
 use crate::prompt::{Completion, ErrorClass, InferenceError};
