@@ -66,7 +66,8 @@ pub(super) fn can_shorten(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<st
 pub(super) fn room(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<u32> {
     let window = window(scene, &scene.spec(run)?.0, instead)?;
     let left = window.tokens.saturating_sub(budget::next_input(scene, run));
-    u32::try_from(left).ok().filter(|&left| left > 0)
+    // An estimate is on the safe side, and half an answer helps nobody.
+    u32::try_from(left.max(window.answer / 2)).ok()
 }
 
 /// Aims at half of what the model takes, or of what it refused, and at half of that after each further refusal.

@@ -109,7 +109,9 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     of_run.remove::<TooLong>();
     // Some servers do not tell.
     if usage.input_tokens > 0 {
-        of_run.insert(LastAsked { tokens: usage.tokens(), entries });
+        // What it thought does not go back, unless its provider wants it.
+        let thought = if carried.is_none() { usage.reasoning_output_tokens } else { 0 };
+        of_run.insert(LastAsked { tokens: usage.tokens().saturating_sub(thought), entries });
     } else {
         of_run.remove::<LastAsked>();
     }
