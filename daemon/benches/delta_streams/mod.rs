@@ -43,7 +43,10 @@ fn openai(first: &str, more: &str, finish: &str, delta: impl Fn(usize) -> String
     );
     let tail = |n| match more {
         "" => "}}]}\n\n".to_owned(),
-        _ => format!("}},\"logprobs\":null,\"finish_reason\":null}}],\"usage\":null,\"obfuscation\":\"{}\"}}\n\n", padding(n)),
+        _ => format!(
+            "}},\"logprobs\":null,\"finish_reason\":null}}],\"usage\":null,\"obfuscation\":\"{}\"}}\n\n",
+            padding(n)
+        ),
     };
     let mut stream = format!("{head}{first}{}", tail(0));
     for n in 0..PIECES {
@@ -75,13 +78,17 @@ fn anthropic(block: &str, reason: &str, delta: impl Fn(usize) -> String) -> Stri
         stream += &event("content_block_delta", format!(",\"index\":0,\"delta\":{}", delta(n)));
     }
     stream += &event("content_block_stop", ",\"index\":0".to_owned());
-    let stop = format!(",\"delta\":{{\"stop_reason\":\"{reason}\",\"stop_sequence\":null}},\"usage\":{{\"output_tokens\":15}}");
+    let stop = format!(
+        ",\"delta\":{{\"stop_reason\":\"{reason}\",\"stop_sequence\":null}},\"usage\":{{\"output_tokens\":15}}"
+    );
     stream + &event("message_delta", stop) + &event("message_stop", String::new())
 }
 
 fn responses_text() -> String {
     let item = |status: &str| {
-        format!("{{\"id\":\"{ITEM}\",\"type\":\"message\",\"status\":\"{status}\",\"role\":\"assistant\",\"content\":[]}}")
+        format!(
+            "{{\"id\":\"{ITEM}\",\"type\":\"message\",\"status\":\"{status}\",\"role\":\"assistant\",\"content\":[]}}"
+        )
     };
     responses(&item("in_progress"), "response.output_text.delta", |n| {
         let text = format!("\"content_index\":0,\"delta\":\" {}\",\"logprobs\":[],", word(n));

@@ -181,6 +181,22 @@ impl Reader {
         }
     }
 
+    /// As [`event`](Self::event), without the way ahead of the parser.
+    #[cfg(test)]
+    pub(super) fn event_by_the_parser(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        if self.is_over() || is_filler(name, data) {
+            return Ok(());
+        }
+        if name == "error" {
+            return Err(refusal::in_answer(data));
+        }
+        match &mut self.0 {
+            Inner::OpenAi(reader) => reader.any(data, show),
+            Inner::Responses(reader) => reader.any(name, data, show),
+            Inner::Anthropic(reader) => reader.any(name, data, show),
+        }
+    }
+
     /// Whether the answer is complete: what comes after is of no interest, and need not be waited for.
     pub fn is_over(&self) -> bool {
         match &self.0 {
@@ -212,14 +228,14 @@ impl Reader {
     }
 }
 
+/// What a server says that has nothing to say.
+const WORDS: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
+
 /// Events that say nothing: they keep connections alive.
 fn is_filler(name: &str, data: &str) -> bool {
-    let data = data.trim();
-    let words = ["ping", "keepalive", "keep-alive", "heartbeat"];
-    data.is_empty()
-        || data.starts_with(':')
-        || data == "null"
-        || words.iter().any(|word| name.eq_ignore_ascii_case(word) || data.eq_ignore_ascii_case(word))
+    let is_word = |text: &str| WORDS.iter().any(|word| text.eq_ignore_ascii_case(word));
+    let is_nothing = |data: &str| data.is_empty() || data.starts_with(':') || data == "null" || is_word(data);
+    is_word(name) || (!data.starts_with('{') && is_nothing(data.trim()))
 }
 
 /// Shows a piece, if there is one.

@@ -5,6 +5,7 @@ mod arguments;
 mod carried;
 pub mod check;
 pub mod dialect;
+mod form;
 pub mod http;
 mod names;
 mod openai;

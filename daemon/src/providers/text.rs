@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::skim::Quoted;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A string of JSON, borrowed where it has no escapes.
@@ -13,12 +14,17 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 pub(super) struct Text<'a>(Cow<'a, [u8]>);
 
 impl<'a> Text<'a> {
-    /// The text of a string of JSON with its quotes.
-    pub(super) fn of_json(json: &'a str) -> Option<Self> {
-        let inside = json.get(1..json.len().checked_sub(1)?)?;
-        if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
-            return Some(Self::from(inside));
+    /// The text of a string of JSON.
+    #[inline]
+    pub(super) fn of_quoted(quoted: Quoted<'a>) -> Option<Self> {
+        match quoted.plain() {
+            Some(plain) => Some(Self::from(plain)),
+            None => Self::unescape(quoted.json),
         }
+    }
+
+    #[inline(never)]
+    fn unescape(json: &'a str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }
 }

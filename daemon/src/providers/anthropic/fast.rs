@@ -1,54 +1,78 @@
 //! The event that comes by the thousand: a piece of a block.
 
-use super::super::skim::Skim;
+use super::super::form::Form;
+use super::super::skim::{Once, Quoted, Skim};
 use super::super::text::Text;
 use super::blocks::Kind;
 
 /// Reads such an event; `None` for every other.
-pub(super) fn delta(data: &str) -> Option<(u64, Kind, Text<'_>)> {
-    let mut is_delta = false;
-    let mut index = None;
-    let mut piece = None;
-    let mut skim = Skim::new(data);
+#[inline]
+pub(super) fn delta<'a>(form: &mut Form<(u64, Kind)>, data: &'a str) -> Option<(u64, Kind, Text<'a>)> {
+    match form.again(data) {
+        Some(piece) => form.read().and_then(|(index, kind)| Some((*index, *kind, Text::of_quoted(piece)?))),
+        None => anew(form, data),
+    }
+}
+
+fn anew<'a>(form: &mut Form<(u64, Kind)>, data: &'a str) -> Option<(u64, Kind, Text<'a>)> {
+    let (mut once, mut is_delta, mut index, mut piece) = (Once::default(), false, None, None);
+    let mut skim = form.skim(data);
     skim.object(|skim, key| match key {
-        "type" => {
+        b"type" => {
+            once.first(0)?;
             is_delta = true;
-            (skim.string()? == r#""content_block_delta""#).then_some(())
+            (skim.string()?.json == r#""content_block_delta""#).then_some(())
         }
-        "index" => skim.number().map(|number| index = Some(number)),
-        "delta" => inside(skim).map(|inside| piece = Some(inside)),
-        "error" | "message" | "content_block" | "usage" => skim.null(),
-        _ if key.contains('\\') => None,
+        b"index" => {
+            once.first(1)?;
+            skim.number().map(|number| index = Some(number))
+        }
+        b"delta" => {
+            once.first(2)?;
+            inside(skim).map(|inside| piece = Some(inside))
+        }
+        b"error" => once.first(3).and_then(|()| skim.null()),
+        b"message" => once.first(4).and_then(|()| skim.null()),
+        b"content_block" => once.first(5).and_then(|()| skim.null()),
+        b"usage" => once.first(6).and_then(|()| skim.null()),
         _ => skim.skip(),
     })?;
     skim.end()?;
-    let (kind, json) = piece.filter(|_| is_delta)?;
-    Some((index?, kind, Text::of_json(json)?))
+    let (kind, quoted) = piece.filter(|_| is_delta)?;
+    let (index, piece) = (index?, Text::of_quoted(quoted)?);
+    form.keep(data, (index, kind));
+    Some((index, kind, piece))
 }
 
-fn inside<'a>(skim: &mut Skim<'a>) -> Option<(Kind, &'a str)> {
+fn inside<'a>(skim: &mut Skim<'a, '_>) -> Option<(Kind, Quoted<'a>)> {
     let mut kind = None;
     let mut text = None;
     skim.object(|skim, key| match key {
-        "type" => {
-            kind = Some(match skim.string()? {
-                r#""text_delta""# => (Kind::Text, "text"),
-                r#""input_json_delta""# => (Kind::Args, "partial_json"),
-                r#""thinking_delta""# => (Kind::Thinking, "thinking"),
+        b"type" if kind.is_none() => {
+            kind = Some(match skim.string()?.json {
+                r#""text_delta""# => (Kind::Text, &b"text"[..]),
+                r#""input_json_delta""# => (Kind::Args, &b"partial_json"[..]),
+                r#""thinking_delta""# => (Kind::Thinking, &b"thinking"[..]),
                 _ => return None,
             });
             Some(())
         }
-        "text" | "partial_json" | "thinking" if text.is_none() => skim.string().map(|json| text = Some((key, json))),
+        b"text" | b"partial_json" | b"thinking" if text.is_none() => {
+            skim.piece().map(|quoted| text = Some((key, quoted)))
+        }
         _ => None,
     })?;
-    let ((kind, name), (key, json)) = (kind?, text?);
-    (key == name).then_some((kind, json))
+    let ((kind, name), (key, quoted)) = (kind?, text?);
+    (key == name).then_some((kind, quoted))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn delta(data: &str) -> Option<(u64, Kind, Text<'_>)> {
+        super::delta(&mut Form::default(), data)
+    }
 
     #[test]
     fn pieces_are_read_and_all_else_is_left() {

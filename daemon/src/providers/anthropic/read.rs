@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::super::arguments;
 use super::super::carried;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::form::Form;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::Text;
@@ -83,6 +84,7 @@ pub(in super::super) struct Reader {
     usage: SentUsage,
     stopped: bool,
     room: Room,
+    form: Form<(u64, Kind)>,
 }
 
 /// A whole answer.
@@ -109,11 +111,16 @@ impl Reader {
     }
 
     pub(in super::super) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        match fast::delta(&mut self.form, data) {
+            Some((index, kind, piece)) => self.piece(index, kind, &piece, show),
+            None => self.any(name, data, show),
+        }
+    }
+
+    /// Any event, in whatever form.
+    pub(in super::super) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             return Ok(());
-        }
-        if let Some((index, kind, piece)) = fast::delta(data) {
-            return self.piece(index, kind, &piece, show);
         }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
         let index = event.index.unwrap_or_default();

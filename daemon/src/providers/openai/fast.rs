@@ -1,6 +1,7 @@
 //! The chunk that comes by the thousand: one choice with a piece of text, of thinking, or of the arguments of one call.
 
-use super::super::skim::Skim;
+use super::super::form::Form;
+use super::super::skim::{Once, Skim};
 use super::super::text::Text;
 
 /// A chunk of which nothing else need be known.
@@ -12,68 +13,146 @@ pub(super) struct Plain<'a> {
     pub(super) args: Option<(u64, Text<'a>)>,
 }
 
+/// What the piece of a chunk is one of.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Slot {
+    Content,
+    Reasoning,
+    Args(u64),
+}
+
 /// Reads such a chunk; `None` for every other.
-pub(super) fn plain(data: &str) -> Option<Plain<'_>> {
+#[inline]
+pub(super) fn plain<'a>(form: &mut Form<Slot>, data: &'a str) -> Option<Plain<'a>> {
+    match form.again(data) {
+        Some(piece) => Some(form.read()?.plain(Text::of_quoted(piece)?)),
+        None => anew(form, data),
+    }
+}
+
+fn anew<'a>(form: &mut Form<Slot>, data: &'a str) -> Option<Plain<'a>> {
     let mut plain = Plain::default();
-    let mut begun = false;
-    let mut skim = Skim::new(data);
+    let (mut once, mut begun) = (Once::default(), false);
+    let mut skim = form.skim(data);
     skim.object(|skim, key| match key {
-        "choices" => {
+        b"choices" => {
+            once.first(0)?;
             begun = true;
             skim.only(|skim| choice(skim, &mut plain))
         }
-        "usage" | "error" => skim.null(),
-        "object" => (skim.string()? == r#""chat.completion.chunk""#).then_some(()),
-        _ if key.contains('\\') => None,
+        b"object" => {
+            once.first(1)?;
+            (skim.string()?.json == r#""chat.completion.chunk""#).then_some(())
+        }
+        b"usage" => once.first(2).and_then(|()| skim.null()),
+        b"error" => once.first(3).and_then(|()| skim.null()),
+        b"detail" => None,
         _ => skim.skip(),
     })?;
     skim.end()?;
-    begun.then_some(plain)
+    if !begun {
+        return None;
+    }
+    if let Some(slot) = plain.slot() {
+        form.keep(data, slot);
+    }
+    Some(plain)
 }
 
-fn choice<'a>(skim: &mut Skim<'a>, plain: &mut Plain<'a>) -> Option<()> {
+fn choice<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
+    let mut once = Once::default();
     skim.object(|skim, key| match key {
-        "delta" => delta(skim, plain),
-        "index" => (skim.number()? == 0).then_some(()),
-        "finish_reason" | "error" => skim.null(),
-        "message" => None,
+        b"delta" => once.first(0).and_then(|()| delta(skim, plain)),
+        b"index" => {
+            once.first(1)?;
+            (skim.number()? == 0).then_some(())
+        }
+        b"finish_reason" => once.first(2).and_then(|()| skim.null()),
+        b"error" => once.first(3).and_then(|()| skim.null()),
+        b"message" => None,
         _ => skim.skip(),
     })
 }
 
-fn delta<'a>(skim: &mut Skim<'a>, plain: &mut Plain<'a>) -> Option<()> {
+fn delta<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
+    let mut once = Once::default();
     skim.object(|skim, key| match key {
-        "content" => text(skim, &mut plain.content),
-        "reasoning_content" | "reasoning" if plain.reasoning.is_none() => text(skim, &mut plain.reasoning),
-        "reasoning_content" | "reasoning" | "reasoning_details" | "refusal" | "function_call" => skim.null(),
-        "tool_calls" => skim.null().or_else(|| skim.only(|skim| call(skim, &mut plain.args))),
+        b"content" => once.first(0).and_then(|()| text(skim, &mut plain.content)),
+        b"reasoning_content" => once.first(1).and_then(|()| reasoning(skim, plain)),
+        b"reasoning" => once.first(2).and_then(|()| reasoning(skim, plain)),
+        b"tool_calls" => {
+            once.first(3)?;
+            skim.null().or_else(|| skim.only(|skim| call(skim, &mut plain.args)))
+        }
+        b"refusal" => once.first(4).and_then(|()| skim.null()),
+        b"function_call" => once.first(5).and_then(|()| skim.null()),
+        b"reasoning_details" => once.first(6).and_then(|()| skim.null()),
         _ => skim.skip(),
     })
+}
+
+/// Under one of its two names: which counts where both are there is not for here.
+fn reasoning<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
+    if plain.reasoning.is_some() { skim.null() } else { text(skim, &mut plain.reasoning) }
 }
 
 /// A piece that only continues: it has neither id nor name.
-fn call<'a>(skim: &mut Skim<'a>, args: &mut Option<(u64, Text<'a>)>) -> Option<()> {
-    let mut index = None;
-    let mut piece = None;
+fn call<'a>(skim: &mut Skim<'a, '_>, args: &mut Option<(u64, Text<'a>)>) -> Option<()> {
+    let (mut once, mut index, mut piece) = (Once::default(), None, None);
     skim.object(|skim, key| match key {
-        "index" => skim.number().map(|number| index = Some(number)),
-        "function" => skim.object(|skim, key| match key {
-            "arguments" => text(skim, &mut piece),
-            _ => skim.null(),
-        }),
-        "type" => skim.skip(),
+        b"index" => {
+            once.first(0)?;
+            skim.number().map(|number| index = Some(number))
+        }
+        b"function" => once.first(1).and_then(|()| function(skim, &mut piece)),
+        b"id" => once.first(2).and_then(|()| skim.null()),
+        b"extra_content" => once.first(3).and_then(|()| skim.null()),
+        b"type" => skim.skip(),
         _ => skim.null(),
     })?;
     *args = Some((index?, piece?));
     Some(())
 }
 
-fn text<'a>(skim: &mut Skim<'a>, into: &mut Option<Text<'a>>) -> Option<()> {
-    *into = match skim.string_or_null()? {
-        Some(json) => Some(Text::of_json(json)?),
+fn function<'a>(skim: &mut Skim<'a, '_>, piece: &mut Option<Text<'a>>) -> Option<()> {
+    let mut once = Once::default();
+    skim.object(|skim, key| match key {
+        b"arguments" => once.first(0).and_then(|()| text(skim, piece)),
+        b"name" => once.first(1).and_then(|()| skim.null()),
+        _ => skim.null(),
+    })
+}
+
+fn text<'a>(skim: &mut Skim<'a, '_>, into: &mut Option<Text<'a>>) -> Option<()> {
+    *into = match skim.piece_or_null()? {
+        Some(quoted) => Some(Text::of_quoted(quoted)?),
         None => None,
     };
     Some(())
+}
+
+impl Slot {
+    fn plain(self, piece: Text<'_>) -> Plain<'_> {
+        let plain = Plain::default();
+        match self {
+            Self::Content => Plain { content: Some(piece), ..plain },
+            Self::Reasoning => Plain { reasoning: Some(piece), ..plain },
+            Self::Args(index) => Plain { args: Some((index, piece)), ..plain },
+        }
+    }
+}
+
+impl Plain<'_> {
+    /// What the one piece is one of, where there is no other and nothing else that counts.
+    fn slot(&self) -> Option<Slot> {
+        let is_some = |text: &Option<Text<'_>>| text.as_ref().is_some_and(|text| !text.is_empty());
+        match (is_some(&self.content), is_some(&self.reasoning), &self.args) {
+            (true, false, None) => Some(Slot::Content),
+            (false, true, None) => Some(Slot::Reasoning),
+            (false, false, Some((index, _))) => Some(Slot::Args(*index)),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +190,7 @@ mod tests {
             ("{}", None),
             (r#"{"choices":[{"delta":{"content":"hi"}}]"#, None),
         ] {
-            assert_eq!(plain(data), expected, "{data}");
+            assert_eq!(plain(&mut Form::default(), data), expected, "{data}");
         }
     }
 }

@@ -10,12 +10,13 @@ use serde_json::value::to_raw_value;
 use super::super::arguments;
 use super::super::carried::{self, Part};
 use super::super::dialect::{Ended, Piece, Quirks, Show, shown, too_early};
+use super::super::form::Form;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::calls::Calls;
 use super::details::Details;
-use super::fast::{self, Plain};
+use super::fast::{self, Plain, Slot};
 use super::wire::{self, Chunk};
 use super::{NAME, Returned};
 use crate::prompt::{Completion, InferenceError};
@@ -34,6 +35,7 @@ pub(in super::super) struct Reader {
     /// A choice was seen, be it an empty one.
     begun: bool,
     room: Room,
+    form: Form<Slot>,
     quirks: Quirks,
 }
 
@@ -70,14 +72,19 @@ impl Reader {
     }
 
     pub(in super::super) fn event(&mut self, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        match fast::plain(&mut self.form, data) {
+            Some(plain) => self.plain(plain, show),
+            None => self.any(data, show),
+        }
+    }
+
+    /// Any event, in whatever form.
+    pub(in super::super) fn any(&mut self, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             self.done = true;
             return Ok(());
         }
-        match fast::plain(data) {
-            Some(plain) => self.plain(plain, show),
-            None => self.chunk(data, "an event", show),
-        }
+        self.chunk(data, "an event", show)
     }
 
     fn plain(&mut self, plain: Plain<'_>, show: Show<'_>) -> Result<(), InferenceError> {

@@ -1,6 +1,7 @@
-//! The event that comes by the thousand: a piece of a text or of arguments.
+//! The event that comes by the thousand: a piece of a text, of thinking or of arguments.
 
-use super::super::skim::Skim;
+use super::super::form::Form;
+use super::super::skim::Once;
 use super::super::text::Text;
 use super::items::Kind;
 
@@ -13,52 +14,89 @@ pub(super) struct Delta<'a> {
     pub(super) text: Text<'a>,
 }
 
+/// What an event is about, beside its piece.
+#[derive(Debug)]
+pub(super) struct About {
+    kind: Kind,
+    id: String,
+    index: Option<u64>,
+}
+
 /// Reads such an event; `None` for every other.
-pub(super) fn delta(data: &str) -> Option<Delta<'_>> {
-    let (mut kind, mut id, mut index, mut text) = (None, "", None, None);
-    let mut skim = Skim::new(data);
+#[inline]
+pub(super) fn delta<'a>(form: &'a mut Form<About>, data: &'a str) -> Option<Delta<'a>> {
+    match form.again(data) {
+        Some(piece) => {
+            let About { kind, id, index } = form.read()?;
+            Some(Delta { kind: *kind, id, index: *index, text: Text::of_quoted(piece)? })
+        }
+        None => anew(form, data),
+    }
+}
+
+fn anew<'a>(form: &mut Form<About>, data: &'a str) -> Option<Delta<'a>> {
+    let (mut once, mut kind, mut id, mut index, mut text) = (Once::default(), None, "", None, None);
+    let mut skim = form.skim(data);
     skim.object(|skim, key| match key {
-        "type" => {
-            kind = Some(match skim.string()? {
+        b"type" => {
+            once.first(0)?;
+            kind = Some(match skim.string()?.json {
                 r#""response.output_text.delta""# => Kind::Message,
                 r#""response.function_call_arguments.delta""# => Kind::Call,
+                r#""response.reasoning_summary_text.delta""# | r#""response.reasoning_text.delta""# => Kind::Reasoning,
                 _ => return None,
             });
             Some(())
         }
-        "item_id" => {
-            let json = skim.string()?;
-            id = json.get(1..json.len() - 1).filter(|id| !id.contains('\\'))?;
-            Some(())
+        b"item_id" => {
+            once.first(1)?;
+            skim.string()?.plain().map(|plain| id = plain)
         }
-        "output_index" => skim.number().map(|number| index = Some(number)),
-        "delta" => skim.string().map(|json| text = Some(json)),
-        "error" | "item" | "response" | "arguments" => skim.null(),
-        _ if key.contains('\\') => None,
+        b"output_index" => {
+            once.first(2)?;
+            skim.number().map(|number| index = Some(number))
+        }
+        b"delta" => {
+            once.first(3)?;
+            skim.piece().map(|quoted| text = Some(quoted))
+        }
+        b"error" => once.first(4).and_then(|()| skim.null()),
+        b"item" => once.first(5).and_then(|()| skim.null()),
+        b"response" => once.first(6).and_then(|()| skim.null()),
+        b"arguments" => once.first(7).and_then(|()| skim.null()),
         _ => skim.skip(),
     })?;
     skim.end()?;
-    Some(Delta { kind: kind?, id, index, text: Text::of_json(text?)? })
+    let delta = Delta { kind: kind?, id, index, text: Text::of_quoted(text?)? };
+    form.keep(data, About { kind: delta.kind, id: id.to_owned(), index });
+    Some(delta)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn check(data: &str, expected: Option<Delta<'_>>) {
+        assert_eq!(delta(&mut Form::default(), data), expected, "{data}");
+    }
+
     #[test]
     fn pieces_are_read_and_all_else_is_left() {
         let text = r#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"m","output_index":1,"logprobs":[],"delta":"a"}"#;
-        assert_eq!(delta(text), Some(Delta { kind: Kind::Message, id: "m", index: Some(1), text: Text::from("a") }));
+        check(text, Some(Delta { kind: Kind::Message, id: "m", index: Some(1), text: Text::from("a") }));
         let args = r#"{"type":"response.function_call_arguments.delta","delta":"{\"","item_id":"f"}"#;
-        assert_eq!(delta(args), Some(Delta { kind: Kind::Call, id: "f", index: None, text: Text::from("{\"") }));
+        check(args, Some(Delta { kind: Kind::Call, id: "f", index: None, text: Text::from("{\"") }));
+        let thought = r#"{"type":"response.reasoning_text.delta","delta":"a"}"#;
+        check(thought, Some(Delta { kind: Kind::Reasoning, id: "", index: None, text: Text::from("a") }));
         for other in [
-            r#"{"type":"response.reasoning_text.delta","delta":"a"}"#,
+            r#"{"type":"response.refusal.delta","delta":"a"}"#,
+            r#"{"type":"response.output_text.delta","delta":"a","delta":"a"}"#,
             r#"{"type":"response.output_text.delta","delta":{}}"#,
             r#"{"type":"response.output_text.delta"}"#,
             r#"{"delta":"a"}"#,
             "[DONE]",
         ] {
-            assert_eq!(delta(other), None, "{other}");
+            check(other, None);
         }
     }
 }

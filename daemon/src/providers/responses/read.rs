@@ -10,11 +10,12 @@ use serde_json::value::RawValue;
 use super::super::arguments;
 use super::super::carried;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::form::Form;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::NAME;
-use super::fast::{self, Delta};
+use super::fast::{self, About, Delta};
 use super::items::{Items, Kind, Place};
 use crate::prompt::{Completion, InferenceError};
 
@@ -87,6 +88,7 @@ pub(in super::super) struct Reader {
     over: Option<Over>,
     usage: Usage,
     room: Room,
+    form: Form<About>,
 }
 
 /// How an answer ended.
@@ -112,12 +114,24 @@ impl Reader {
         self.over.is_some()
     }
 
+    #[inline]
     pub(in super::super) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
-        if data.trim().eq_ignore_ascii_case("[DONE]") {
+        let Some(Delta { kind, id, index, text }) = fast::delta(&mut self.form, data) else {
+            return self.any(name, data, show);
+        };
+        if kind == Kind::Reasoning {
+            shown(self.reasoning.pass(&text), Piece::Reasoning, show);
             return Ok(());
         }
-        if let Some(Delta { kind, id, index, text }) = fast::delta(data) {
-            return self.piece(kind, Place { id, index }, &text, show);
+        let piece = self.items.piece(kind, Place { id, index }, &text, &mut self.room)?;
+        shown_of(kind, piece, show);
+        Ok(())
+    }
+
+    /// Any event, in whatever form.
+    pub(in super::super) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+        if data.trim().eq_ignore_ascii_case("[DONE]") {
+            return Ok(());
         }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
         let kind = event.kind.as_ref().map(Text::to_str);
@@ -155,10 +169,7 @@ impl Reader {
     }
 
     fn piece(&mut self, kind: Kind, place: Place<'_>, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
-        let piece = self.items.piece(kind, place, text, &mut self.room)?;
-        if kind == Kind::Message {
-            shown(piece, Piece::Text, show);
-        }
+        shown_of(kind, self.items.piece(kind, place, text, &mut self.room)?, show);
         Ok(())
     }
 
@@ -212,6 +223,13 @@ impl Reader {
             carried: carried::carried(NAME, &items.parts),
             cut,
         })
+    }
+}
+
+/// Of calls nothing is shown.
+fn shown_of(kind: Kind, piece: &str, show: Show<'_>) {
+    if kind == Kind::Message {
+        shown(piece, Piece::Text, show);
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::dialect::{Ended, HttpDialect, Quirks};
 use super::{events, read_all, read_stream, told};
 use crate::prompt::ErrorClass;
 
-fn fixtures() -> Vec<(String, HttpDialect, String)> {
+pub(super) fn fixtures() -> Vec<(String, HttpDialect, String)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/providers/fixtures");
     let mut paths: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "sse"));
@@ -64,15 +64,5 @@ fn what_was_shown_is_the_text_of_the_answer() {
         if let Ok(completion) = &read.end {
             assert_eq!(completion.text, read.text, "{name}");
         }
-    }
-}
-
-#[test]
-fn the_way_ahead_of_the_parser_leads_where_the_parser_does() {
-    for (name, dialect, stream) in fixtures() {
-        let short = read_stream(dialect, &stream, Ended::Clean);
-        // A key with an escape is one that the short way gives up at.
-        let long = stream.replace("data: {", r#"data: {"\u0020":0,"#);
-        assert_eq!(told(&short), told(&read_stream(dialect, &long, Ended::Clean)), "{name}");
     }
 }

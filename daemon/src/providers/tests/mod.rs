@@ -1,6 +1,7 @@
 //! What servers do in the wild, each a test of the pure readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ahead;
 mod anthropic;
 mod fixtures;
 mod openai;
