@@ -3,7 +3,14 @@
 //!
 //! `cargo bench -p harnessd --bench deltas`: first by time, one way after the other by criterion and then turn by turn for the ratio; then
 //! instructions by callgrind (needs valgrind). With a part of a stream's name behind `--`, only such streams.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::print_stdout, unreachable_pub)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    unreachable_pub
+)]
 
 mod delta_streams;
 

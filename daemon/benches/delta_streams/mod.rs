@@ -15,7 +15,8 @@ pub fn all() -> Vec<Sent> {
     let sent = |name, api, bytes: String| Sent { name, api, bytes: bytes.into_bytes() };
     vec![
         sent("openai text", "openai", openai_text()),
-        sent("openai args", "openai", openai_args()),
+        sent("openai args", "openai", openai_args(1)),
+        sent("openai args x2", "openai", openai_args(2)),
         sent("anthropic text", "anthropic", anthropic_text()),
         sent("anthropic args", "anthropic", anthropic_args()),
         sent("responses text", "responses", responses_text()),
@@ -28,11 +29,20 @@ fn openai_text() -> String {
     openai("\"role\":\"assistant\",\"content\":\"\"", "", "stop", |n| format!("\"content\":\" {}\"", word(n)))
 }
 
-/// As OpenAI sends them with calls, padded against whoever counts bytes on the wire.
-fn openai_args() -> String {
-    let first = r#""role":"assistant","tool_calls":[{"index":0,"id":"call_0","type":"function","function":{"name":"shell","arguments":""}}]"#;
-    openai(first, ",\"service_tier\":\"default\",\"system_fingerprint\":\"fp_3e7d2a\"", "tool_calls", |n| {
-        format!("\"tool_calls\":[{{\"index\":0,\"function\":{{\"arguments\":\"{}\"}}}}]", args(n))
+/// As OpenAI sends them with calls, padded against whoever counts bytes on the wire. The pieces of several calls take turns, so that no
+/// event has the form of the one before.
+fn openai_args(calls: usize) -> String {
+    let call = |index| {
+        format!(
+            "{{\"index\":{index},\"id\":\"call_{index}\",\"type\":\"function\",\"function\":{{\"name\":\"shell\",\"arguments\":\"\"}}}}"
+        )
+    };
+    let first = (0..calls).map(call).collect::<Vec<_>>().join(",");
+    let first = format!("\"role\":\"assistant\",\"tool_calls\":[{first}]");
+    let more = ",\"service_tier\":\"default\",\"system_fingerprint\":\"fp_3e7d2a\"";
+    openai(&first, more, "tool_calls", |n| {
+        let (index, args) = (n % calls, args(n / calls, PIECES / calls));
+        format!("\"tool_calls\":[{{\"index\":{index},\"function\":{{\"arguments\":\"{args}\"}}}}]")
     })
 }
 
@@ -65,7 +75,9 @@ fn anthropic_text() -> String {
 
 fn anthropic_args() -> String {
     let block = r#"{"type":"tool_use","id":"toolu_0","name":"shell","input":{}}"#;
-    anthropic(block, "tool_use", |n| format!("{{\"type\":\"input_json_delta\",\"partial_json\":\"{}\"}}", args(n)))
+    anthropic(block, "tool_use", |n| {
+        format!("{{\"type\":\"input_json_delta\",\"partial_json\":\"{}\"}}", args(n, PIECES))
+    })
 }
 
 fn anthropic(block: &str, reason: &str, delta: impl Fn(usize) -> String) -> String {
@@ -101,7 +113,7 @@ fn responses_args() -> String {
         "{{\"id\":\"{ITEM}\",\"type\":\"function_call\",\"status\":\"in_progress\",\"arguments\":\"\",\"call_id\":\"call_0\",\"name\":\"shell\"}}"
     );
     responses(&item, "response.function_call_arguments.delta", |n| {
-        format!("\"delta\":\"{}\",\"obfuscation\":\"{}\"", args(n), padding(n))
+        format!("\"delta\":\"{}\",\"obfuscation\":\"{}\"", args(n, PIECES), padding(n))
     })
 }
 
@@ -128,11 +140,11 @@ fn word(n: usize) -> &'static str {
 }
 
 /// A piece of `{"command":"… … …"}` as it stands in a string: every tenth with an escape, beside the first and the last.
-fn args(n: usize) -> String {
+fn args(n: usize, of: usize) -> String {
     match n {
         0 => "{\\\"command\\\":\\\"".to_owned(),
-        _ if n + 1 == PIECES => "\\\"}".to_owned(),
-        _ if n % 10 == 0 => " \\\\n".to_owned(),
+        _ if n + 1 == of => "\\\"}".to_owned(),
+        _ if n.is_multiple_of(10) => " \\\\n".to_owned(),
         _ => format!(" {}", word(n)),
     }
 }

@@ -76,18 +76,18 @@ fn anew<'a>(form: &mut Form<About>, data: &'a str) -> Option<Delta<'a>> {
 mod tests {
     use super::*;
 
-    fn check(data: &str, expected: Option<Delta<'_>>) {
-        assert_eq!(delta(&mut Form::default(), data), expected, "{data}");
+    fn check(data: &str, expected: Option<&Delta<'_>>) {
+        assert_eq!(delta(&mut Form::default(), data).as_ref(), expected, "{data}");
     }
 
     #[test]
     fn pieces_are_read_and_all_else_is_left() {
         let text = r#"{"type":"response.output_text.delta","sequence_number":7,"item_id":"m","output_index":1,"logprobs":[],"delta":"a"}"#;
-        check(text, Some(Delta { kind: Kind::Message, id: "m", index: Some(1), text: Text::from("a") }));
+        check(text, Some(&Delta { kind: Kind::Message, id: "m", index: Some(1), text: Text::from("a") }));
         let args = r#"{"type":"response.function_call_arguments.delta","delta":"{\"","item_id":"f"}"#;
-        check(args, Some(Delta { kind: Kind::Call, id: "f", index: None, text: Text::from("{\"") }));
+        check(args, Some(&Delta { kind: Kind::Call, id: "f", index: None, text: Text::from("{\"") }));
         let thought = r#"{"type":"response.reasoning_text.delta","delta":"a"}"#;
-        check(thought, Some(Delta { kind: Kind::Reasoning, id: "", index: None, text: Text::from("a") }));
+        check(thought, Some(&Delta { kind: Kind::Reasoning, id: "", index: None, text: Text::from("a") }));
         for other in [
             r#"{"type":"response.refusal.delta","delta":"a"}"#,
             r#"{"type":"response.output_text.delta","delta":"a","delta":"a"}"#,
