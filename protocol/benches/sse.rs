@@ -1,6 +1,6 @@
-//! Decoding event streams beside other decoders, and from bytes to a typed delta.
+//! Decoding event streams beside other decoders. From bytes to what is made of the events: `harnessd`'s `deltas`.
 //!
-//! `cargo bench -p harness-protocol --bench sse`, or with a part of a name behind `--`: `small`, `openai`, `anthropic`, `line`, `typed`
+//! `cargo bench -p harness-protocol --bench sse`, or with a part of a name behind `--`: `small`, `openai`, `anthropic`, `line`
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
 mod sse_streams;
@@ -9,7 +9,6 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sse_streams::typed::TYPED;
 use sse_streams::{Chunks, DECODERS, anthropic, line, openai, small};
 
 const CHUNKS: &[usize] = &[1, 64, 1_460, 16_384];
@@ -57,22 +56,9 @@ fn lines(c: &mut Criterion) {
     }
 }
 
-/// From bytes to what a run is told, of two thousand events.
-fn typed(c: &mut Criterion) {
-    let mut group = c.benchmark_group("typed");
-    group.throughput(Throughput::Elements(2_000));
-    for (name, stream) in [("openai", openai(2_000)), ("anthropic", anthropic(2_000))] {
-        for (decoder, _, decode) in TYPED.iter().filter(|(_, stream, _)| *stream == name) {
-            group.bench_function(BenchmarkId::new(*decoder, name), |b| {
-                b.iter(|| black_box(decode(Chunks::new(&stream, 16_384, 1))));
-            });
-        }
-    }
-}
-
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_millis(900));
-    targets = events, lines, typed
+    targets = events, lines
 }
 criterion_main!(benches);

@@ -7,7 +7,6 @@ mod sse_streams;
 
 use std::process::Command;
 
-use sse_streams::typed::TYPED;
 use sse_streams::{Chunks, DECODERS, Decode, anthropic, line, openai, small};
 
 const EVENTS: usize = 1_000;
@@ -22,10 +21,8 @@ fn stream(name: &str) -> Vec<u8> {
     }
 }
 
-fn decoder_of(decoder: &str, stream: &str) -> Decode {
-    let plain = DECODERS.iter().find(|(name, _)| *name == decoder).map(|(_, decode)| *decode);
-    let typed = TYPED.iter().find(|(name, reads, _)| *name == decoder && *reads == stream);
-    plain.or(typed.map(|(_, _, decode)| *decode)).unwrap()
+fn decoder_of(decoder: &str) -> Decode {
+    DECODERS.iter().find(|(name, _)| *name == decoder).map(|(_, decode)| *decode).unwrap()
 }
 
 fn main() {
@@ -34,7 +31,7 @@ fn main() {
         ["decode", decoder, name, chunk, rounds] => {
             let rounds = rounds.parse().unwrap();
             let stream = stream(name);
-            let found = decoder_of(decoder, name)(Chunks::new(&stream, chunk.parse().unwrap(), rounds));
+            let found = decoder_of(decoder)(Chunks::new(&stream, chunk.parse().unwrap(), rounds));
             let events = if name.parse::<usize>().is_ok() { 1 } else { EVENTS };
             assert!(*decoder == "memchr" || found == rounds * events);
         }
@@ -52,9 +49,6 @@ fn table() {
             for (decoder, _) in DECODERS {
                 println!("{decoder:20} {name:10} {chunk:7} {}", each(decoder, name, chunk, EVENTS));
             }
-        }
-        for (way, _, _) in TYPED.iter().filter(|(_, reads, _)| *reads == name) {
-            println!("{way:20} {name:10} {:7} {}", 16_384, each(way, name, 16_384, EVENTS));
         }
     }
     println!("\n{:20} {:10} {:>7} instructions per KiB", "decoder", "one line", "chunk");

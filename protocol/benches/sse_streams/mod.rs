@@ -1,8 +1,6 @@
 //! Streams like those of providers, and the decoders that are measured on them.
 #![allow(dead_code)]
 
-pub mod typed;
-
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::pin::{Pin, pin};
