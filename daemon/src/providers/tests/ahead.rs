@@ -18,7 +18,9 @@ const OPENAI: &[&str] = &[
     r#"{"choices":[{"delta":{"tool_calls":[{"index":§,"id":§,"function":{"name":§,"arguments":§}}]}}]}"#,
     r#"{"choices":[{"delta":{"content":§},"finish_reason":§}],"error":§,"detail":null}"#,
     r#"{"choices":[{"delta":{"content":§,"cont\u0065nt":§}}]}"#,
-    r#"{"choices":[{"delta":{"content":§,"content":§},"index":§}]}"#,
+    r#"{"choices":[{"delta":{"content":§,"content":§}}]}"#,
+    r#"{"choices":[{"index":0,"delta":{"content":§},"index":0}]}"#,
+    r#"{"choices":[{"index":0,"delta":{"content":§}}],"choices":[],"n":§}"#,
     r#"{"choices":§,"object":§,"usage":§}"#,
     r#"{"choices":[],"usage":{"prompt_tokens":§,"completion_tokens":2}}"#,
     r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#,
@@ -95,8 +97,8 @@ const CHANGES: &[&str] =
 
 fn event(forms: &'static [&'static str]) -> impl Strategy<Value = String> {
     let plain = select(&["\"a\"", "\" b\"", "\"{\"", "7", "12"][..]);
-    let value = prop_oneof![3 => plain, 1 => select(VALUES)];
-    let change = proptest::option::weighted(0.15, (any::<Index>(), select(CHANGES)));
+    let value = prop_oneof![8 => plain, 1 => select(VALUES)];
+    let change = proptest::option::weighted(0.1, (any::<Index>(), select(CHANGES)));
     (select(forms), prop::collection::vec(value, 6), change).prop_map(|(form, values, change)| {
         let mut values = values.iter();
         let parts = form.split('§').map(|part| part.to_owned());
@@ -126,22 +128,21 @@ fn change() -> impl Strategy<Value = (Index, &'static str)> {
     (any::<Index>(), select(CHANGES))
 }
 
-/// All that is shown piece by piece, and what became of the stream.
-fn read(dialect: HttpDialect, events: &[(String, String)], ahead: bool) -> (Vec<String>, String) {
+/// All that is shown piece by piece, all errors, and what became of the stream.
+fn read(dialect: HttpDialect, events: &[(String, String)], ahead: bool) -> (Vec<String>, Vec<String>, String) {
     let mut reader = dialect.reader(Quirks { return_reasoning: true, ..Quirks::default() });
-    let mut shown = Vec::new();
+    let (mut shown, mut errors) = (Vec::new(), Vec::new());
     for (name, data) in events {
         let mut show = |piece: Piece<'_>| shown.push(format!("{piece:?}"));
         let taken = match ahead {
             true => reader.event(name, data, &mut show),
             false => reader.event_by_the_parser(name, data, &mut show),
         };
-        if let Err(error) = taken {
-            return (shown, format!("{error:?}"));
-        }
+        // A caller ends at the first. Here what comes after it is looked at, too.
+        errors.extend(taken.err().map(|error| format!("{error:?}")));
     }
     let read = Read { text: String::new(), reasoning: String::new(), end: reader.finish(Ended::Clean) };
-    (shown, told(&read))
+    (shown, errors, told(&read))
 }
 
 fn check(dialect: HttpDialect, events: &[(String, String)]) {
@@ -156,6 +157,8 @@ fn it_does_for_every_recording() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn it_does_for_whatever_a_server_of_chat_completions_may_send(events in stream(OPENAI)) {
         check(HttpDialect::OpenAi, &events);
