@@ -1,10 +1,10 @@
 //! Budgets: they are kept, not overdrawn, and what cannot be kept is refused at the door.
 
 use harness_protocol::run::{RunState, RunView};
-use harness_tests::chat::{call, finish, says, shell, text, usage, wants};
-use harness_tests::{Answer, Daemon, FaultServer, Gate, Run, eventually, json};
+use harness_tests::chat::{call, event, finish, messages_says, says, shell, text, usage, wants};
+use harness_tests::{Answer, Daemon, FaultServer, Gate, Place, Run, eventually, json};
 
-use crate::provider_faults::asking;
+use crate::provider_faults::{asking, config};
 
 /// 0.0001 USD for a token of input, 0.001 for one of output.
 const PRICE: &str = "price = { input = 100, output = 1000, cached = 10 }";
@@ -147,4 +147,19 @@ fn below_a_budget_of_money_nothing_is_asked_that_has_no_price() {
         "{:?}",
         run.envelopes()
     );
+}
+
+#[test]
+fn what_is_paid_for_answers_that_are_of_no_use_is_counted() {
+    let server = FaultServer::start();
+    let begun = event("message_start", json!({"message": {"usage": {"input_tokens": 300, "output_tokens": 1}}}));
+    server.answer(Answer::stream().event(&begun).cut()).answer(messages_says("done"));
+    let place = Place::new();
+    place.configure(&config(&server, "anthropic", PRICE));
+    let daemon = place.start();
+    let run = daemon.ask("work");
+    assert_eq!(run.answer(), "done");
+    let usage = run.view().usage;
+    assert_eq!((usage.input_tokens, usage.output_tokens), (310, 6));
+    assert!((usage.cost_usd.unwrap() - 0.037).abs() < 1e-9, "{usage:?}");
 }

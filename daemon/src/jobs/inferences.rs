@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use harness_protocol::run::Usage;
 use harness_protocol::script::Fault;
 use harness_protocol::time::Span;
 use tokio::time::sleep;
@@ -44,17 +45,19 @@ async fn ask(
         return Err(error(ErrorClass::Never, format!("no provider is configured as {:?}", task.provider)));
     };
     let price = served.price(task.model.as_deref());
+    let priced = |usage: Usage| Usage { cost_usd: price.map(|price| price.cost(&usage)), ..usage };
     let Some(client) = &served.client else {
         let mut completion = play(task, attempt, deltas).await?;
         // A script costs nothing, unless somebody wants to see what it would.
-        if let Some(price) = price {
-            completion.usage.cost_usd = Some(price.cost(&completion.usage));
+        if price.is_some() {
+            completion.usage = priced(completion.usage);
         }
         return Ok(completion);
     };
-    let mut completion = stream(client, task, deltas).await?;
-    completion.usage.cost_usd = price.map(|price| price.cost(&completion.usage));
-    Ok(completion)
+    match stream(client, task, deltas).await {
+        Ok(completion) => Ok(Completion { usage: priced(completion.usage), ..completion }),
+        Err(error) => Err(InferenceError { usage: error.usage.map(priced), ..error }),
+    }
 }
 
 async fn stream(client: &Client, task: &InferenceTask, deltas: &mut Deltas) -> Result<Completion, InferenceError> {
@@ -107,5 +110,5 @@ async fn suffer(fault: Fault, text: &str, deltas: &mut Deltas) -> InferenceError
 }
 
 fn error(class: ErrorClass, message: impl Into<String>) -> InferenceError {
-    InferenceError { class, message: message.into() }
+    InferenceError::new(class, message)
 }

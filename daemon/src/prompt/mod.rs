@@ -189,6 +189,15 @@ pub struct InferenceError {
     pub class: ErrorClass,
     /// For people.
     pub message: String,
+    /// What it used all the same, as far as the provider said so.
+    pub usage: Option<Usage>,
+}
+
+impl InferenceError {
+    /// An error that came before anything was used.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), usage: None }
+    }
 }
 
 /// What may be done about a failed inference.

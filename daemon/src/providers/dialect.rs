@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use harness_protocol::run::Usage;
 use serde_json::{Map, Value};
 
 use super::{anthropic, openai, refusal, responses};
@@ -148,7 +149,7 @@ impl HttpDialect {
 }
 
 fn fault(error: impl std::fmt::Display) -> InferenceError {
-    InferenceError { class: ErrorClass::Never, message: format!("a fault of the harness: {error}") }
+    InferenceError::new(ErrorClass::Never, format!("a fault of the harness: {error}"))
 }
 
 /// Reads one streamed answer.
@@ -214,17 +215,29 @@ impl Reader {
         }
     }
 
+    /// What the provider said so far that the answer used, also of one that does not end well.
+    pub fn used(&self) -> Option<Usage> {
+        let usage = match &self.0 {
+            Inner::OpenAi(reader) => reader.used(),
+            Inner::Responses(reader) => reader.used(),
+            Inner::Anthropic(reader) => reader.used(),
+        };
+        (usage.tokens() > 0).then_some(usage)
+    }
+
     /// The answer, once the stream has ended.
     ///
     /// # Errors
     /// Where it did not end well: then there is no answer, however much has been shown. Refusals of the model and of a content filter
     /// are errors, too.
     pub fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+        let used = self.used();
         match self.0 {
             Inner::OpenAi(reader) => reader.finish(ended),
             Inner::Responses(reader) => reader.finish(ended),
             Inner::Anthropic(reader) => reader.finish(ended),
         }
+        .map_err(|error| InferenceError { usage: used, ..error })
     }
 }
 

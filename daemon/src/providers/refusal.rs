@@ -28,7 +28,7 @@ pub fn classify(status: u16, headers: &[(&str, &str)], body: &str, now: Timestam
         other => other,
     };
     let reason = if said.message.is_empty() { "without a word" } else { &said.message };
-    InferenceError { class, message: format!("the provider refused with status {status}: {reason}") }
+    InferenceError::new(class, format!("the provider refused with status {status}: {reason}"))
 }
 
 /// What an error means that came in place of an answer, or in its middle: an object of JSON, or any text.
@@ -40,19 +40,19 @@ pub(super) fn in_answer(body: &str) -> InferenceError {
         other => other,
     };
     let reason = if said.message.is_empty() { "without a word" } else { &said.message };
-    InferenceError { class, message: format!("the provider broke off: {reason}") }
+    InferenceError::new(class, format!("the provider broke off: {reason}"))
 }
 
 /// The stream is not what was agreed, or not whole.
 pub(super) fn broken(message: impl Into<String>) -> InferenceError {
-    InferenceError { class: ErrorClass::Retry, message: message.into() }
+    InferenceError::new(ErrorClass::Retry, message)
 }
 
 /// The model, or a filter before or behind it, will not answer this.
 pub(super) fn refused(by: &str, text: &str) -> InferenceError {
     let text = shortened(text);
     let message = if text.is_empty() { by.to_owned() } else { format!("{by}: {text}") };
-    InferenceError { class: ErrorClass::Never, message }
+    InferenceError::new(ErrorClass::Never, message)
 }
 
 /// What an event that is no JSON, or an answer that is none, is told as.

@@ -25,9 +25,8 @@ impl Room {
     }
 
     pub(super) fn take_bytes(&mut self, bytes: usize) -> Result<(), InferenceError> {
-        self.0 = self.0.checked_sub(bytes).ok_or_else(|| InferenceError {
-            class: ErrorClass::Never,
-            message: format!("the model's answer has more than {} MiB", MOST >> 20),
+        self.0 = self.0.checked_sub(bytes).ok_or_else(|| {
+            InferenceError::new(ErrorClass::Never, format!("the model's answer has more than {} MiB", MOST >> 20))
         })?;
         Ok(())
     }

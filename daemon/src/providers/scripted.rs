@@ -66,7 +66,7 @@ pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
 }
 
 fn never(message: String) -> InferenceError {
-    InferenceError { class: ErrorClass::Never, message }
+    InferenceError::new(ErrorClass::Never, message)
 }
 
 /// The results that came back before turn `index`.

@@ -195,7 +195,7 @@ fn a_provider_that_fails_ten_times_in_a_row_fails_the_run_whatever_else_was_betw
     let mut bench = Bench::new();
     let (mut job, _) = bench.submit();
     let fail = |class| {
-        let error = InferenceError { class, message: "a test".to_owned() };
+        let error = InferenceError::new(class, "a test");
         Outcome::Inference(Err(error))
     };
     for failure in 1.. {

@@ -59,7 +59,7 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         let error = "the daemon was restarted while the model was asked".into();
         scene.emit(
             Some(run),
-            EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown },
+            EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown, usage: None },
         );
     }
     let executing: Vec<_> = scene.batch(run).map_or_else(Vec::new, |batch| {

@@ -6,7 +6,7 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::run::{CallRequest, CallResult, Compaction, exit};
+use harness_protocol::run::{CallRequest, CallResult, Compaction, Usage, exit};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
@@ -64,7 +64,7 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                     (Ok(completion), Some(plan)) if !completion.text.trim().is_empty() => {
                         summarised(scene, job.run, step, &plan, &completion);
                     }
-                    (Ok(_), Some(_)) => unsummarised(scene, job.run, step, attempt),
+                    (Ok(completion), Some(_)) => unsummarised(scene, job.run, step, attempt, completion.usage),
                     (Err(error), _) => unanswered(scene, job.run, step, attempt, &error),
                 }
             }
@@ -86,20 +86,19 @@ fn call_result(scene: &Scene<'_>, run: RunId, call: CallId, outcome: Outcome) ->
 }
 
 fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
-    let fault = |message: String| InferenceError { class: ErrorClass::Never, message };
+    let fault = |message: String| InferenceError::new(ErrorClass::Never, message);
     match outcome {
         Outcome::Inference(result) => result,
         Outcome::Panicked(message) => Err(fault(format!("a fault of the harness ended the inference: {message}"))),
-        Outcome::Lost => {
-            Err(InferenceError { class: ErrorClass::Retry, message: "whoever made the inference is gone".to_owned() })
-        }
+        Outcome::Lost => Err(InferenceError::new(ErrorClass::Retry, "whoever made the inference is gone")),
         Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
     }
 }
 
 /// An answer that no frame and no step could hold is no answer.
 fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
-    let fault = |message: String| InferenceError { class: ErrorClass::Never, message };
+    let usage = Some(completion.usage);
+    let fault = |message: String| InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) };
     let calls = completion.calls.len();
     if calls > MOST_CALLS {
         return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
@@ -139,7 +138,7 @@ fn summarised(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, c
 }
 
 /// It is well and answered, and that is no summary: no fault of the provider's, and another attempt may bring one.
-fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32) {
+fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, usage: Usage) {
     let Some(life) = scene.life(run) else { return };
     let (stopping, failures) = (life.stopping.is_some(), life.failures + 1);
     let wait =
@@ -147,7 +146,8 @@ fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32) {
     let retry_at = wait.map(|span| scene.now() + span);
     let error: Arc<str> = "the model gave no summary of what had become too long for it".into();
     let fault = ProviderFault::Refused;
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&error), retry_at, fault });
+    let (told, usage) = (Arc::clone(&error), Some(usage));
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     if retry_at.is_none() && !stopping {
         fail_run(scene, run, error, exit::FAILED);
     }
@@ -169,7 +169,8 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     let text: Arc<str> = error.message.as_str().into();
     // Whoever is told to end says nothing of its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: Arc::clone(&text), retry_at, fault });
+    let (told, usage) = (Arc::clone(&text), error.usage);
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     let judged = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered));
     if let Some(provider) = judged
         && provider::judge(scene, &provider, error.class, &text)

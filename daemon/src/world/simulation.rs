@@ -262,7 +262,7 @@ impl Simulation {
     }
 
     fn failure(&mut self, class: ErrorClass) -> Outcome {
-        Outcome::Inference(Err(InferenceError { class, message: "a test".to_owned() }))
+        Outcome::Inference(Err(InferenceError::new(class, "a test")))
     }
 
     /// A summary, where one was asked for; an answer otherwise.

@@ -189,6 +189,9 @@ kinds! {
         /// What that says of the provider.
         #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
         fault: ProviderFault,
+        /// What it used all the same, as far as that was said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
     },
     /// Its prompt is too long for its model: before the step it wants a summary of what is older, and stands in its provider's lane.
     CompactionBegun {

@@ -187,6 +187,10 @@ impl Reader {
         Ok(())
     }
 
+    pub(in super::super) fn used(&self) -> Usage {
+        self.usage.usage()
+    }
+
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
         if !self.stopped {
             return Err(too_early(ended));

@@ -50,7 +50,7 @@ impl Client {
             Ok(answer) => answer,
             Err(_) => Err(broken(format!("the provider's answer took longer than {} s", limit.as_secs_f64()))),
         };
-        answer.map_err(|error| InferenceError { class: error.class, message: scrubber.scrub(error.message) })
+        answer.map_err(|error| InferenceError { message: scrubber.scrub(error.message), ..error })
     }
 
     async fn exchange(
@@ -59,8 +59,8 @@ impl Client {
         scrubber: &Scrubber,
         sink: Sink<'_>,
     ) -> Result<Completion, InferenceError> {
-        let never = |message: String| InferenceError { class: ErrorClass::Never, message };
-        let key = self.key().map_err(|message| InferenceError { class: ErrorClass::Credentials, message })?;
+        let never = |message: String| InferenceError::new(ErrorClass::Never, message);
+        let key = self.key().map_err(|message| InferenceError::new(ErrorClass::Credentials, message))?;
         let settings = self.settings(question)?;
         let body = self.dialect.body(&settings, question.prompt, question.tools)?;
         let headers = self.headers(key.as_ref()).map_err(never)?;
@@ -92,9 +92,11 @@ impl Client {
     }
 
     fn settings(&self, question: &Question<'_>) -> Result<Settings, InferenceError> {
-        let model = question.model.or(self.model.as_deref()).ok_or_else(|| InferenceError {
-            class: ErrorClass::Never,
-            message: format!("no model is named: neither by the run nor as `provider.{}.model`", self.name),
+        let model = question.model.or(self.model.as_deref()).ok_or_else(|| {
+            InferenceError::new(
+                ErrorClass::Never,
+                format!("no model is named: neither by the run nor as `provider.{}.model`", self.name),
+            )
         })?;
         let endpoint = &self.endpoint;
         let limits = [endpoint.max_output_tokens, question.max_output_tokens];
@@ -161,7 +163,8 @@ impl Client {
             let mut events = decoder.push(&bytes);
             while let Some(event) = events.next() {
                 let event = event.map_err(|_| too_large())?;
-                reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink))?;
+                let taken = reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink));
+                taken.map_err(|error| InferenceError { usage: reader.used(), ..error })?;
             }
             shown.flush(&mut *sink);
             if reader.is_over() {
@@ -187,7 +190,7 @@ fn early(ended: Ended, body: &Body) -> InferenceError {
 
 fn too_large() -> InferenceError {
     let message = format!("the provider's answer has an event of more than {} MiB", MOST >> 20);
-    InferenceError { class: ErrorClass::Never, message }
+    InferenceError::new(ErrorClass::Never, message)
 }
 
 /// What came in one chunk, put together: ten thousand tiny pieces are a few larger ones.

@@ -164,6 +164,10 @@ impl Reader {
         Ok(())
     }
 
+    pub(in super::super) fn used(&self) -> Usage {
+        self.usage.usage()
+    }
+
     pub(in super::super) fn finish(mut self, ended: Ended) -> Result<Completion, InferenceError> {
         let ended_well = self.done || (self.finish.is_some() && ended != Ended::Broken);
         if !ended_well {

@@ -206,6 +206,10 @@ impl Reader {
         Ok(())
     }
 
+    pub(in super::super) fn used(&self) -> Usage {
+        self.usage
+    }
+
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
         let Some(over) = self.over else { return Err(too_early(ended)) };
         let items = self.items.finish();
