@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, ConfigSource};
+use crate::config::{Config, ConfigSource, changes};
 use crate::control::connection::{self, Door};
 use crate::control::listener::Listener;
 use crate::control::lock::StateDir;
@@ -316,6 +316,7 @@ fn reloader(
     listener: Arc<Listener>,
     clients: Arc<Providers>,
 ) -> Box<dyn FnMut() -> Result<Reloaded, String> + Send> {
+    let running = config.clone();
     let current = Mutex::new(config);
     Box::new(move || {
         let fresh = source.load().map_err(|error| error.to_string())?;
@@ -329,7 +330,9 @@ fn reloader(
         let tool = ("tool".into(), fresh.tool_width);
         let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
         let lanes = std::iter::once(tool).chain(providers).collect();
+        let mut changes = changes::taken_over(&current, &fresh);
+        changes.extend(changes::for_the_next_start(&running, &fresh));
         current.clone_from(&fresh);
-        Ok((Some(source.path.display().to_string()), lanes, fresh))
+        Ok(Reloaded { file: Some(source.path.display().to_string()), lanes, config: fresh, changes })
     })
 }

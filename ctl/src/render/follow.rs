@@ -298,8 +298,11 @@ impl Follower {
         self.end_line(out)?;
         let (code, answer) = match ending {
             Ending::Succeeded { answer } => {
-                if self.last_text.as_ref() != Some(answer) {
-                    transcript::block(out, self.look, answer)?;
+                // What the model said last stands there already; what was added to it does not.
+                let said = self.last_text.take().unwrap_or_default();
+                let rest = answer.strip_prefix(&*said).map_or(&**answer, |rest| rest.trim_start_matches('\n'));
+                if !rest.is_empty() {
+                    transcript::block(out, self.look, rest)?;
                 }
                 self.note(out, notes, &self.notes.green("succeeded"))?;
                 (exit::SUCCEEDED, Some(answer.clone()))

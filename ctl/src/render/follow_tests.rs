@@ -190,3 +190,12 @@ fn a_summary_is_told_of_and_is_not_what_the_model_says() {
         "{notes}"
     );
 }
+
+#[test]
+fn what_is_added_to_the_last_text_is_shown_and_the_text_not_again() {
+    let mut shown = Shown::new();
+    shown.said("It holds", None);
+    let answer = "It holds\n[cut off by the limit of output tokens]";
+    shown.event(json!({"kind": "run-finished", "ending": {"state": "succeeded", "answer": answer}}));
+    assert_eq!(shown.text(), format!("{answer}\n"));
+}

@@ -2,6 +2,7 @@
 //!
 //! Owns every default and every bound of the daemon. Only [`read_files`] reads files; what checks them gets the texts.
 
+pub mod changes;
 mod load;
 mod provider;
 mod raw;

@@ -83,8 +83,17 @@ pub struct Service {
     pub disk: Arc<dyn Fn() -> DiskUsage + Send + Sync>,
 }
 
-/// What the configuration came to when it was read again: the file, the widths of the lanes, and all of it.
-pub type Reloaded = (Option<String>, Vec<(Arc<str>, u32)>, Config);
+/// What the configuration came to when it was read again.
+pub struct Reloaded {
+    /// The file.
+    pub file: Option<String>,
+    /// The widths of the lanes.
+    pub lanes: Vec<(Arc<str>, u32)>,
+    /// All of it.
+    pub config: Config,
+    /// What else is another one than before, in words.
+    pub changes: Vec<String>,
+}
 
 /// What the system wants of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,7 +284,7 @@ impl<J: Journal> Driver<J> {
 
     async fn reload_by_order(&mut self) {
         match (self.parts.reload)() {
-            Ok((_, lanes, config)) => {
+            Ok(Reloaded { lanes, config, .. }) => {
                 info!("the configuration was read again");
                 self.parts.engine.configure(&config);
                 let owner = Caller { uid: self.parts.service.uid, run: None };
@@ -392,12 +401,12 @@ impl<J: Journal> Driver<J> {
 
     fn reload(&mut self, connection: ConnectionId, caller: Caller, responder: Responder, inputs: &mut Vec<Input>) {
         match (self.parts.reload)() {
-            Ok((file, lanes, config)) => {
+            Ok(Reloaded { file, lanes, config, mut changes }) => {
                 self.parts.engine.configure(&config);
                 let is_new =
                     |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
                 let told = |(lane, width): &(Arc<str>, u32)| format!("lane {lane}: width {width}");
-                let changes = lanes.iter().filter(is_new).map(told).collect();
+                changes.extend(lanes.iter().filter(is_new).map(told));
                 let pending = Pending::AfterReload(file, changes, responder);
                 inputs.push(self.input(connection, caller, Command::Reconfigure(lanes), pending));
             }
