@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, ConfigSource, changes};
-use crate::control::connection::{self, Door};
+use crate::control::connection;
+use crate::control::door::Door;
 use crate::control::listener::Listener;
 use crate::control::lock::StateDir;
 use crate::control::peer::Members;

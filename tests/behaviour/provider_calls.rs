@@ -104,7 +104,10 @@ fn a_provider_that_is_configured_while_the_daemon_runs_is_there_after_a_reload()
     // What else became of it is told, too.
     daemon.configure(&format!("{text}{added}max_output_tokens = 99\n[limits]\ndepth = 3\n"));
     let told = format!("{}", daemon.ctl(["daemon", "reload"]));
-    assert!(told.contains("provider new: changed") && told.contains("[limits]: changed; that takes a restart"), "{told}");
+    assert!(
+        told.contains("provider new: changed") && told.contains("[limits]: changed; that takes a restart"),
+        "{told}"
+    );
     // What cannot be used changes nothing.
     daemon.configure(&format!("{text}{added}ca_file = \"/no/such.pem\"\n"));
     daemon.ctl(["daemon", "reload"]).exits(2).tells("cannot read /no/such.pem");

@@ -36,8 +36,8 @@ fn a_provider_that_keeps_failing_is_left_alone_and_then_asked_once() {
     eventually("nothing is held against it", || daemon.lane("local").limiter == Limiter::None);
 }
 
-#[test]
-fn another_provider_stands_in_while_one_fails() {
+/// A daemon whose provider fails, which six runs have seen, and the one that stands in for it.
+fn failing_with_a_fallback() -> (Daemon, FaultServer, FaultServer) {
     let (server, other) = (FaultServer::start(), FaultServer::start());
     server.always(broken());
     other.always(says("from the other"));
@@ -46,6 +46,12 @@ fn another_provider_stands_in_while_one_fails() {
     let daemon = Daemon::configured(&format!("{text}{more}"));
     let runs: Vec<_> = (0..6).map(|_| daemon.ask("say it")).collect();
     assert!(runs.iter().all(|run| run.answer() == "from the other"));
+    (daemon, server, other)
+}
+
+#[test]
+fn another_provider_stands_in_while_one_fails() {
+    let (daemon, server, other) = failing_with_a_fallback();
     assert_eq!(other.requests()[0].body["model"], "n", "it is asked for its own model");
     let asked = server.count();
     assert_eq!(daemon.lane("local").limiter, Limiter::Failing);
@@ -64,15 +70,8 @@ fn another_provider_stands_in_while_one_fails() {
 
 #[test]
 fn while_one_is_probed_the_others_go_to_whoever_stands_in() {
-    let (server, other) = (FaultServer::start(), FaultServer::start());
+    let (daemon, server, _other) = failing_with_a_fallback();
     let gate = harness_tests::Gate::new();
-    server.always(broken());
-    other.always(says("from the other"));
-    let text = config(&server, "openai", "fallback = \"other\"");
-    let more = format!("[provider.other]\ndialect = \"openai\"\nbase_url = \"{}\"\nmodel = \"n\"\n", other.url());
-    let daemon = Daemon::configured(&format!("{text}{more}"));
-    let runs: Vec<_> = (0..6).map(|_| daemon.ask("say it")).collect();
-    assert!(runs.iter().all(|run| run.answer() == "from the other"));
     let asked = server.count();
     server.always(Answer::stream().wait(&gate).event(&text_and_end("late")).end());
     eventually("its rest is over", || daemon.lane("local").held.is_none());

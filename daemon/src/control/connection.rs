@@ -4,19 +4,17 @@
 //! read is not read from. A bad line gets an error and the connection lives on; an oversized one ends it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::AsFd;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::framing::{Decoder, Frame};
-use harness_protocol::id::{CallId, RunId, SubscriptionId};
+use harness_protocol::id::SubscriptionId;
 use harness_protocol::rpc::{
-    Call, ErrorKind, OutputParams, OutputReply, OutputStream, ProviderCheck, ProviderView, ProviderViews, RequestId,
-    Response, RpcError, SubscribeParams, Subscribed,
+    Call, ErrorKind, OutputParams, OutputReply, ProviderViews, RequestId, Response, RpcError, SubscribeParams,
+    Subscribed,
 };
-use harness_protocol::spec::RunSpec;
 use harness_protocol::{MAX_FRAME_BYTES, event};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,16 +25,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::door::Door;
 use super::listener::Accepted;
 use super::outgoing::Outgoing;
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::subscription;
 use super::wire::{self, Line};
-use crate::config::Bounds;
-use crate::feed::Feed;
-use crate::inbox::Inbox;
-use crate::journal::history::History;
 use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
@@ -51,45 +46,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const OUTPUT_BYTES: u32 = 1024 * 1024;
 /// Most bytes of output in one answer.
 const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
-
-/// A range of a stream: where it begins, the bytes, and how many there are in all.
-pub type OutputRange = (u64, Vec<u8>, u64);
-/// Reads a range of the output of a call.
-pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
-
-/// Tells the run that a process descends from.
-pub type RunOf = dyn Fn(u32) -> Option<RunId> + Send + Sync;
-/// Tells what is wrong with a specification.
-pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
-
-/// Lists the providers.
-pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;
-/// What comes of a check.
-pub type Checked = Pin<Box<dyn Future<Output = Option<ProviderCheck>> + Send>>;
-/// Checks the provider of a name, with a model in place of the configured one; nothing where there is no such provider.
-pub type CheckProvider = dyn Fn(Arc<str>, Option<Arc<str>>) -> Checked + Send + Sync;
-
-/// What every connection works with.
-pub struct Door {
-    /// Where requests go.
-    pub inbox: Inbox<Request>,
-    /// Where events come from.
-    pub feed: Feed,
-    /// And where those are that happened before.
-    pub history: History,
-    /// Bounds.
-    pub bounds: Bounds,
-    /// The run that a process descends from.
-    pub run_of: Box<RunOf>,
-    /// What is wrong with a specification that only its provider can tell.
-    pub check_spec: Box<CheckSpec>,
-    /// Reads the output of a call.
-    pub read_output: Box<ReadOutput>,
-    /// Lists the providers.
-    pub list_providers: Box<ListProviders>,
-    /// Checks one.
-    pub check_provider: Box<CheckProvider>,
-}
 
 /// Serves a connection to its end.
 pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {

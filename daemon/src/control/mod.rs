@@ -4,6 +4,7 @@
 //! subscriptions. Never looks into the world: what it wants to know of it, it asks the driver.
 
 pub mod connection;
+pub mod door;
 pub mod listener;
 pub mod lock;
 mod outgoing;

@@ -8,7 +8,7 @@ use harness_protocol::rpc::{ErrorKind, ProviderCheck, ProviderCheckParams, Provi
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::connection::Door;
+use super::door::Door;
 use super::request::{ConnectionId, Request, Wanted};
 use crate::world::boundary::{Caller, Command};
 

@@ -8,49 +8,11 @@
 //! └──────────────── same ───────────────────────────────┘hole└───── same ───────────┘  piece   └───── same ───┘hole ┘
 //! ```
 
-use std::ops::Range;
-
+use super::holes::{Holes, What};
 use super::skim::{Quoted, Skim};
 
-/// Most values of an event that may differ, and bytes of it.
-const HOLES: usize = 16;
+/// Most bytes of an event.
 const LONGEST: usize = 4096;
-
-/// What stands in a hole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    /// What the event is sent for.
-    Piece,
-    /// A string that nobody reads.
-    String,
-    /// A number that nobody reads.
-    Number,
-}
-
-/// Where an event may differ from the next, in order.
-#[derive(Debug, Default)]
-pub(super) struct Holes {
-    found: Vec<(Range<usize>, What)>,
-    too_many: bool,
-}
-
-impl Holes {
-    pub(super) fn add(&mut self, place: Range<usize>, what: What) {
-        self.too_many |= self.found.len() == HOLES;
-        if !self.too_many {
-            self.found.push((place, what));
-        }
-    }
-
-    fn clear(&mut self) {
-        self.found.clear();
-        self.too_many = false;
-    }
-
-    fn pieces(&self) -> usize {
-        self.found.iter().filter(|(_, what)| *what == What::Piece).count()
-    }
-}
 
 /// The form of the last event with one piece, and what was read of it beside the piece.
 #[derive(Debug)]
@@ -73,7 +35,7 @@ impl<T> Form<T> {
         self.read.as_ref()?;
         let mut skim = Skim::new(event);
         let (mut same, mut piece) = (0, None);
-        for (place, what) in &self.holes.found {
+        for (place, what) in self.holes.iter() {
             skim.same(self.event.as_bytes().get(same..place.start)?)?;
             match what {
                 What::Piece => piece = Some(skim.string()?),
@@ -100,7 +62,7 @@ impl<T> Form<T> {
 
     /// Keeps the form of the event that was read last, if it has one piece.
     pub(super) fn keep(&mut self, event: &str, read: T) {
-        if self.holes.too_many || self.holes.pieces() != 1 || event.len() > LONGEST {
+        if !self.holes.are_of_one_piece() || event.len() > LONGEST {
             return;
         }
         self.event.clear();
@@ -154,7 +116,7 @@ mod tests {
         assert!(kept(r#"{"piece":"a"}"#));
         assert!(!kept(r#"{"piece":""}"#));
         assert!(!kept(r#"{"piece":"a","piece":"b"}"#));
-        assert!(!kept(&format!(r#"{{"piece":"a","l":[1{}]}}"#, ",1".repeat(HOLES))));
+        assert!(!kept(&format!(r#"{{"piece":"a","l":[1{}]}}"#, ",1".repeat(super::super::holes::HOLES))));
         assert!(!kept(&format!(r#"{{"piece":"{}"}}"#, "a".repeat(LONGEST))));
     }
 }

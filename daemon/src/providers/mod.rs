@@ -6,6 +6,7 @@ mod carried;
 pub mod check;
 pub mod dialect;
 mod form;
+mod holes;
 pub mod http;
 mod names;
 mod openai;

@@ -3,7 +3,7 @@
 //! A way ahead of the real parser, and never in its place: whatever is unusual, wrong JSON included, makes it give up, and the event
 //! is read again by the parser that knows all forms. So it may refuse what is JSON, and must never take what is none.
 
-use super::form::{Holes, What};
+use super::holes::{Holes, What};
 
 /// A place in a JSON text.
 pub(super) struct Skim<'a, 'h> {

@@ -140,3 +140,11 @@ pub(super) fn interaction_closed(
         world.entity_mut(entity).entry::<Asked>().or_default().get_mut().0.push(interaction);
     }
 }
+
+/// The step is over: its batch lets go of the lane.
+pub(super) fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
+    let Some(batch) = world.entity_mut(entity).take::<Batch>() else { return };
+    if let Some(ticket) = batch.0.ticket {
+        world.resource_mut::<Lanes>().tool.leave(ticket, at);
+    }
+}

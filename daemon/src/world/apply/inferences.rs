@@ -15,7 +15,7 @@ use super::super::components::{
 use super::super::ids::Ids;
 use super::super::phase::Phase;
 use super::super::resources::{Lanes, Runs, Setup, Timer, Timers};
-use super::runs::leave_batch;
+use super::calls::leave_batch;
 use super::{asked, claim, edit, phase, pools, providers, wake, with_provider_lane};
 
 /// It wants to be answered: what people said meanwhile is part of what it asks.

@@ -17,7 +17,7 @@ use super::super::components::{
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
 use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
-use super::calls::interaction_closed;
+use super::calls::{interaction_closed, leave_batch};
 use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
@@ -87,13 +87,6 @@ fn first_entries(spec: &RunSpec, earlier: &[Entry]) -> Vec<Entry> {
 fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
     let relative = spec.limits.deadline_seconds.map(|span| submitted_at + span);
     [relative, spec.limits.deadline_at].into_iter().flatten().min()
-}
-
-pub(super) fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
-    let Some(batch) = world.entity_mut(entity).take::<Batch>() else { return };
-    if let Some(ticket) = batch.0.ticket {
-        world.resource_mut::<Lanes>().tool.leave(ticket, at);
-    }
 }
 
 pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {

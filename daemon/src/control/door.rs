@@ -1,0 +1,54 @@
+//! What every connection works with: where requests go, where events come from, and what only the parts below can tell.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView};
+use harness_protocol::spec::RunSpec;
+
+use super::request::Request;
+use crate::config::Bounds;
+use crate::feed::Feed;
+use crate::inbox::Inbox;
+use crate::journal::history::History;
+
+/// A range of a stream: where it begins, the bytes, and how many there are in all.
+pub type OutputRange = (u64, Vec<u8>, u64);
+/// Reads a range of the output of a call.
+pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
+
+/// Tells the run that a process descends from.
+pub type RunOf = dyn Fn(u32) -> Option<RunId> + Send + Sync;
+/// Tells what is wrong with a specification.
+pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
+
+/// Lists the providers.
+pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;
+/// What comes of a check.
+pub type Checked = Pin<Box<dyn Future<Output = Option<ProviderCheck>> + Send>>;
+/// Checks the provider of a name, with a model in place of the configured one; nothing where there is no such provider.
+pub type CheckProvider = dyn Fn(Arc<str>, Option<Arc<str>>) -> Checked + Send + Sync;
+
+/// What every connection works with.
+pub struct Door {
+    /// Where requests go.
+    pub inbox: Inbox<Request>,
+    /// Where events come from.
+    pub feed: Feed,
+    /// And where those are that happened before.
+    pub history: History,
+    /// Bounds.
+    pub bounds: Bounds,
+    /// The run that a process descends from.
+    pub run_of: Box<RunOf>,
+    /// What is wrong with a specification that only its provider can tell.
+    pub check_spec: Box<CheckSpec>,
+    /// Reads the output of a call.
+    pub read_output: Box<ReadOutput>,
+    /// Lists the providers.
+    pub list_providers: Box<ListProviders>,
+    /// Checks one.
+    pub check_provider: Box<CheckProvider>,
+}
