@@ -472,6 +472,9 @@ impl CallRequest {
 pub struct Carried {
     /// The dialect, by its name.
     pub dialect: Arc<str>,
+    /// The provider that said it, by its configured name; no other one gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Arc<str>>,
     /// The parts, as JSON text.
     pub parts: Arc<str>,
 }

@@ -86,7 +86,11 @@ fn unusable() -> CallRequest {
 }
 
 fn carried() -> Option<Arc<Carried>> {
-    Some(Arc::new(Carried { dialect: "anthropic".into(), parts: r#"[{"text":2}]"#.into() }))
+    Some(Arc::new(Carried {
+        dialect: "anthropic".into(),
+        provider: Some("claude".into()),
+        parts: r#"[{"text":2}]"#.into(),
+    }))
 }
 
 fn events() -> Vec<EventBody> {

@@ -12,7 +12,7 @@ fn with_one() -> (Daemon, Run) {
     (daemon, run)
 }
 
-fn has_left(daemon: &Daemon, run: &Run) {
+pub(crate) fn has_left(daemon: &Daemon, run: &Run) {
     eventually("it has left", || daemon.ctl(["events", "--run", &run.id]).ok().contains("run-archived"));
 }
 

@@ -6,6 +6,7 @@ use harness_protocol::run::{Entry, RunState};
 use harness_tests::chat::{finish, messages_says, responses_says, says, shell, text, usage, wants};
 use harness_tests::{Answer, Daemon, FaultServer, Gate, Place, Run, Value, eventually, json};
 
+use crate::archived::has_left;
 use crate::provider_faults::{asking, config};
 
 /// Writes 20,000 bytes, and that it ran.
@@ -95,9 +96,20 @@ fn where_it_is_known_how_much_the_model_takes_it_is_not_even_asked_for_more() {
     let requests = server.requests();
     assert_eq!(requests.len(), 3, "none was too long");
     assert!(is_for_a_summary(&requests[1].body));
-    // Prompt and answer fit together.
-    let most = |index: usize| requests[index].body["max_tokens"].as_u64().unwrap();
-    assert!(most(0) < 8192 && most(1) <= 2048 && most(2) < 8192, "{} {} {}", most(0), most(1), most(2));
+    // What nobody configured a server knows better.
+    assert!(requests[0].body["max_tokens"].is_null() && requests[2].body["max_tokens"].is_null());
+    assert!(requests[1].body["max_tokens"].as_u64().is_some_and(|most| most <= 4096), "{}", requests[1].body);
+}
+
+#[test]
+fn an_answer_that_does_not_fit_beside_the_prompt_is_asked_to_be_shorter() {
+    let server = FaultServer::start();
+    server.always(says("Done."));
+    let daemon = asking(&server, "context_tokens = 8192\nmax_output_tokens = 6000");
+    assert_eq!(daemon.ask("Look at it.").answer(), "Done.");
+    assert_eq!(daemon.ask(&"word ".repeat(1_500)).answer(), "Done.");
+    let most: Vec<u64> = server.requests().iter().map(|request| request.body["max_tokens"].as_u64().unwrap()).collect();
+    assert!(most[0] == 6000 && most[1] < 5_000 && most[1] > 2_000, "{most:?}");
 }
 
 #[test]
@@ -108,11 +120,13 @@ fn what_is_too_long_even_to_be_summarised_is_shown_in_parts_that_are_short_enoug
     let daemon = asking(&server, "");
     let run = daemon.ask("Look at it.");
     assert_eq!(run.answer(), "Done.");
-    let lengths: Vec<usize> = server.requests().iter().map(|request| request.length).collect();
-    let summary = server.requests().iter().position(|request| is_for_a_summary(&request.body)).unwrap();
-    assert!(lengths[summary] > 8_000, "the first is too long itself: {lengths:?}");
-    assert!(lengths.ends_with(&[lengths[lengths.len() - 2], lengths[lengths.len() - 1]]));
-    assert!(lengths[lengths.len() - 2..].iter().all(|&length| length <= 8_000), "{lengths:?}");
+    let requests = server.requests();
+    let for_summary: Vec<usize> =
+        requests.iter().filter(|request| is_for_a_summary(&request.body)).map(|request| request.length).collect();
+    assert!(for_summary.len() >= 2 && for_summary[0] > 8_000, "the first is too long itself: {for_summary:?}");
+    assert!(for_summary.is_sorted_by(|one, next| one > next), "each is shorter than the one before: {for_summary:?}");
+    assert!(for_summary.last().is_some_and(|&last| last <= 8_000));
+    assert_eq!(summaries(&run).len(), 1);
 }
 
 #[test]
@@ -127,16 +141,70 @@ fn a_task_that_is_too_long_by_itself_is_refused_with_the_reason() {
     assert!(error.contains("maximum context length") && error.contains("nothing of it can be left out"), "{error}");
 }
 
+/// A model that thought until its limit, and said nothing.
+fn says_nothing() -> Answer {
+    Answer::events([text(" \n"), finish("length"), usage(1, 1)])
+}
+
 #[test]
-fn a_model_that_gives_no_summary_is_asked_again_and_its_calls_are_not_executed() {
+fn a_model_that_gives_no_summary_is_asked_again_for_a_longer_one_and_its_calls_are_not_executed() {
     let server = crowded();
-    let call = Answer::events([shell(0, "echo stray >> log"), finish("tool_calls"), usage(1, 1)]);
-    server.answer(call).answer(Answer::events([text(" \n"), finish("stop"), usage(1, 1)]));
+    server.answer(Answer::events([shell(0, "echo stray >> log"), finish("tool_calls"), usage(1, 1)]));
     server.answer(says(GIST)).answer(says("Twice x."));
     let daemon = asking(&server, "");
     let run = daemon.ask("Look at it.");
     assert_eq!(run.answer(), "Twice x.");
     assert_eq!(daemon.written("log"), "ran\nran\n");
+    let most = |index: usize| server.requests()[index].body["max_tokens"].as_u64().unwrap();
+    assert!(most(4) > most(3), "{} {}", most(3), most(4));
+    assert_eq!(run.view().usage.tokens(), 2 + 4 * 15, "what came of nothing is counted, too");
+}
+
+#[test]
+fn a_run_does_not_fail_for_the_lack_of_a_summary() {
+    let refusal = || Answer::refusal(400, &[], "tool_choice is of no use without tools");
+    for (no_summary, asked) in [(says_nothing as fn() -> Answer, 3), (refusal, 3)] {
+        let server = crowded();
+        (0..asked).for_each(|_| _ = server.answer(no_summary()));
+        server.answer(says("Twice x."));
+        let daemon = asking(&server, "");
+        let run = daemon.ask("Look at it.");
+        assert_eq!(run.answer(), "Twice x.");
+        let [Entry::Summary { text, .. }] = &*summaries(&run) else { panic!("{:?}", summaries(&run)) };
+        assert!(text.starts_with("[There is no summary.") && text.contains("bytes are left out here"), "{text}");
+        assert!(server.requests().last().unwrap().body.to_string().contains("There is no summary"));
+    }
+}
+
+#[test]
+fn what_is_said_while_it_is_summarised_is_read_next() {
+    let server = crowded();
+    let gate = Gate::new();
+    server.answer(Answer::default().wait(&gate).append(says(GIST))).answer(says("Quickly: x."));
+    let daemon = asking(&server, "");
+    let run = daemon.ask("Look at it.");
+    server.asked(4);
+    run.tell("Be quick.");
+    gate.open();
+    assert_eq!(run.answer(), "Quickly: x.");
+    let last = server.requests()[4].body.to_string();
+    assert!(last.contains(GIST) && last.contains("Be quick.") && !last.contains("xxx"), "{last}");
+}
+
+#[test]
+fn a_summarised_run_that_has_left_memory_is_the_same() {
+    let server = crowded();
+    server.answer(says(GIST)).answer(says("Twice x.")).answer(says("As I said."));
+    let daemon = asking(&server, "[limits]\nfinished_runs = 0\n");
+    let run = daemon.ask("Look at it.");
+    assert_eq!(run.answer(), "Twice x.");
+    has_left(&daemon, &run);
+    let [Entry::Summary { text, .. }] = &*summaries(&run) else { panic!("{:?}", summaries(&run)) };
+    assert_eq!((&**text, run.envelopes().len()), (GIST, 2));
+    assert!(daemon.ctl(["logs", &run.id]).ok().contains(GIST));
+    assert_eq!(run.tell("And in short?").answer(), "As I said.");
+    let last = server.requests().last().unwrap().body.to_string();
+    assert!(last.contains(GIST) && !last.contains("xxx"), "{last}");
 }
 
 #[test]

@@ -163,3 +163,17 @@ fn what_is_paid_for_answers_that_are_of_no_use_is_counted() {
     assert_eq!((usage.input_tokens, usage.output_tokens), (310, 6));
     assert!((usage.cost_usd.unwrap() - 0.037).abs() < 1e-9, "{usage:?}");
 }
+
+#[test]
+fn a_budget_holds_where_the_server_does_not_say_what_was_used() {
+    let server = FaultServer::start();
+    // The second breaks off, and the third says nothing of what it used either.
+    server.answer(Answer::events([shell(0, "seq 300"), finish("tool_calls")]));
+    server.answer(Answer::stream().event(&text("half")).event(&text(" of it")).cut());
+    server.always(Answer::events([shell(0, "seq 300"), finish("tool_calls")]));
+    let daemon = asking(&server, PRICE);
+    let view = ended_at_9(&daemon, json!({"max_tokens": 6_000}), "--max-tokens");
+    assert!(server.count() < 8, "{} requests", server.count());
+    assert!(view.usage.tokens() > 2_000 && view.usage.tokens() <= 6_000, "{:?}", view.usage);
+    assert!(view.usage.cost_usd.is_some_and(|cost| cost > 0.2), "{:?}", view.usage);
+}

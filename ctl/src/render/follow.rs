@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use harness_protocol::event::{Delta, DeltaStream, Ending, Event, EventBody};
+use harness_protocol::event::{Delta, DeltaStream, Ending, Event, EventBody, ProviderFault};
 use harness_protocol::id::CallId;
 use harness_protocol::rpc::OutputStream;
 use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
@@ -180,12 +180,19 @@ impl Follower {
                 self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
             }
             EventBody::InferenceFinished { text, calls, .. } => self.model_said(out, text, calls)?,
-            EventBody::InferenceFailed { error, retry_at, .. } => {
+            EventBody::InferenceFailed { error, retry_at, fault, .. } => {
                 self.drop_text(out)?;
                 let next = if retry_at.is_some() { "; it is asked again" } else { "" };
-                self.note(out, notes, &format!("the provider failed: {}{next}", first_line(error)))?;
+                let note = match fault {
+                    ProviderFault::ContextTooLong => format!("too long for the model: {}", first_line(error)),
+                    _ => format!("the provider failed: {}{next}", first_line(error)),
+                };
+                self.note(out, notes, &note)?;
             }
-            EventBody::CompactionBegun { .. } => {
+            EventBody::CompactionBegun { provider, .. } => {
+                if let Some(provider) = provider {
+                    self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
+                }
                 self.note(
                     out,
                     notes,

@@ -21,7 +21,7 @@ const PARTS: [Part; 7] = [
     ("model", "the model was asked", |timing| timing.model),
     ("retry", "until the provider was asked again", |timing| timing.retry),
     ("tools", "calls executed", |timing| timing.tools),
-    ("waiting", "for a person or another run", |timing| timing.waiting),
+    ("waiting", "for a person, another run, or what others hold of a budget", |timing| timing.waiting),
     ("paused", "by somebody", |timing| timing.paused),
 ];
 

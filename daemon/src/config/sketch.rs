@@ -18,7 +18,7 @@ pub(super) const WIDEST: u32 = 100_000;
 /// Keys that mean nothing for a provider without a network, in the order in which they are told of.
 const OF_ENDPOINTS: &str = "a scripted provider goes over no network";
 /// No model takes fewer tokens at once.
-const LEAST_CONTEXT: u32 = 1_024;
+const LEAST_CONTEXT: u32 = 2_048;
 /// Most tokens of one answer, or of prompt and answer together, that can be configured.
 const MOST_TOKENS: u32 = 10_000_000;
 /// The dearest tokens that can be configured, in USD per million.

@@ -284,8 +284,8 @@ impl<J: Journal> Driver<J> {
 
     async fn reload_by_order(&mut self) {
         match (self.parts.reload)() {
-            Ok(Reloaded { lanes, config, .. }) => {
-                info!("the configuration was read again");
+            Ok(Reloaded { lanes, config, changes, .. }) => {
+                info!(?changes, "the configuration was read again");
                 self.parts.engine.configure(&config);
                 let owner = Caller { uid: self.parts.service.uid, run: None };
                 let input = self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody);

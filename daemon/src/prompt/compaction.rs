@@ -23,8 +23,9 @@ const LEAST_GOAL: u64 = 600;
 const LEAST_SHOWN: usize = 240;
 /// Bytes that a text takes beside itself: its label, and what is said where it is cut.
 const LABEL: usize = 80;
-/// Tokens of a summary, whatever there is room for.
-const SUMMARY: std::ops::RangeInclusive<u64> = 256..=16_384;
+/// Tokens of a summary, whatever there is room for. What a model thinks counts among them.
+const LEAST_SUMMARY: u64 = 512;
+const MOST_SUMMARY: u64 = 32_768;
 
 const SYSTEM: &str = "You keep the memory of an agent that works on a task with tools. Its conversation has become too long for its model, \
 and the older part will be replaced by your summary: the agent will know nothing of it but what you write. Answer with the summary alone. \
@@ -35,20 +36,28 @@ people stated; what was done so far, and what came of it; names, paths, commands
 what was decided, and why; what failed and should not be tried again; and what is to be done next. Leave out what has no \
 bearing on the rest of the task.";
 
-/// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised.
-pub fn plan(entries: &[Entry], goal: u64) -> Option<Compaction> {
+/// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised. The summary may be longer
+/// the more often there was none.
+pub fn plan(entries: &[Entry], goal: u64, failures: u32) -> Option<Compaction> {
     if goal < LEAST_GOAL {
         return None;
     }
     let shown_bytes = goal.saturating_sub(tokens_of_message((SYSTEM.len() + ORDER.len()) as u64)) * BYTES_OF_A_TOKEN;
     let from = summarised(entries).map_or(0, |(until, _)| until);
-    let cut = cut(entries, from, goal / 2, shown_bytes)?;
+    let task = entries.iter().find(|entry| is_said(entry)).map_or(0, tokens_of).min(goal / 2);
+    let cut = cut(entries, from, (goal - task) / 2, shown_bytes)?;
+    let most = goal.clamp(LEAST_SUMMARY, MOST_SUMMARY);
+    let max_tokens = ((goal / 4) << failures.min(8)).clamp(LEAST_SUMMARY, most);
     Some(Compaction {
         entries: u32::try_from(cut).ok()?,
-        kept: kept(entries.get(..cut)?, goal / 4),
+        kept: kept(entries.get(..cut)?, goal),
         shown_bytes,
-        max_tokens: u32::try_from((goal / 4).clamp(*SUMMARY.start(), *SUMMARY.end())).ok()?,
+        max_tokens: u32::try_from(max_tokens).ok()?,
     })
+}
+
+fn is_said(entry: &Entry) -> bool {
+    matches!(entry, Entry::User { .. })
 }
 
 /// About how many tokens asking for the summary takes.
@@ -104,19 +113,20 @@ fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     cuts
 }
 
-/// What people said and stays word for word: the task first, then the newest, as far as there is room.
-fn kept(entries: &[Entry], room: u64) -> Vec<u32> {
+/// What people said and stays word for word: the task, where it takes no more than half of it all, and of the rest the newest, as far as a
+/// quarter goes.
+fn kept(entries: &[Entry], goal: u64) -> Vec<u32> {
     let said = |(place, entry): (usize, &Entry)| match entry {
         Entry::User { .. } => Some((u32::try_from(place).ok()?, tokens_of(entry))),
         _ => None,
     };
     let said: Vec<(u32, u64)> = entries.iter().enumerate().filter_map(said).collect();
-    let task_first = said.first().into_iter().chain(said.get(1..).unwrap_or_default().iter().rev());
-    let mut left = room;
-    let mut kept = Vec::new();
-    for &(place, tokens) in task_first {
-        if let Some(rest) = left.checked_sub(tokens) {
-            left = rest;
+    let (task, rest) = said.split_at(said.len().min(1));
+    let mut kept: Vec<u32> = task.iter().filter(|(_, tokens)| *tokens <= goal / 2).map(|(place, _)| *place).collect();
+    let mut left = goal / 4;
+    for &(place, tokens) in rest.iter().rev() {
+        if let Some(less) = left.checked_sub(tokens) {
+            left = less;
             kept.push(place);
         }
     }
@@ -126,23 +136,37 @@ fn kept(entries: &[Entry], room: u64) -> Vec<u32> {
 
 /// What the model is asked for a summary.
 pub fn request(entries: &[Entry], plan: &Compaction) -> Prompt {
+    let text = format!("The older part of the conversation:\n\n{}{ORDER}", older_part(entries, plan, plan.shown_bytes));
+    Prompt {
+        system: Some(SYSTEM.into()),
+        messages: vec![Message::User { results: Vec::new(), texts: vec![text.into()] }],
+    }
+}
+
+/// What takes the place of a summary that the model does not give: as much of the older part as a summary may take.
+pub fn makeshift(entries: &[Entry], plan: &Compaction) -> String {
+    let bytes = u64::from(plan.max_tokens) * BYTES_OF_A_TOKEN / 2;
+    format!(
+        "[There is no summary. This is what is left of the older part:]\n\n{}",
+        older_part(entries, plan, bytes).trim_end()
+    )
+}
+
+/// The older part as text, of which so many bytes are shown.
+fn older_part(entries: &[Entry], plan: &Compaction, bytes: u64) -> String {
     let before = summarised(entries);
     let older = entries.get(before.map_or(0, |(until, _)| until)..plan.entries as usize).unwrap_or_default();
     let mut parts: Vec<(String, &str)> = Vec::new();
     parts.extend(before.map(|(_, text)| ("summary of what was before".to_owned(), text)));
     parts.extend(older.iter().flat_map(texts));
-    let room = usize::try_from(plan.shown_bytes).unwrap_or(usize::MAX).saturating_sub(parts.len() * LABEL);
+    let room = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(parts.len() * LABEL);
     let most = level(parts.iter().map(|(_, text)| text.len()).collect(), room);
-    let mut text = "The older part of the conversation:\n\n".to_owned();
+    let mut text = String::new();
     for (label, part) in parts {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "## {label}\n{}\n", bounded(part, most));
     }
-    text.push_str(ORDER);
-    Prompt {
-        system: Some(SYSTEM.into()),
-        messages: vec![Message::User { results: Vec::new(), texts: vec![text.into()] }],
-    }
+    text
 }
 
 /// What of an entry is shown, and as what.
@@ -227,7 +251,7 @@ mod tests {
     #[test]
     fn the_newest_steps_stay_and_the_older_ones_are_summarised() {
         let entries = steps(10, 1000);
-        let plan = plan(&entries, 5_000).unwrap();
+        let plan = plan(&entries, 5_000, 0).unwrap();
         // Two steps fit into half of it.
         assert_eq!((plan.entries, &*plan.kept, plan.max_tokens), (17, &[0][..], 1250));
         let prompt = Prompt::from_transcript(&compacted(entries, &plan, "what was"));
@@ -241,7 +265,7 @@ mod tests {
     #[test]
     fn where_the_last_results_are_too_much_all_is_summarised() {
         let entries = steps(2, 10_000);
-        let plan = plan(&entries, 5_000).unwrap();
+        let plan = plan(&entries, 5_000, 0).unwrap();
         assert_eq!(plan.entries as usize, entries.len());
         let prompt = request(&entries, &plan);
         assert!(shown(&prompt).len() as u64 <= plan.shown_bytes + ORDER.len() as u64 + 200);
@@ -253,24 +277,24 @@ mod tests {
     fn what_was_not_answered_yet_stays_however_long_it_is() {
         let mut entries = steps(2, 1_000);
         entries.push(user(&"y".repeat(20_000)));
-        let plan = plan(&entries, 5_000).unwrap();
+        let plan = plan(&entries, 5_000, 0).unwrap();
         assert_eq!((plan.entries as usize, &*plan.kept), (entries.len() - 1, &[0][..]));
     }
 
     #[test]
     fn a_task_alone_cannot_be_shortened() {
-        assert_eq!(plan(&[user(&"x".repeat(100_000))], 5_000), None);
-        assert_eq!(plan(&[], 5_000), None);
-        assert_eq!(plan(&steps(4, 100), LEAST_GOAL - 1), None);
+        assert_eq!(plan(&[user(&"x".repeat(100_000))], 5_000, 0), None);
+        assert_eq!(plan(&[], 5_000, 0), None);
+        assert_eq!(plan(&steps(4, 100), LEAST_GOAL - 1, 0), None);
     }
 
     #[test]
     fn a_second_summary_takes_up_the_first() {
         let entries = steps(10, 1000);
-        let first = plan(&entries, 5_000).unwrap();
+        let first = plan(&entries, 5_000, 0).unwrap();
         let mut entries = compacted(entries, &first, "FIRST");
         entries.extend(steps(3, 1000).into_iter().skip(1));
-        let second = plan(&entries, 5_000).unwrap();
+        let second = plan(&entries, 5_000, 0).unwrap();
         assert!(second.entries > first.entries);
         let prompt = request(&entries, &second);
         assert!(shown(&prompt).contains("## summary of what was before\nFIRST\n"));
@@ -282,8 +306,8 @@ mod tests {
     #[test]
     fn nothing_is_left_to_summarise_once_all_is() {
         let entries = steps(2, 10_000);
-        let first = plan(&entries, 5_000).unwrap();
-        assert_eq!(plan(&compacted(entries, &first, "x"), 5_000), None);
+        let first = plan(&entries, 5_000, 0).unwrap();
+        assert_eq!(plan(&compacted(entries, &first, "x"), 5_000, 0), None);
     }
 
     #[test]
@@ -293,7 +317,7 @@ mod tests {
         for n in 0..4 {
             entries.extend([user(&format!("{n} {long}")), said("ok", &[n]), result(n, &"y".repeat(4_000))]);
         }
-        let plan = plan(&entries, 6_000).unwrap();
+        let plan = plan(&entries, 6_000, 0).unwrap();
         assert_eq!(plan.kept, [0, 4, 7], "{plan:?}");
     }
 
@@ -337,7 +361,7 @@ mod tests {
             let offset = 10_000;
             let mut entries = entries;
             for goal in goals {
-                let Some(plan) = plan(&entries, goal) else { continue };
+                let Some(plan) = plan(&entries, goal, 0) else { continue };
                 prop_assert!(plan.entries as usize > summarised(&entries).map_or(0, |(until, _)| until));
                 prop_assert_eq!(request(&entries, &plan).check(), Ok(()));
                 let bytes = shown(&request(&entries, &plan)).len() - ORDER.len();
@@ -361,7 +385,7 @@ mod tests {
 
         #[test]
         fn all_that_is_newer_than_the_summary_is_in_the_prompt_once_and_in_order(entries in transcripts(), goal in 300..8_000u64) {
-            let Some(plan) = plan(&entries, goal) else { return Ok(()) };
+            let Some(plan) = plan(&entries, goal, 0) else { return Ok(()) };
             let newer: Vec<Entry> = entries[plan.entries as usize..].to_vec();
             let after = compacted(entries.clone(), &plan, "in short");
             let now: Vec<&Entry> = current(&after).collect();

@@ -38,8 +38,9 @@ pub(super) fn is_summary(entry: &Entry) -> bool {
 pub fn tokens_of(entry: &Entry) -> u64 {
     let bytes = match entry {
         Entry::User { text } | Entry::Summary { text, .. } => text.len(),
-        Entry::Assistant { text, calls, .. } => {
-            text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>()
+        Entry::Assistant { text, calls, carried, .. } => {
+            let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
+            carried + text.len() + calls.iter().map(|call| call.tool.len() + call.args.len()).sum::<usize>()
         }
         Entry::Result { result } => result.envelope.len(),
     };

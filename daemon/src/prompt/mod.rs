@@ -70,6 +70,17 @@ impl Prompt {
         Self { system: None, messages }
     }
 
+    /// Leaves out what another provider than this wants back: its signatures are none here.
+    #[must_use]
+    pub fn of_provider(mut self, provider: &str) -> Self {
+        for message in &mut self.messages {
+            if let Message::Assistant { carried, .. } = message {
+                carried.take_if(|carried| carried.provider.as_ref().is_some_and(|said_by| &**said_by != provider));
+            }
+        }
+        self
+    }
+
     /// Checks that roles alternate and that each call has exactly one result, right after it.
     ///
     /// # Errors
@@ -191,12 +202,14 @@ pub struct InferenceError {
     pub message: String,
     /// What it used all the same, as far as the provider said so.
     pub usage: Option<Usage>,
+    /// About how many tokens of an answer had come: one for each event of a stream.
+    pub answered: u64,
 }
 
 impl InferenceError {
     /// An error that came before anything was used.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), usage: None }
+        Self { class, message: message.into(), usage: None, answered: 0 }
     }
 }
 
@@ -264,6 +277,27 @@ mod tests {
         let entries = [said(vec![call(1)]), Entry::User { text: "also".into() }, result(1)];
         let entries: Vec<_> = std::iter::once(Entry::User { text: "hi".into() }).chain(entries).collect();
         assert_eq!(check(&entries), Ok(()));
+    }
+
+    #[test]
+    fn what_one_provider_wants_back_no_other_one_gets() {
+        let carried = |provider: Option<&str>| {
+            Some(Arc::new(Carried { dialect: "openai".into(), provider: provider.map(Into::into), parts: "[]".into() }))
+        };
+        let said =
+            |provider| Entry::Assistant { text: "hm".into(), calls: vec![], carried: carried(provider), cut: false };
+        let hi = || Entry::User { text: "hi".into() };
+        let prompt = Prompt::from_transcript(&[hi(), said(Some("a")), hi(), said(Some("b")), hi(), said(None), hi()]);
+        let kept: Vec<bool> = prompt
+            .of_provider("a")
+            .messages
+            .iter()
+            .filter_map(|message| match message {
+                Message::Assistant { carried, .. } => Some(carried.is_some()),
+                Message::User { .. } => None,
+            })
+            .collect();
+        assert_eq!(kept, [true, false, true], "what nobody is named for is everybody's, as in older journals");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) enum Part<B> {
 pub(super) fn carried(dialect: &str, parts: &[Part<Box<RawValue>>]) -> Option<Carried> {
     let has_blocks = parts.iter().any(|part| matches!(part, Part::Block(_)));
     let parts = has_blocks.then(|| serde_json::to_string(parts).ok())??;
-    Some(Carried { dialect: dialect.into(), parts: parts.into() })
+    Some(Carried { dialect: dialect.into(), provider: None, parts: parts.into() })
 }
 
 /// A piece of an answer on its way back.
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(shown("hm", 0, last.as_ref()), ["hm"]);
         let wrong = carried("anthropic", &[block("{}"), Part::Text(1), Part::Call]);
         assert_eq!(shown("é", 1, wrong.as_ref()), ["{}", "t0", "é"]);
-        let garbage = Carried { dialect: "anthropic".into(), parts: "garbage".into() };
+        let garbage = Carried { dialect: "anthropic".into(), provider: None, parts: "garbage".into() };
         assert_eq!(shown("hm", 1, Some(&garbage)), ["hm", "t0"]);
     }
 }

@@ -143,7 +143,7 @@ fn a_call_with_arguments_of_no_use_is_never_started_and_the_model_is_told() {
 
 #[test]
 fn what_a_provider_wants_back_is_in_the_next_prompt_also_after_a_restart() {
-    let carried = Carried { dialect: "anthropic".into(), parts: "[]".into() };
+    let carried = Carried { dialect: "anthropic".into(), provider: Some("scripted".into()), parts: "[]".into() };
     let mut bench = Bench::new();
     let (job, _) = bench.submit();
     let calls = vec![unusable("shell", "{")];

@@ -24,6 +24,9 @@ const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
 const LEAST_ANSWER: u64 = 16;
 /// Tokens that are enough for most answers: whoever would get fewer waits, as long as others may give back.
 const GOOD_ANSWER: u64 = 2_048;
+/// Tokens of an answer where nobody says how many it may have: what most models give, and more than most answers take. A limit that a model
+/// does not take is refused, however much the budget would pay for.
+const USUAL_ANSWER: u64 = 8_192;
 /// Of a USD.
 const NANO: f64 = 1e9;
 
@@ -50,7 +53,7 @@ pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan
     let provider = scene.setup().config.providers.get(instead.or(spec.0.provider.as_ref()).map_or("", |name| name));
     let price = provider.and_then(|provider| price(provider, &spec.0, instead.is_some()));
     let configured = provider.and_then(|provider| provider.endpoint.as_ref()?.max_output_tokens).map(u64::from);
-    let wanted = plan.map(|plan| u64::from(plan.max_tokens)).or(configured).unwrap_or(u64::MAX);
+    let wanted = plan.map(|plan| u64::from(plan.max_tokens)).or(configured).unwrap_or(USUAL_ANSWER);
     let mut answer = wanted;
     for (owner, pool) in pools {
         let whose = if owner == run { "its budget".to_owned() } else { format!("the budget of {owner}, above it,") };

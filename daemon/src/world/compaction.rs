@@ -23,6 +23,9 @@ use crate::prompt::compaction;
 
 /// Tokens that are left for an answer, where nothing else is configured and the model takes as much.
 const ANSWER: u64 = 16_384;
+/// An estimate of a prompt may be wrong by a part of it, and by what a server's template adds.
+const MARGIN: u64 = 4;
+const LEAST_MARGIN: u64 = 256;
 
 /// Why a run ends whose prompt is too long all the same.
 pub(super) const NOTHING_TO_LEAVE_OUT: &str = "its prompt is too long for the model, and nothing of it can be left out";
@@ -62,12 +65,15 @@ pub(super) fn can_shorten(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<st
     plan(scene, run, window(scene, &spec.0, instead), refused).is_some()
 }
 
-/// Most tokens of an answer to the next prompt, where it is known how much the model takes.
+/// Most tokens of an answer to the next prompt, where fewer fit beside it than are configured: many servers refuse more. Where nothing is configured,
+/// servers give what there is room for.
 pub(super) fn room(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<u32> {
     let window = window(scene, &scene.spec(run)?.0, instead)?;
-    let left = window.tokens.saturating_sub(budget::next_input(scene, run));
+    let configured = window.configured?;
+    let input = budget::next_input(scene, run);
+    let left = window.tokens.saturating_sub(input + (input / MARGIN).max(LEAST_MARGIN));
     // An estimate is on the safe side, and half an answer helps nobody.
-    u32::try_from(left.max(window.answer / 2)).ok()
+    u32::try_from(left.max(window.answer / 2)).ok().filter(|&left| u64::from(left) < configured)
 }
 
 /// Aims at half of what the model takes, or of what it refused, and at half of that after each further refusal.
@@ -75,7 +81,8 @@ fn plan(scene: &Scene<'_>, run: RunId, window: Option<Window>, refused: u32) -> 
     let transcript = scene.get::<Transcript>(scene.entity(run)?)?;
     let input = budget::next_input(scene, run);
     let whole = window.map_or(input, |window| window.tokens.min(input));
-    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63))
+    let failures = scene.life(run).map_or(0, |life| life.failures);
+    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63), failures)
 }
 
 /// What a model takes at once, prompt and answer together.
@@ -84,12 +91,14 @@ struct Window {
     tokens: u64,
     /// Of these what is left for the answer.
     answer: u64,
+    /// What an answer may have by configuration.
+    configured: Option<u64>,
 }
 
 fn window(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Option<Window> {
     let model = spec.model.as_deref().filter(|_| instead.is_none());
     let provider = scene.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?;
     let tokens = u64::from(provider.context_of(model)?);
-    let wanted = provider.endpoint.as_ref().and_then(|endpoint| endpoint.max_output_tokens).map_or(ANSWER, u64::from);
-    Some(Window { tokens, answer: wanted.min(tokens / 4) })
+    let configured = provider.endpoint.as_ref().and_then(|endpoint| endpoint.max_output_tokens).map(u64::from);
+    Some(Window { tokens, answer: configured.unwrap_or(ANSWER).min(tokens / 4), configured })
 }

@@ -52,7 +52,7 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
             let room = super::compaction::room(scene, run, life.provider.as_ref());
-            (Prompt::from_transcript(entries), Arc::clone(&scene.setup().specs), room)
+            (Prompt::from_transcript(entries).of_provider(&provider), Arc::clone(&scene.setup().specs), room)
         }
     };
     let task = InferenceTask {

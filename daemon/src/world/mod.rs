@@ -20,6 +20,7 @@ mod apply;
 mod asking;
 pub mod boundary;
 mod budget;
+mod charge;
 mod clock;
 mod compaction;
 mod components;

@@ -16,9 +16,9 @@ use harness_protocol::id::RunId;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Span;
 
-use super::resources::Gates;
+use super::resources::{Gate, Gates};
 use super::scene::Scene;
-use crate::lane::TicketState;
+use crate::lane::{Lane, TicketState};
 use crate::prompt::ErrorClass;
 
 /// Failures in a row, whichever runs they are of, until a provider is left alone.
@@ -86,6 +86,12 @@ fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
     }
     let Some((most, lane)) = gate.at_most.zip(scene.lanes().get(provider)) else { return false };
     lane.permits() + lane.tickets(TicketState::Queued) >= most
+}
+
+/// Whether a provider is asked nothing until somebody has seen to it.
+pub(crate) fn is_stalled(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
+    scene.res::<Gates>().get(provider).is_some_and(Gate::is_held_for_good)
+        || scene.lanes().get(provider).is_some_and(Lane::is_paused)
 }
 
 /// After a failure: whether its provider is left alone from here on, and was not before.

@@ -6,22 +6,25 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::run::{CallRequest, CallResult, Compaction, Usage, exit};
+use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, Usage, exit};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
 use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
-use super::components::{Compacting, Stage};
+use super::components::{Compacting, Stage, Transcript};
 use super::ids::Ids;
 use super::phase::Phase;
 use super::resources::{Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
-use super::{asking, compaction, provider};
+use super::{asking, charge, compaction, provider};
+use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Failures of one inference before its run fails.
 const MAX_FAILURES: u32 = 10;
+/// How often a model is asked for a summary that gives none.
+const SUMMARY_TRIES: u32 = 3;
 /// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
 const MOST_CALLS: usize = 1_024;
 /// Bytes of one answer, so that its event fits into a frame.
@@ -36,7 +39,7 @@ fn take_reports(world: &mut World) {
     for input in scene.take_inputs() {
         match input {
             Input::Outcome { job, outcome } => settle(&mut scene, job, outcome),
-            Input::Ask { job, ask } => asked(&mut scene, job, ask),
+            Input::Ask { job, ask } => heard(&mut scene, job, ask),
             Input::Command { .. } => {}
         }
     }
@@ -61,11 +64,8 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                 let answer = answer(outcome).and_then(within_bounds);
                 match (answer, plan) {
                     (Ok(completion), None) => answered(scene, job.run, step, completion),
-                    (Ok(completion), Some(plan)) if !completion.text.trim().is_empty() => {
-                        summarised(scene, job.run, step, &plan, &completion);
-                    }
-                    (Ok(completion), Some(_)) => unsummarised(scene, job.run, step, attempt, completion.usage),
-                    (Err(error), _) => unanswered(scene, job.run, step, attempt, &error),
+                    (answer, Some(plan)) => summarised(scene, job.run, (step, attempt), &plan, answer),
+                    (Err(error), None) => unanswered(scene, job.run, step, attempt, &error),
                 }
             }
         }
@@ -112,7 +112,14 @@ fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
     Ok(completion)
 }
 
+/// The provider that a run asks.
+fn asked(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
+    scene.life(run)?.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone())
+}
+
 fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {
+    let usage = charge::of_answer(scene, run, &completion);
+    let said_by = asked(scene, run);
     let ids = scene.res::<Ids>();
     let tools = &scene.setup().tools;
     // A tool that is known has one name for all calls of it.
@@ -125,38 +132,66 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
         unusable: call.unusable.map(Into::into),
     };
     let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
-    let Completion { usage, cut, .. } = completion;
-    let carried = completion.carried.map(Arc::new);
+    let cut = completion.cut;
+    let carried = completion.carried.map(|carried| Arc::new(Carried { provider: said_by, ..carried }));
     let text = completion.text.into();
     scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
 }
 
-fn summarised(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, completion: &Completion) {
-    let (text, usage) = (completion.text.trim().into(), completion.usage);
-    let (entries, kept) = (plan.entries, plan.kept.clone());
-    scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+/// What a model answered that was asked for a summary. A run does not fail for the lack of one.
+fn summarised(
+    scene: &mut Scene<'_>,
+    run: RunId,
+    (step, attempt): (u32, u32),
+    plan: &Compaction,
+    answer: Result<Completion, InferenceError>,
+) {
+    let Some(life) = scene.life(run) else { return };
+    let (stopping, tries, provider) = (life.stopping.is_some(), life.failures + 1, life.provider.clone());
+    let error = match answer {
+        Ok(completion) if !completion.text.trim().is_empty() => {
+            let usage = charge::of_answer(scene, run, &completion);
+            let cut = if completion.cut { "\n[The summary was cut off here.]" } else { "" };
+            let text = format!("{}{cut}", completion.text.trim()).into();
+            finish_compaction(scene, run, step, plan, text, usage);
+            return;
+        }
+        // It may have thought for as long as it was let.
+        Ok(completion) => InferenceError {
+            usage: Some(charge::of_answer(scene, run, &completion)),
+            ..InferenceError::new(ErrorClass::Never, "the model gave no summary of what had become too long for it")
+        },
+        Err(error) => error,
+    };
+    let is_of_no_use = match error.class {
+        ErrorClass::Never => true,
+        ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
+        ErrorClass::Retry | ErrorClass::RetryAfter(_) | ErrorClass::Credentials => false,
+    };
+    if stopping || !is_of_no_use {
+        unanswered(scene, run, step, attempt, &error);
+        return;
+    }
+    let (told, usage) = (error.message.as_str().into(), charge::of(scene, run, error.usage, error.answered));
+    let (fault, retry_at) = (provider::fault_of(error.class), Some(scene.now()));
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
+    if tries >= SUMMARY_TRIES || error.class == ErrorClass::ContextTooLong {
+        let entries = scene.entity(run).and_then(|entity| scene.get::<Transcript>(entity));
+        let text = entries.map(|entries| makeshift(&entries.0, plan)).unwrap_or_default().into();
+        // Nothing more was used, and that costs nothing.
+        finish_compaction(scene, run, step, plan, text, Usage { cost_usd: Some(0.0), ..Usage::default() });
+    }
 }
 
-/// It is well and answered, and that is no summary: no fault of the provider's, and another attempt may bring one.
-fn unsummarised(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, usage: Usage) {
-    let Some(life) = scene.life(run) else { return };
-    let (stopping, failures) = (life.stopping.is_some(), life.failures + 1);
-    let wait =
-        provider::backoff(run, step, failures, ErrorClass::Retry).filter(|_| !stopping && failures < MAX_FAILURES);
-    let retry_at = wait.map(|span| scene.now() + span);
-    let error: Arc<str> = "the model gave no summary of what had become too long for it".into();
-    let fault = ProviderFault::Refused;
-    let (told, usage) = (Arc::clone(&error), Some(usage));
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
-    if retry_at.is_none() && !stopping {
-        fail_run(scene, run, error, exit::FAILED);
-    }
+fn finish_compaction(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, text: Arc<str>, usage: Usage) {
+    let (entries, kept) = (plan.entries, plan.kept.clone());
+    scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
 }
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
     let Some(life) = scene.life(run) else { return };
     let (stopping, answered, failures) = (life.stopping.is_some(), life.answered, life.failures + 1);
-    let provider = life.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone());
+    let provider = asked(scene, run);
     let wait = match error.class {
         _ if stopping => None,
         // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
@@ -169,7 +204,7 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     let text: Arc<str> = error.message.as_str().into();
     // Whoever is told to end says nothing of its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
-    let (told, usage) = (Arc::clone(&text), error.usage);
+    let (told, usage) = (Arc::clone(&text), charge::of(scene, run, error.usage, error.answered));
     scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     let judged = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered));
     if let Some(provider) = judged
@@ -187,7 +222,7 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     }
 }
 
-fn asked(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
+fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
     let Work::Call(call) = job.work else { return };
     let stage = scene.batch(job.run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
     let stopping = scene.life(job.run).is_some_and(|life| life.stopping.is_some());

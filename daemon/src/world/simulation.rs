@@ -92,13 +92,17 @@ struct Simulation {
     outage: bool,
 }
 
+/// In USD per million tokens.
+const PRICE: Price = Price { input: 1.0, output: 2.0, cached: 0.5, cache_write: 1.0 };
+
 pub(crate) fn config() -> Config {
     let mut config = Config { tool_width: 2, ..Config::default() };
     config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
-    let other = Provider { fallback: Some("spare".into()), context_tokens: Some(2_048), ..Provider::scripted(2) };
+    let priced = |width| Provider { price: Some(PRICE), ..Provider::scripted(width) };
+    let other = Provider { fallback: Some("spare".into()), context_tokens: Some(2_048), ..priced(2) };
+    config.providers.insert("scripted".into(), priced(Provider::WIDTH));
     config.providers.insert("other".into(), other);
-    let price = Price { input: 1.0, output: 2.0, cached: 0.5, cache_write: 1.0 };
-    config.providers.insert("spare".into(), Provider { price: Some(price), ..Provider::scripted(1) });
+    config.providers.insert("spare".into(), priced(1));
     config.limits.finished_runs = 30;
     config.limits.live_runs = 40;
     config.limits.children = 6;
@@ -190,6 +194,7 @@ impl Simulation {
         let limits = Limits {
             max_steps: random.chance(10).then_some(2),
             max_tokens: random.chance(25).then(|| random.pick(&[60, 300, 2_500, 9_000]).unwrap()),
+            max_cost_usd: random.chance(15).then(|| random.pick(&[0.000_1, 0.001, 0.01]).unwrap()),
             max_time_seconds: random.chance(10).then_some(Span::from_secs(5)),
             deadline_seconds: random.chance(5).then_some(Span::from_secs(40)),
             ..Limits::default()
@@ -236,9 +241,11 @@ impl Simulation {
     fn use_up(&mut self, run: RunId, completion: &mut Completion) {
         let world = &self.engine.world;
         let entity = world.resource::<Runs>().by_id.get(&run);
-        let Some(held) = entity.and_then(|&entity| world.get::<Held>(entity)).map(|held| held.0) else { return };
-        completion.usage.input_tokens = held.tokens - u64::from(held.answer_tokens);
-        completion.usage.output_tokens = self.random.below(held.answer_tokens as usize + 1) as u64;
+        if let Some(held) = entity.and_then(|&entity| world.get::<Held>(entity)).map(|held| held.0) {
+            completion.usage.input_tokens = held.tokens - u64::from(held.answer_tokens);
+            completion.usage.output_tokens = self.random.below(held.answer_tokens as usize + 1) as u64;
+        }
+        completion.usage.cost_usd = Some(PRICE.cost(&completion.usage));
     }
 
     fn some_outcome(&mut self, job: JobId) -> Outcome {

@@ -2,8 +2,10 @@
 //!
 //! Dropping the future drops the request and its connection.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use harness_protocol::run::Usage;
 use harness_protocol::sse::Decoder;
 use harness_protocol::time::Timestamp;
 use reqwest::Response;
@@ -35,6 +37,28 @@ pub struct Question<'q> {
     pub max_output_tokens: Option<u32>,
 }
 
+/// What came of an answer so far, for whoever gives it up.
+#[derive(Debug, Default)]
+struct Seen(Mutex<Progress>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Progress {
+    used: Option<Usage>,
+    events: u64,
+}
+
+impl Seen {
+    fn note(&self, used: Option<Usage>, events: u64) {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.used = used;
+        progress.events += events;
+    }
+
+    fn progress(&self) -> Progress {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Whoever is shown the pieces of an answer as they arrive. What came at once is shown at once.
 pub type Sink<'s> = &'s mut (dyn FnMut(Piece<'_>) + Send);
 
@@ -45,12 +69,16 @@ impl Client {
     /// Whatever kept the provider from answering: nothing of such an answer counts.
     pub async fn ask(&self, question: &Question<'_>, sink: Sink<'_>) -> Result<Completion, InferenceError> {
         let limit = self.endpoint.answer_timeout.to_std();
-        let scrubber = self.scrubber();
-        let answer = match timeout(limit, self.exchange(question, &scrubber, sink)).await {
+        let (scrubber, seen) = (self.scrubber(), Seen::default());
+        let answer = match timeout(limit, self.exchange(question, &scrubber, sink, &seen)).await {
             Ok(answer) => answer,
             Err(_) => Err(broken(format!("the provider's answer took longer than {} s", limit.as_secs_f64()))),
         };
-        answer.map_err(|error| InferenceError { message: scrubber.scrub(error.message), ..error })
+        answer.map_err(|error| {
+            let Progress { used, events } = seen.progress();
+            let usage = error.usage.or(used);
+            InferenceError { message: scrubber.scrub(error.message), usage, answered: events, ..error }
+        })
     }
 
     async fn exchange(
@@ -58,6 +86,7 @@ impl Client {
         question: &Question<'_>,
         scrubber: &Scrubber,
         sink: Sink<'_>,
+        seen: &Seen,
     ) -> Result<Completion, InferenceError> {
         let never = |message: String| InferenceError::new(ErrorClass::Never, message);
         let key = self.key().map_err(|message| InferenceError::new(ErrorClass::Credentials, message))?;
@@ -84,7 +113,7 @@ impl Client {
         let mut completion = match sign {
             Some(b'{' | b'[') => self.plain(&mut body, sink).await,
             Some(b'<') => Err(refusal::in_answer(&scrubber.scrub(body.beginning().await))),
-            _ => self.stream(&mut body, sink).await,
+            _ => self.stream(&mut body, sink, seen).await,
         }?;
         // llama.cpp calls a response complete that its limit ended; by the number of its tokens it is told apart.
         completion.cut |= settings.max_output_tokens.map(u64::from) == Some(completion.usage.output_tokens);
@@ -150,7 +179,7 @@ impl Client {
         Ok(completion)
     }
 
-    async fn stream(&self, body: &mut Body, sink: Sink<'_>) -> Result<Completion, InferenceError> {
+    async fn stream(&self, body: &mut Body, sink: Sink<'_>, seen: &Seen) -> Result<Completion, InferenceError> {
         let mut decoder = Decoder::new(MOST);
         let mut reader = self.dialect.reader(self.endpoint.quirks);
         let mut shown = Shown::default();
@@ -161,11 +190,14 @@ impl Client {
                 Next::End(ended) => break ended,
             };
             let mut events = decoder.push(&bytes);
+            let mut count = 0;
             while let Some(event) = events.next() {
                 let event = event.map_err(|_| too_large())?;
+                count += 1;
                 let taken = reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink));
                 taken.map_err(|error| InferenceError { usage: reader.used(), ..error })?;
             }
+            seen.note(reader.used(), count);
             shown.flush(&mut *sink);
             if reader.is_over() {
                 break Ended::Clean;

@@ -270,7 +270,8 @@ fn without_tools_none_are_mentioned_and_a_broken_prompt_is_a_fault_of_ours() {
 
 #[test]
 fn what_is_carried_in_an_unknown_form_is_left_out() {
-    let carried = Some(Arc::new(Carried { dialect: "anthropic".into(), parts: r#"[{"novel":1}]"#.into() }));
+    let carried =
+        Some(Arc::new(Carried { dialect: "anthropic".into(), provider: None, parts: r#"[{"novel":1}]"#.into() }));
     let entries = [user("a"), Entry::Assistant { text: "b".into(), calls: vec![], carried, cut: false }, user("c")];
     let body = sent(HttpDialect::Anthropic, &settings(), &Prompt::from_transcript(&entries));
     assert_eq!(body["messages"][1]["content"], json!([{"type": "text", "text": "b"}]));

@@ -161,6 +161,7 @@ pub(super) fn compaction_finished(
     edit::<Life>(world, entity, |life| {
         life.phase = Phase::Retrying(at);
         life.answered = true;
+        life.failures = 0;
     });
     wake(world, run);
 }

@@ -1,6 +1,6 @@
 //! What has to hold after every step of the simulation.
 #![cfg(test)]
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,9 +96,13 @@ impl Simulation {
             let tokens = |pool: &Pool| pool.spent.map_or(0, |spent| spent.tokens());
             assert_eq!((pool.live, pool.holding, pool.held), (counted.live, counted.holding, counted.held), "{run}");
             assert_eq!(tokens(pool), tokens(&counted), "{run}");
-            let max = world.get::<Spec>(entity).unwrap().0.limits.max_tokens;
-            let most = tokens(pool) + pool.held.tokens;
+            let limits = &world.get::<Spec>(entity).unwrap().0.limits;
+            let (max, most) = (limits.max_tokens, tokens(pool) + pool.held.tokens);
             assert!(max.is_none_or(|max| most <= max), "{run} has a budget of {max:?} and comes to {most}");
+            let cost = pool.spent.map_or(Some(0.0), |spent| spent.cost_usd);
+            let (max, most) = (limits.max_cost_usd, cost.map(|cost| cost + pool.held.nano_usd as f64 / 1e9));
+            let kept = max.zip(most).is_none_or(|(max, most)| most <= max + 1e-7);
+            assert!(kept, "{run} has a budget of {max:?} USD and comes to {most:?}");
         }
         // Whoever waits for others has others to wait for.
         for (number, run) in world.resource::<Postponed>().0.values().flatten() {
