@@ -177,3 +177,21 @@ fn a_budget_holds_where_the_server_does_not_say_what_was_used() {
     assert!(view.usage.tokens() > 2_000 && view.usage.tokens() <= 6_000, "{:?}", view.usage);
     assert!(view.usage.cost_usd.is_some_and(|cost| cost > 0.2), "{:?}", view.usage);
 }
+
+#[test]
+fn nothing_of_a_budget_is_held_in_a_lane_that_stands_still() {
+    let server = FaultServer::start();
+    let url = server.url();
+    server.answer(wants("harnessctl submit -q -p other one; harnessctl submit --wait two")).always(says("a part"));
+    let other = format!("[provider.other]\ndialect = \"openai\"\nbase_url = \"{url}\"\nmodel = \"m\"");
+    let daemon = asking(&server, &other);
+    daemon.ctl(["lane", "pause", "other"]).ok();
+    let run = daemon.ask_with("work", json!({"limits": {"max_tokens": 4_000}}));
+    assert_eq!(run.answer(), "a part");
+    assert!(run.envelopes()[0].ends_with("a part\n"), "{:?}", run.envelopes());
+    let views = children(&daemon, &run);
+    let one = views.iter().find(|view| view.title == "one").unwrap();
+    assert_eq!(one.state, RunState::Queued, "{one:?}");
+    daemon.ctl(["lane", "resume", "other"]).ok();
+    eventually("it goes on", || children(&daemon, &run).iter().all(|view| view.state == RunState::Succeeded));
+}

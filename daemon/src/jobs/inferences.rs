@@ -30,7 +30,8 @@ pub(super) async fn execute(
 ) -> Result<Completion, InferenceError> {
     tokio::select! {
         biased;
-        _ = cancel.wanted() => Err(error(ErrorClass::Never, "cancelled")),
+        // How far it was is not known; the prompt is paid for.
+        _ = cancel.wanted() => Err(InferenceError { answered: 1, ..error(ErrorClass::Never, "cancelled") }),
         answer = ask(providers, task, attempt, deltas) => answer,
     }
 }

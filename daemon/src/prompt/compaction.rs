@@ -25,6 +25,7 @@ const LEAST_SHOWN: usize = 240;
 const LABEL: usize = 80;
 /// Tokens of a summary, whatever there is room for. What a model thinks counts among them.
 const LEAST_SUMMARY: u64 = 512;
+const USUAL_SUMMARY: u64 = 4_096;
 const MOST_SUMMARY: u64 = 32_768;
 
 const SYSTEM: &str = "You keep the memory of an agent that works on a task with tools. Its conversation has become too long for its model, \
@@ -37,8 +38,8 @@ what was decided, and why; what failed and should not be tried again; and what i
 bearing on the rest of the task.";
 
 /// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised. The summary may be longer
-/// the more often there was none.
-pub fn plan(entries: &[Entry], goal: u64, failures: u32) -> Option<Compaction> {
+/// the more often an answer was `empty`.
+pub fn plan(entries: &[Entry], goal: u64, empty: u32) -> Option<Compaction> {
     if goal < LEAST_GOAL {
         return None;
     }
@@ -47,7 +48,8 @@ pub fn plan(entries: &[Entry], goal: u64, failures: u32) -> Option<Compaction> {
     let task = entries.iter().find(|entry| is_said(entry)).map_or(0, tokens_of).min(goal / 2);
     let cut = cut(entries, from, (goal - task) / 2, shown_bytes)?;
     let most = goal.clamp(LEAST_SUMMARY, MOST_SUMMARY);
-    let max_tokens = ((goal / 4) << failures.min(8)).clamp(LEAST_SUMMARY, most);
+    // Where there was none, it was perhaps still thinking.
+    let max_tokens = ((goal / 4).min(USUAL_SUMMARY) << (2 * empty.min(4))).clamp(LEAST_SUMMARY, most);
     Some(Compaction {
         entries: u32::try_from(cut).ok()?,
         kept: kept(entries.get(..cut)?, goal),

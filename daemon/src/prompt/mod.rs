@@ -202,7 +202,7 @@ pub struct InferenceError {
     pub message: String,
     /// What it used all the same, as far as the provider said so.
     pub usage: Option<Usage>,
-    /// About how many tokens of an answer had come: one for each event of a stream.
+    /// About how many tokens of an answer had come.
     pub answered: u64,
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use super::{anthropic, openai, refusal, responses};
 use crate::catalogue::ToolSpec;
 pub use crate::config::{Quirks, Thinking};
+use crate::prompt::context::BYTES_OF_A_TOKEN;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 
 /// Dialects that go over HTTP.
@@ -223,6 +224,16 @@ impl Reader {
             Inner::Anthropic(reader) => reader.used(),
         };
         (usage.tokens() > 0).then_some(usage)
+    }
+
+    /// About how many tokens of an answer have come, by the bytes of what was said, thought and asked for.
+    pub fn answered(&self) -> u64 {
+        let bytes = match &self.0 {
+            Inner::OpenAi(reader) => reader.taken(),
+            Inner::Responses(reader) => reader.taken(),
+            Inner::Anthropic(reader) => reader.taken(),
+        };
+        (bytes as u64).div_ceil(BYTES_OF_A_TOKEN)
     }
 
     /// The answer, once the stream has ended.

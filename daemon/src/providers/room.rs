@@ -24,6 +24,11 @@ impl Room {
         self.take_bytes(piece.len())
     }
 
+    /// Bytes that were taken so far.
+    pub(super) const fn taken(&self) -> usize {
+        MOST - self.0
+    }
+
     pub(super) fn take_bytes(&mut self, bytes: usize) -> Result<(), InferenceError> {
         self.0 = self.0.checked_sub(bytes).ok_or_else(|| {
             InferenceError::new(ErrorClass::Never, format!("the model's answer has more than {} MiB", MOST >> 20))

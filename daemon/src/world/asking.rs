@@ -8,7 +8,7 @@ use harness_protocol::run::exit;
 
 use super::budget::{self, Budget};
 use super::compaction::{self, Fit};
-use super::components::{Children, Held, Identity, Life};
+use super::components::{Held, Identity, Life};
 use super::phase::Phase;
 use super::provider;
 use super::resources::Runs;
@@ -29,22 +29,16 @@ pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
             return;
         }
     };
-    let mut budget = budget::of(scene, run, provider.as_ref(), plan.as_deref());
-    // Who would stand still with it takes nothing from others that do.
-    let goes_on = asked(scene, run, provider.as_ref()).is_some_and(|provider| !provider::is_stalled(scene, &provider));
-    if let Budget::Held(owner) = budget
-        && goes_on
-        && give_back_idle(scene, owner)
-    {
-        budget = budget::of(scene, run, provider.as_ref(), plan.as_deref());
-    }
-    let reserve = match budget {
+    // Nothing is held for who would only stand still with it.
+    let stands_still = asked(scene, run, provider.as_ref()).is_some_and(|asked| provider::is_stalled(scene, &asked));
+    let reserve = match budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
+        Budget::Enough(Some(_)) if stands_still => {
+            postpone(scene, run, step, None);
+            return;
+        }
         Budget::Enough(reserve) => reserve,
         Budget::Held(budget_of) => {
-            let waits_already = scene.life(run).is_some_and(|life| life.phase == Phase::Postponed(budget_of));
-            if !waits_already {
-                scene.emit(Some(run), EventBody::StepPostponed { step, budget_of });
-            }
+            postpone(scene, run, step, Some(budget_of));
             return;
         }
         Budget::UsedUp(why) => {
@@ -64,28 +58,30 @@ fn asked(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Ar
     instead.or(scene.spec(run)?.0.provider.as_ref()).cloned()
 }
 
-/// Lets runs of a budget wait that hold a part of it in a lane that grants nothing until somebody has seen to it. Says whether there were any.
-fn give_back_idle(scene: &mut Scene<'_>, owner: RunId) -> bool {
-    let mut tree = vec![owner];
-    let mut next = 0;
-    while let Some(&at) = tree.get(next) {
-        next += 1;
-        let children = scene.entity(at).and_then(|entity| scene.get::<Children>(entity));
-        tree.extend(children.into_iter().flat_map(|children| children.0.iter().copied()));
+/// Lets a run wait outside its provider's lane, until others give back what they hold of the budget of `budget_of`, or its provider is asked again.
+fn postpone(scene: &mut Scene<'_>, run: RunId, step: u32, budget_of: Option<RunId>) {
+    let Some(budget_of) = budget_of.or_else(|| budget::owner(scene, run)) else { return };
+    let waits_already = scene.life(run).is_some_and(|life| life.phase == Phase::Postponed(budget_of));
+    if !waits_already {
+        scene.emit(Some(run), EventBody::StepPostponed { step, budget_of });
     }
-    let idle = |run: RunId| {
-        let (entity, life) = (scene.entity(run)?, scene.life(run)?);
-        let (Phase::Wanting(_), Some(_)) = (life.phase, scene.get::<Held>(entity)) else { return None };
-        let provider = asked(scene, run, life.provider.as_ref())?;
-        provider::is_stalled(scene, &provider).then_some((run, life.step))
+}
+
+/// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back what they hold of a budget.
+pub(super) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    if !provider::is_stalled(scene, provider) {
+        return;
+    }
+    let holds = |entity| {
+        let (life, _) = (scene.get::<Life>(entity)?, scene.get::<Held>(entity)?);
+        let run = scene.get::<Identity>(entity)?.id;
+        let is_here = asked(scene, run, life.provider.as_ref()).as_ref() == Some(provider);
+        (is_here && matches!(life.phase, Phase::Wanting(_))).then_some((run, life.step))
     };
-    let idle: Vec<(RunId, u32)> = tree.into_iter().filter_map(idle).collect();
-    for &(run, step) in &idle {
-        scene.emit(Some(run), EventBody::StepPostponed { step, budget_of: owner });
-        // It takes what is left once the other has had its turn.
-        scene.wake(run);
+    let holders: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
+    for (run, step) in holders {
+        postpone(scene, run, step, None);
     }
-    !idle.is_empty()
 }
 
 /// Runs that stand in the lane of a provider that is left alone go to its fallback, where it has one.

@@ -14,7 +14,7 @@ use harness_protocol::spec::RunSpec;
 
 use super::components::{Held, LastAsked, Mail, Pool, Transcript};
 use super::scene::Scene;
-use crate::config::{Price, Provider};
+use crate::config::{Price, Provider, Thinking};
 use crate::prompt::compaction::tokens_of_request;
 use crate::prompt::context::{current, tokens_of, tokens_of_message};
 
@@ -53,7 +53,7 @@ pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan
     let provider = scene.setup().config.providers.get(instead.or(spec.0.provider.as_ref()).map_or("", |name| name));
     let price = provider.and_then(|provider| price(provider, &spec.0, instead.is_some()));
     let configured = provider.and_then(|provider| provider.endpoint.as_ref()?.max_output_tokens).map(u64::from);
-    let wanted = plan.map(|plan| u64::from(plan.max_tokens)).or(configured).unwrap_or(USUAL_ANSWER);
+    let wanted = plan.map(|plan| u64::from(plan.max_tokens)).or(configured).unwrap_or_else(|| usual_answer(provider));
     let mut answer = wanted;
     for (owner, pool) in pools {
         let whose = if owner == run { "its budget".to_owned() } else { format!("the budget of {owner}, above it,") };
@@ -84,6 +84,18 @@ pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan
         nano_usd: price.map_or(0, |price| nano_usd(price.most_for(input, u64::from(answer_tokens)))),
         answer_tokens,
     }))
+}
+
+fn usual_answer(provider: Option<&Provider>) -> u64 {
+    match provider.and_then(|provider| provider.endpoint.as_ref()?.thinking) {
+        Some(Thinking::Budget(tokens)) => USUAL_ANSWER.max(u64::from(tokens) + USUAL_ANSWER / 2),
+        Some(Thinking::Adaptive) | None => USUAL_ANSWER,
+    }
+}
+
+/// The nearest run from `run` upward that has a budget.
+pub(crate) fn owner(scene: &Scene<'_>, run: RunId) -> Option<RunId> {
+    pools(scene, run).first().map(|(owner, _)| *owner)
 }
 
 /// What of a pool others hold.

@@ -17,7 +17,7 @@ use harness_protocol::run::Compaction;
 use harness_protocol::spec::RunSpec;
 
 use super::budget;
-use super::components::{TooLong, Transcript};
+use super::components::{TooLong, Transcript, Unsummarised};
 use super::scene::Scene;
 use crate::prompt::compaction;
 
@@ -65,15 +65,15 @@ pub(super) fn can_shorten(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<st
     plan(scene, run, window(scene, &spec.0, instead), refused).is_some()
 }
 
-/// Most tokens of an answer to the next prompt, where fewer fit beside it than are configured: many servers refuse more. Where nothing is configured,
-/// servers give what there is room for.
-pub(super) fn room(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<u32> {
+/// The limit of an answer, made to fit beside the prompt: many servers refuse more. Where neither the configuration nor a budget (`affordable`) has
+/// a limit, servers give what there is room for.
+pub(super) fn room(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, affordable: Option<u32>) -> Option<u32> {
     let window = window(scene, &scene.spec(run)?.0, instead)?;
-    let configured = window.configured?;
+    let sent = [window.configured, affordable.map(u64::from)].into_iter().flatten().min()?;
     let input = budget::next_input(scene, run);
     let left = window.tokens.saturating_sub(input + (input / MARGIN).max(LEAST_MARGIN));
     // An estimate is on the safe side, and half an answer helps nobody.
-    u32::try_from(left.max(window.answer / 2)).ok().filter(|&left| u64::from(left) < configured)
+    u32::try_from(left.max(window.answer / 2).min(sent)).ok()
 }
 
 /// Aims at half of what the model takes, or of what it refused, and at half of that after each further refusal.
@@ -81,8 +81,8 @@ fn plan(scene: &Scene<'_>, run: RunId, window: Option<Window>, refused: u32) -> 
     let transcript = scene.get::<Transcript>(scene.entity(run)?)?;
     let input = budget::next_input(scene, run);
     let whole = window.map_or(input, |window| window.tokens.min(input));
-    let failures = scene.life(run).map_or(0, |life| life.failures);
-    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63), failures)
+    let tries = scene.get::<Unsummarised>(scene.entity(run)?).map_or(0, |tries| tries.0);
+    compaction::plan(&transcript.0, whole >> refused.clamp(1, 63), tries)
 }
 
 /// What a model takes at once, prompt and answer together.

@@ -137,6 +137,10 @@ pub(crate) struct TooLong {
     pub(crate) due: bool,
 }
 
+/// How often in a row its model was asked for a summary and gave none. Absent before, and once there is one.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unsummarised(pub(crate) u32);
+
 /// That the inference that it wants, or that is out, is to summarise what is older. Present for so long.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Compacting(pub(crate) Arc<Compaction>);

@@ -51,7 +51,7 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
     let (prompt, tools, room) = match plan {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
-            let room = super::compaction::room(scene, run, life.provider.as_ref());
+            let room = super::compaction::room(scene, run, life.provider.as_ref(), affordable);
             (Prompt::from_transcript(entries).of_provider(&provider), Arc::clone(&scene.setup().specs), room)
         }
     };

@@ -23,7 +23,7 @@ use super::publish::archive_tree;
 use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
 use super::submit::{Descent, check_text, submit};
-use super::{provider, select, stop};
+use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
 /// Reliefs of one lane at once.
@@ -342,6 +342,7 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
         LaneChange::Resume if !paused => note = Some("it is not paused".to_owned()),
         LaneChange::Pause => {
             scene.emit(None, EventBody::LanePaused { lane: lane.clone() });
+            asking::give_back(scene, &lane);
         }
         LaneChange::Resume => {
             scene.emit(None, EventBody::LaneResumed { lane: lane.clone() });

@@ -6,6 +6,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 
 use super::boundary::Damage;
+use super::charge;
 use super::components::{Identity, Mail, Stage, Transcript};
 use super::phase::Phase;
 use super::resources::{Daemon, Runs, TOOL_LANE};
@@ -57,9 +58,11 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         let (step, attempt) = (life.step, life.attempt);
         let retry_at = life.stopping.is_none().then(|| scene.now());
         let error = "the daemon was restarted while the model was asked".into();
+        // How far it was is not known; the prompt is paid for.
+        let usage = charge::of(scene, run, None, 1);
         scene.emit(
             Some(run),
-            EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown, usage: None },
+            EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown, usage },
         );
     }
     let executing: Vec<_> = scene.batch(run).map_or_else(Vec::new, |batch| {

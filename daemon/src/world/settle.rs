@@ -11,7 +11,7 @@ use harness_protocol::time::Span;
 
 use super::StepSystems;
 use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
-use super::components::{Compacting, Stage, Transcript};
+use super::components::{Compacting, Stage, Transcript, Unsummarised};
 use super::ids::Ids;
 use super::phase::Phase;
 use super::resources::{Timer, Timers};
@@ -147,7 +147,9 @@ fn summarised(
     answer: Result<Completion, InferenceError>,
 ) {
     let Some(life) = scene.life(run) else { return };
-    let (stopping, tries, provider) = (life.stopping.is_some(), life.failures + 1, life.provider.clone());
+    let (stopping, provider) = (life.stopping.is_some(), life.provider.clone());
+    let tries = scene.entity(run).and_then(|entity| scene.get::<Unsummarised>(entity)).map_or(0, |tries| tries.0) + 1;
+    let mut is_empty = false;
     let error = match answer {
         Ok(completion) if !completion.text.trim().is_empty() => {
             let usage = charge::of_answer(scene, run, &completion);
@@ -157,10 +159,12 @@ fn summarised(
             return;
         }
         // It may have thought for as long as it was let.
-        Ok(completion) => InferenceError {
-            usage: Some(charge::of_answer(scene, run, &completion)),
-            ..InferenceError::new(ErrorClass::Never, "the model gave no summary of what had become too long for it")
-        },
+        Ok(completion) => {
+            is_empty = true;
+            let message = "the model gave no summary of what had become too long for it";
+            let usage = Some(charge::of_answer(scene, run, &completion));
+            InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) }
+        }
         Err(error) => error,
     };
     let is_of_no_use = match error.class {
@@ -175,7 +179,8 @@ fn summarised(
     let (told, usage) = (error.message.as_str().into(), charge::of(scene, run, error.usage, error.answered));
     let (fault, retry_at) = (provider::fault_of(error.class), Some(scene.now()));
     scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
-    if tries >= SUMMARY_TRIES || error.class == ErrorClass::ContextTooLong {
+    // What refuses once refuses again.
+    if !is_empty || tries >= SUMMARY_TRIES {
         let entries = scene.entity(run).and_then(|entity| scene.get::<Transcript>(entity));
         let text = entries.map(|entries| makeshift(&entries.0, plan)).unwrap_or_default().into();
         // Nothing more was used, and that costs nothing.

@@ -16,13 +16,16 @@ use super::client::{Client, told};
 use super::key::Scrubber;
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
-use crate::providers::dialect::{Ended, Piece, Settings, Thinking, too_early};
+use crate::providers::dialect::{Ended, Piece, Reader, Settings, Thinking, too_early};
 use crate::providers::refusal::{self, broken};
 
 /// Bytes of one event, and of an answer that came as one.
 const MOST: usize = 40 * 1024 * 1024;
 /// How long more is waited for once the answer may be over.
 const AFTER_THE_LAST: Duration = Duration::from_secs(5);
+
+/// Tokens that an answer has beside what may be thought, or else nothing is thought.
+const LEAST_BESIDE_THINKING: u32 = 1_024;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
@@ -44,14 +47,13 @@ struct Seen(Mutex<Progress>);
 #[derive(Debug, Default, Clone, Copy)]
 struct Progress {
     used: Option<Usage>,
-    events: u64,
+    answered: u64,
 }
 
 impl Seen {
-    fn note(&self, used: Option<Usage>, events: u64) {
-        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.used = used;
-        progress.events += events;
+    fn note(&self, reader: &Reader) {
+        let progress = Progress { used: reader.used(), answered: reader.answered() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
     fn progress(&self) -> Progress {
@@ -75,9 +77,9 @@ impl Client {
             Err(_) => Err(broken(format!("the provider's answer took longer than {} s", limit.as_secs_f64()))),
         };
         answer.map_err(|error| {
-            let Progress { used, events } = seen.progress();
+            let Progress { used, answered } = seen.progress();
             let usage = error.usage.or(used);
-            InferenceError { message: scrubber.scrub(error.message), usage, answered: events, ..error }
+            InferenceError { message: scrubber.scrub(error.message), usage, answered, ..error }
         })
     }
 
@@ -131,7 +133,9 @@ impl Client {
         let limits = [endpoint.max_output_tokens, question.max_output_tokens];
         // Thinking beyond what the run can pay for is left out.
         let affordable = |thinking: &Thinking| match thinking {
-            Thinking::Budget(tokens) => question.max_output_tokens.is_none_or(|most| *tokens < most),
+            Thinking::Budget(tokens) => {
+                question.max_output_tokens.is_none_or(|most| tokens.saturating_add(LEAST_BESIDE_THINKING) <= most)
+            }
             Thinking::Adaptive => true,
         };
         Ok(Settings {
@@ -190,14 +194,15 @@ impl Client {
                 Next::End(ended) => break ended,
             };
             let mut events = decoder.push(&bytes);
-            let mut count = 0;
             while let Some(event) = events.next() {
                 let event = event.map_err(|_| too_large())?;
-                count += 1;
                 let taken = reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink));
-                taken.map_err(|error| InferenceError { usage: reader.used(), ..error })?;
+                if taken.is_err() {
+                    seen.note(&reader);
+                }
+                taken?;
             }
-            seen.note(reader.used(), count);
+            seen.note(&reader);
             shown.flush(&mut *sink);
             if reader.is_over() {
                 break Ended::Clean;

@@ -206,6 +206,10 @@ impl Reader {
         Ok(())
     }
 
+    pub(in super::super) const fn taken(&self) -> usize {
+        self.room.taken()
+    }
+
     pub(in super::super) fn used(&self) -> Usage {
         self.usage
     }

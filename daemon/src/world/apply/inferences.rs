@@ -10,7 +10,7 @@ use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript,
+    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript, Unsummarised,
 };
 use super::super::ids::Ids;
 use super::super::phase::Phase;
@@ -156,7 +156,7 @@ pub(super) fn compaction_finished(
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
     pools::spent(world, entity, usage);
     // How long the next prompt is, nobody has counted.
-    world.entity_mut(entity).remove::<(Compacting, LastAsked)>();
+    world.entity_mut(entity).remove::<(Compacting, LastAsked, Unsummarised)>();
     edit::<TooLong>(world, entity, |too_long| too_long.due = false);
     edit::<Life>(world, entity, |life| {
         life.phase = Phase::Retrying(at);
@@ -181,7 +181,11 @@ pub(super) fn failed(
     if let (Some(provider), Some(began)) = (asked(world, entity), began) {
         providers::failed(world, &provider, fault, (began.since, at));
     }
-    world.entity_mut(entity).remove::<Compacting>();
+    let summarised = world.entity_mut(entity).take::<Compacting>().is_some();
+    if summarised && fault == ProviderFault::Refused {
+        let tries = world.get::<Unsummarised>(entity).map_or(0, |tries| tries.0);
+        world.entity_mut(entity).insert(Unsummarised(tries.saturating_add(1)));
+    }
     if fault == ProviderFault::ContextTooLong {
         let refused = world.get::<TooLong>(entity).map_or(0, |too_long| too_long.refused);
         world.entity_mut(entity).insert(TooLong { refused: refused.saturating_add(1), due: true });

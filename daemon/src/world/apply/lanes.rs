@@ -64,9 +64,15 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::ProviderHeld { provider, limiter, until, error } => {
             super::providers::held(world, provider, *limiter, *until, error, at);
         }
-        EventBody::ProviderReleased { provider, at_most } => super::providers::released(world, provider, *at_most),
+        EventBody::ProviderReleased { provider, at_most } => {
+            super::providers::released(world, provider, *at_most);
+            super::pools::wake_all(world);
+        }
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
-        EventBody::LaneResumed { lane } => change(world, lane, |l| l.set_paused(false)),
+        EventBody::LaneResumed { lane } => {
+            change(world, lane, |l| l.set_paused(false));
+            super::pools::wake_all(world);
+        }
         _ => {}
     }
 }

@@ -84,6 +84,12 @@ fn wake_postponed(world: &mut World, of: Entity) {
     waiting.into_iter().for_each(|run| wake(world, run));
 }
 
+/// A provider is asked again: whoever waits for that looks again.
+pub(super) fn wake_all(world: &mut World) {
+    let waiting: Vec<RunId> = world.resource::<Postponed>().0.values().flatten().map(|(_, run)| *run).collect();
+    waiting.into_iter().for_each(|run| wake(world, run));
+}
+
 /// A run waits for what others hold, or no longer does.
 pub(super) fn set_postponed(world: &mut World, of: Entity, waits: bool) {
     let Some(identity) = world.get::<Identity>(of) else { return };

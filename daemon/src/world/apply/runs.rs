@@ -12,7 +12,7 @@ use harness_protocol::time::Timestamp;
 
 use super::super::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, Spec, Stage, Stopping,
-    Stopwatch, TooLong, Transcript, Watchers,
+    Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
@@ -181,7 +181,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
         Ending::Cancelled { .. } => RunState::Cancelled,
     };
     edit::<Life>(world, entity, |life| life.phase = Phase::Ended(state));
-    world.entity_mut(entity).remove::<(Compacting, TooLong)>();
+    world.entity_mut(entity).remove::<(Compacting, TooLong, Unsummarised)>();
     let watchers = world.entity_mut(entity).take::<Watchers>();
     let bytes = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
     world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });

@@ -13,7 +13,7 @@ use super::super::Engine;
 use super::super::boundary::{JobId, Work};
 use super::super::components::{Batch, Compacting, Ended, Held, Identity, Life, Pool, Spec, Spent, Stopwatch};
 use super::super::phase::Phase;
-use super::super::resources::{Agenda, Lanes, Postponed, Runs};
+use super::super::resources::{Agenda, Gate, Gates, Lanes, Postponed, Runs};
 use super::super::scene::Incoming;
 use super::{Simulation, config, tools};
 use crate::lane::TicketState;
@@ -109,7 +109,12 @@ impl Simulation {
             let life = world.get::<Life>(runs.live[number]).unwrap();
             let Phase::Postponed(owner) = life.phase else { panic!("{run} is {:?}", life.phase) };
             let pool = world.get::<Pool>(runs.by_id[&owner]).unwrap();
-            assert!(pool.holding > 0 || life.paused, "{run} waits for nobody");
+            let asked =
+                life.provider.clone().or_else(|| world.get::<Spec>(runs.live[number]).unwrap().0.provider.clone());
+            let lane = world.resource::<Lanes>().get(asked.as_deref().unwrap());
+            let held = world.resource::<Gates>().get(asked.as_deref().unwrap()).is_some_and(Gate::is_held_for_good);
+            let stands_still = held || lane.is_some_and(crate::lane::Lane::is_paused);
+            assert!(pool.holding > 0 || life.paused || stands_still, "{run} waits for nobody");
         }
         let postponed = |entity: &&Entity| matches!(world.get::<Life>(**entity).unwrap().phase, Phase::Postponed(_));
         let counted = world.resource::<Postponed>().0.values().flatten().count();
