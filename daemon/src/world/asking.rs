@@ -18,8 +18,9 @@ use super::stop::fail_run;
 /// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it. Where the budget is
 /// held by others, it waits for them.
 pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
-    // Whoever stands in may be too dear; the own provider comes back.
+    // Whoever stands in may stand still itself, or be too dear; the own provider comes back.
     let provider = provider::choice(scene, run)
+        .filter(|instead| !provider::is_stalled(scene, instead))
         .filter(|instead| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_)));
     let plan = match compaction::fit(scene, run, provider.as_ref()) {
         Fit::Fits => None,
@@ -98,7 +99,7 @@ pub(super) fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
     let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
     for (run, step) in waiting {
         if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
-            && provider::choice(scene, run).is_some()
+            && provider::choice(scene, run).is_some_and(|instead| !provider::is_stalled(scene, &instead))
         {
             begin(scene, run, step);
         }
