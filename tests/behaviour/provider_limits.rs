@@ -191,7 +191,8 @@ fn nothing_of_a_budget_is_held_in_a_lane_that_stands_still() {
     assert!(run.envelopes()[0].ends_with("a part\n"), "{:?}", run.envelopes());
     let views = children(&daemon, &run);
     let one = views.iter().find(|view| view.title == "one").unwrap();
-    assert_eq!(one.state, RunState::Queued, "{one:?}");
+    let waits_for = one.waiting_for.as_ref().map(|wait| &*wait.id);
+    assert_eq!((one.state, waits_for), (RunState::Queued, Some("other")), "{one:?}");
     daemon.ctl(["lane", "resume", "other"]).ok();
     eventually("it goes on", || children(&daemon, &run).iter().all(|view| view.state == RunState::Succeeded));
 }

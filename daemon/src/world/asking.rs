@@ -20,7 +20,7 @@ use super::stop::fail_run;
 pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
     // Whoever stands in may stand still itself, or be too dear; the own provider comes back.
     let provider = provider::choice(scene, run)
-        .filter(|instead| !provider::is_stalled(scene, instead))
+        .filter(|instead| !provider::is_stalled(scene.world(), instead))
         .filter(|instead| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_)));
     let plan = match compaction::fit(scene, run, provider.as_ref()) {
         Fit::Fits => None,
@@ -31,7 +31,8 @@ pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
         }
     };
     // Nothing is held for who would only stand still with it.
-    let stands_still = asked(scene, run, provider.as_ref()).is_some_and(|asked| provider::is_stalled(scene, &asked));
+    let stands_still =
+        asked(scene, run, provider.as_ref()).is_some_and(|asked| provider::is_stalled(scene.world(), &asked));
     let reserve = match budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
         Budget::Enough(Some(_)) if stands_still => {
             postpone(scene, run, step, None);
@@ -70,7 +71,7 @@ fn postpone(scene: &mut Scene<'_>, run: RunId, step: u32, budget_of: Option<RunI
 
 /// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back what they hold of a budget.
 pub(super) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    if !provider::is_stalled(scene, provider) {
+    if !provider::is_stalled(scene.world(), provider) {
         return;
     }
     let holds = |entity| {
@@ -82,6 +83,8 @@ pub(super) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
     let holders: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
     for (run, step) in holders {
         postpone(scene, run, step, None);
+        // It may have stood in the lane of a stand-in, and its own provider answers again.
+        scene.wake(run);
     }
 }
 
@@ -99,7 +102,7 @@ pub(super) fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
     let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
     for (run, step) in waiting {
         if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
-            && provider::choice(scene, run).is_some_and(|instead| !provider::is_stalled(scene, &instead))
+            && provider::choice(scene, run).is_some_and(|instead| !provider::is_stalled(scene.world(), &instead))
         {
             begin(scene, run, step);
         }

@@ -11,12 +11,13 @@
 
 use std::sync::Arc;
 
+use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault};
 use harness_protocol::id::RunId;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Span;
 
-use super::resources::{Gate, Gates};
+use super::resources::{Gate, Gates, Lanes};
 use super::scene::Scene;
 use crate::lane::{Lane, TicketState};
 use crate::prompt::ErrorClass;
@@ -89,9 +90,9 @@ fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
 }
 
 /// Whether a provider is asked nothing until somebody has seen to it.
-pub(crate) fn is_stalled(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
-    scene.res::<Gates>().get(provider).is_some_and(Gate::is_held_for_good)
-        || scene.lanes().get(provider).is_some_and(Lane::is_paused)
+pub(crate) fn is_stalled(world: &World, provider: &str) -> bool {
+    world.resource::<Gates>().get(provider).is_some_and(Gate::is_held_for_good)
+        || world.resource::<Lanes>().get(provider).is_some_and(Lane::is_paused)
 }
 
 /// After a failure: whether its provider is left alone from here on, and was not before.

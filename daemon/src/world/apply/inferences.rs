@@ -69,7 +69,11 @@ pub(super) fn postponed(world: &mut World, entity: Entity, step: u32, budget_of:
     if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
         world.resource_mut::<Timers>().set(Timer::Retry(run), None);
     }
-    edit::<Life>(world, entity, |life| life.comes_to(step, Phase::Postponed(budget_of)));
+    edit::<Life>(world, entity, |life| {
+        life.comes_to(step, Phase::Postponed(budget_of));
+        // Whom it asks is decided when it looks again.
+        life.provider = None;
+    });
     pools::set_postponed(world, entity, true);
 }
 

@@ -13,7 +13,8 @@ use super::super::Engine;
 use super::super::boundary::{JobId, Work};
 use super::super::components::{Batch, Compacting, Ended, Held, Identity, Life, Pool, Spec, Spent, Stopwatch};
 use super::super::phase::Phase;
-use super::super::resources::{Agenda, Gate, Gates, Lanes, Postponed, Runs};
+use super::super::provider::is_stalled;
+use super::super::resources::{Agenda, Lanes, Postponed, Runs};
 use super::super::scene::Incoming;
 use super::{Simulation, config, tools};
 use crate::lane::TicketState;
@@ -111,9 +112,7 @@ impl Simulation {
             let pool = world.get::<Pool>(runs.by_id[&owner]).unwrap();
             let asked =
                 life.provider.clone().or_else(|| world.get::<Spec>(runs.live[number]).unwrap().0.provider.clone());
-            let lane = world.resource::<Lanes>().get(asked.as_deref().unwrap());
-            let held = world.resource::<Gates>().get(asked.as_deref().unwrap()).is_some_and(Gate::is_held_for_good);
-            let stands_still = held || lane.is_some_and(crate::lane::Lane::is_paused);
+            let stands_still = is_stalled(world, asked.as_deref().unwrap());
             assert!(pool.holding > 0 || life.paused || stands_still, "{run} waits for nobody");
         }
         let postponed = |entity: &&Entity| matches!(world.get::<Life>(**entity).unwrap().phase, Phase::Postponed(_));

@@ -11,6 +11,7 @@ use super::super::components::{
     Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Origin, Spec, Spent, Stage, Stopwatch,
 };
 use super::super::phase::Phase;
+use super::super::provider::is_stalled;
 use super::super::resources::{Lanes, Runs, TOOL_LANE};
 use crate::lane::{Lane, TicketId, TicketState};
 
@@ -143,6 +144,10 @@ fn waiting_for(
     let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
     match life.phase {
         Phase::Wanting(ticket) => in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider),
+        // Nothing of a budget is held for it while its provider stands still.
+        Phase::Postponed(_) if is_stalled(world, provider) => {
+            Some(WaitingFor { kind: WaitKind::Provider, id: provider.to_owned(), since: watch.since, position: None })
+        }
         Phase::Retrying(_) => {
             Some(WaitingFor { kind: WaitKind::Provider, id: provider.to_owned(), since: watch.since, position: None })
         }
