@@ -294,11 +294,9 @@ fn standard_streams_that_are_closed_or_that_nobody_reads_are_no_trouble() {
 }
 
 #[test]
+#[ignore = "needs systemd-socket-activate"]
 fn a_socket_passed_by_systemd_is_served_and_left_there() {
     let activate = "/usr/bin/systemd-socket-activate";
-    if !Path::new(activate).exists() {
-        return;
-    }
     let place = Place::new();
     fs::create_dir(place.path("run")).unwrap();
     let socket = place.socket();

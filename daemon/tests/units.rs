@@ -12,7 +12,7 @@ fn units() -> PathBuf {
 }
 
 /// Lets systemd look at the units of `dir`, with the binary of this build in the place of the installed one.
-fn verify(dir: &Path, instance: &str, change: impl Fn(String) -> String) -> Option<Result<(), String>> {
+fn verify(dir: &Path, instance: &str, change: impl Fn(String) -> String) -> Result<(), String> {
     let copies = tempfile::tempdir().unwrap();
     let mut command = Command::new("systemd-analyze");
     // Without a runtime directory a user's manager cannot be imagined.
@@ -22,18 +22,18 @@ fn verify(dir: &Path, instance: &str, change: impl Fn(String) -> String) -> Opti
         fs::write(copies.path().join(name), change(text)).unwrap();
         command.arg(copies.path().join(name));
     }
-    let output = command.output().ok()?;
+    let output = command.output().expect("this needs systemd-analyze");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    Some(if output.status.success() { Ok(()) } else { Err(message) })
+    if output.status.success() { Ok(()) } else { Err(message) }
 }
 
 #[test]
+#[ignore = "needs systemd-analyze"]
 fn systemd_accepts_the_units_and_would_not_accept_others() {
     for (dir, instance) in [(units(), "--system"), (units().join("user"), "--user")] {
-        let Some(verified) = verify(&dir, instance, |text| text) else { return };
-        assert_eq!(verified, Ok(()), "{instance}");
+        assert_eq!(verify(&dir, instance, |text| text), Ok(()), "{instance}");
         let broken = verify(&dir, instance, |text| text.replace("[Service]", "[Service]\nNonsense=yes"));
-        assert!(broken.unwrap().is_err(), "{instance}");
+        assert!(broken.is_err(), "{instance}");
     }
 }
 

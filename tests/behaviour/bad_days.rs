@@ -51,9 +51,10 @@ fn events(place: &Place) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn a_file_system_that_lets_nobody_write_any_more_is_told_and_reads_go_on() {
     let place = Place::new();
-    let Some(disk) = Disk::in_a_file(&place, 64) else { return };
+    let disk = Disk::in_a_file(&place, 64);
     let mut daemon = place.start();
     let asking = daemon.submit(&turn("").ask("well?").turn("answered"));
     asking.reach(RunState::Waiting);
@@ -70,9 +71,10 @@ fn a_file_system_that_lets_nobody_write_any_more_is_told_and_reads_go_on() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn a_state_directory_that_can_only_be_read_is_told_at_the_start_and_not_changed() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 64) else { return };
+    let disk = Disk::in_memory(&place, 64);
     let mut daemon = place.start();
     assert_eq!(daemon.submit(&says("before")).answer(), "before");
     daemon.signal(Signal::SIGTERM);

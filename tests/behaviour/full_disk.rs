@@ -32,9 +32,10 @@ fn submit_until_held(daemon: &Daemon) -> Vec<Run> {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn on_a_full_disk_reads_and_what_makes_room_go_through_and_new_work_is_refused() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 40) else { return };
+    let disk = Disk::in_memory(&place, 40);
     let mut daemon = place.start();
     let asking = daemon.submit(&turn("").ask("well?").shell("echo on").turn("answered"));
     let executing = daemon.submit(&runs("sleep 600"));
@@ -82,9 +83,10 @@ fn on_a_full_disk_reads_and_what_makes_room_go_through_and_new_work_is_refused()
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn without_ballast_what_would_change_something_is_refused_at_once_and_nothing_hangs() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 40) else { return };
+    let disk = Disk::in_memory(&place, 40);
     let daemon = place.start();
     let ask = turn("").ask("well?").turn("answered");
     let asking = daemon.submit_many(4, &ask);
@@ -127,9 +129,10 @@ fn without_ballast_what_would_change_something_is_refused_at_once_and_nothing_ha
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn a_daemon_without_ballast_can_be_stopped_and_loses_nothing() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 40) else { return };
+    let disk = Disk::in_memory(&place, 40);
     let mut daemon = place.start();
     let asking = daemon.submit(&turn("").ask("well?").turn("answered"));
     asking.reach(RunState::Waiting);
@@ -148,9 +151,10 @@ fn a_daemon_without_ballast_can_be_stopped_and_loses_nothing() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn a_daemon_that_starts_on_a_full_disk_serves_what_can_be_served() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 40) else { return };
+    let disk = Disk::in_memory(&place, 40);
     let daemon = place.start();
     let asking = daemon.submit(&turn("").ask("well?").turn("answered"));
     asking.reach(RunState::Waiting);
@@ -166,9 +170,10 @@ fn a_daemon_that_starts_on_a_full_disk_serves_what_can_be_served() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn without_room_for_anything_a_start_is_refused_with_the_reason_or_serves() {
     let place = Place::new();
-    let Some(disk) = Disk::in_memory(&place, 40) else { return };
+    let disk = Disk::in_memory(&place, 40);
     disk.fill();
     let mut child = Daemon::spawn(&place, &[], &[]);
     let status = found_within(SOON, "it ends", || child.try_wait().unwrap());
@@ -180,12 +185,13 @@ fn without_room_for_anything_a_start_is_refused_with_the_reason_or_serves() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a disk"]
 fn nothing_that_a_client_was_told_is_lost_however_often_the_disk_is_full() {
     let (seconds, seed) = (number("HARNESS_CRASH_SECONDS", 8), seed());
     println!("HARNESS_CRASH_SEED={seed}");
     let mut chance = Chance::new(seed);
     let place = Place::configured("[limits]\nfinished_runs = 40\nevents = 400\n[lane.tool]\nwidth = 6\n");
-    let Some(disk) = Disk::in_memory(&place, 64) else { return };
+    let disk = Disk::in_memory(&place, 64);
     let mut daemon = place.start();
     let storm = Storm::begin(&place, chance.below(u64::MAX));
     let end = now() + Duration::from_secs(seconds);

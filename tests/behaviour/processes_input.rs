@@ -47,6 +47,7 @@ fn assert_that_nobody_waited(run: &Run) {
 }
 
 #[test]
+#[ignore = "needs git and python3"]
 fn what_reads_asks_edits_or_pages_goes_on_at_once() {
     let daemon = Place::new().start();
     let begun = now();
@@ -59,6 +60,7 @@ fn what_reads_asks_edits_or_pages_goes_on_at_once() {
 }
 
 #[test]
+#[ignore = "needs git, python3 and script"]
 fn so_it_is_when_the_daemon_runs_in_the_foreground_of_a_terminal() {
     need("script", "util-linux");
     let place = Place::new();

@@ -57,6 +57,7 @@ fn children_have_no_wider_limits_than_their_parent_however_they_are_made() {
 }
 
 #[test]
+#[ignore = "needs python3"]
 fn a_memory_hog_fails_and_is_told_the_limit_and_the_run_goes_on() {
     need("python3", "python3");
     let daemon = Daemon::start();
@@ -88,9 +89,10 @@ fn who_is_deaf_to_the_end_of_its_cpu_time_is_killed_and_told_the_limit() {
 }
 
 #[test]
+#[ignore = "needs root, to be another user"]
 fn a_fork_bomb_fails_and_is_told_the_limit_and_other_runs_go_on() {
     let place = Place::new();
-    let Some(daemon) = place.start_as(SOMEBODY, &[]) else { return };
+    let daemon = place.start_as(SOMEBODY, &[]);
     let limits = json!({"limits": {"processes": 60}});
     let other = daemon.submit(&crate::lane::until_there_is("gate"));
     eventually("the other one runs", || daemon.lane("tool").busy == 1);
@@ -108,9 +110,10 @@ fn a_fork_bomb_fails_and_is_told_the_limit_and_other_runs_go_on() {
 }
 
 #[test]
+#[ignore = "needs root, to be another user"]
 fn a_fork_bomb_in_the_background_ends_with_its_run() {
     let place = Place::new();
-    let Some(daemon) = place.start_as(SOMEBODY + 1, &[]) else { return };
+    let daemon = place.start_as(SOMEBODY + 1, &[]);
     let limits = json!({"limits": {"processes": 60}});
     let run = daemon.submit_with(&runs("b() { b | b & }; b"), limits);
     assert_eq!(run.answer(), "done");

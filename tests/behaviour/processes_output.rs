@@ -88,6 +88,7 @@ fn eventually_all(condition: &mut dyn FnMut() -> bool) {
 }
 
 #[test]
+#[ignore = "needs python3"]
 fn no_cut_makes_a_replacement_character_and_raw_output_is_the_exact_bytes() {
     need("python3", "python3");
     let daemon = Daemon::start();

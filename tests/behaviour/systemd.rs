@@ -74,6 +74,7 @@ fn inode(path: &Path) -> u64 {
 }
 
 #[test]
+#[ignore = "needs systemd-socket-activate"]
 fn the_first_command_activates_it_and_a_stop_leaves_the_socket_to_systemd() {
     let mut activated = Activated::new();
     let socket = activated.place.socket();
@@ -91,6 +92,7 @@ fn the_first_command_activates_it_and_a_stop_leaves_the_socket_to_systemd() {
 }
 
 #[test]
+#[ignore = "needs systemd-socket-activate"]
 fn a_stop_by_systemd_is_told_and_soon_whatever_is_at_hand() {
     let mut activated = Activated::new();
     let place = activated.place.clone();

@@ -18,6 +18,7 @@ mod programs;
 mod run;
 mod schema;
 mod script;
+mod signals;
 pub mod storm;
 mod unprivileged;
 
@@ -33,7 +34,7 @@ pub use faults::{Answer, FaultServer, Gate, Recorded};
 pub use llama::Llama;
 pub use place::Place;
 pub use process::Process;
-pub use programs::{need, program};
+pub use programs::{need, need_root, program};
 pub use run::Run;
 pub use schema::Schemas;
 pub use script::{Script, runs, says, turn};

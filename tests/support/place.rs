@@ -111,6 +111,7 @@ impl Place {
 
     /// A command with the surroundings of this place, our programs on its path.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        crate::signals::give_defaults_to_children();
         let mut path = directory().as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());

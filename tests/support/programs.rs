@@ -47,3 +47,12 @@ pub fn need(name: &str, package: &str) {
     let there = std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
     assert!(there, "this test needs `{name}`; install the package {package}");
 }
+
+/// Asserts that the tests run as root.
+///
+/// # Panics
+/// Where they do not: a test that needs root is ignored by default.
+#[track_caller]
+pub fn need_root() {
+    assert!(nix::unistd::geteuid().is_root(), "this test needs root");
+}

@@ -4,16 +4,15 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-use crate::{Daemon, Place, need, program};
+use crate::{Daemon, Place, need, need_root, program};
 
 impl Place {
-    /// Gives the place to a user, and starts a daemon as that one, with these words before the command line. None, and a word why,
-    /// where the tests do not run as root.
-    pub fn start_as(&self, user: u32, before: &[&str]) -> Option<Daemon> {
-        if !nix::unistd::geteuid().is_root() {
-            println!("skipped: only root can start a daemon as somebody else");
-            return None;
-        }
+    /// Gives the place to a user, and starts a daemon as that one, with these words before the command line.
+    ///
+    /// # Panics
+    /// Where the tests do not run as root: such a test is ignored by default.
+    pub fn start_as(&self, user: u32, before: &[&str]) -> Daemon {
+        need_root();
         need("setpriv", "util-linux");
         // Where we build, others may have no access.
         let own = self.path("harnessd");
@@ -22,7 +21,7 @@ impl Place {
         let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
         let own = format!("exec {}", own.display());
         let become_them = ["setpriv", &uid, &gid, "--clear-groups", "sh", "-c", &own];
-        Some(self.start_behind(&[before, &become_them].concat()))
+        self.start_behind(&[before, &become_them].concat())
     }
 }
 
