@@ -13,6 +13,7 @@ mod ctx;
 mod ending;
 mod exit;
 mod incoming;
+mod inside;
 mod interrupt;
 mod outcome;
 mod output;
@@ -39,6 +40,9 @@ use clap::Parser;
 use crate::cli::Cli;
 
 fn main() -> ExitCode {
+    // Nobody takes our connections, and the rights that they have, by a debugger or by `pidfd_getfd`. Where the kernel refuses, nothing
+    // else is lost.
+    let _refused = nix::sys::prctl::set_dumpable(false);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

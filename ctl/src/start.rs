@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use harness_protocol::paths::SYSTEM_SOCKET;
 
 use crate::connect::{ConnectError, connect};
+use crate::inside::inside;
 use crate::patience::PATIENCE;
 use crate::spawn::{Spawned, spawn};
 use crate::start_error::StartError;
@@ -39,6 +40,9 @@ pub(crate) fn find_or_start(socket: &Path) -> Result<Found, StartError> {
     match connect(socket, PATIENCE) {
         Ok(stream) => Ok(Found { stream, started: false }),
         Err(ConnectError::Absent) => {
+            if let Some(inside) = inside() {
+                return Err(StartError::InsideRun { socket: socket.to_owned(), inside });
+            }
             if socket == Path::new(SYSTEM_SOCKET) && !nix::unistd::geteuid().is_root() {
                 return Err(StartError::SystemNotRunning { socket: socket.to_owned() });
             }

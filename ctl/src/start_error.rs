@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::inside::Inside;
+
 /// Why there is no daemon to talk to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
@@ -31,6 +33,14 @@ pub(crate) enum StartError {
         socket: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Nobody serves the socket, and from inside a run none is started.
+    #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
+    InsideRun {
+        /// The socket.
+        socket: PathBuf,
+        /// How that is known.
+        inside: Inside,
     },
     /// There is no program to start.
     #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
@@ -71,6 +81,10 @@ impl StartError {
             ),
             Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
             Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),
+            Self::InsideRun { .. } => Some(
+                "start it from outside; for one that is only of this run: harnessd --socket PATH --state-dir DIR"
+                    .to_owned(),
+            ),
             Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
             _ => None,
         }

@@ -93,7 +93,7 @@ async fn path(runs: usize) -> f64 {
     config.tool_width = 64;
     config.providers.values_mut().for_each(|provider| provider.width = 1_000);
     let (inbox, feed) = (Inbox::<Request>::new(4_096), Feed::new(1_000_000, usize::MAX, Seq(0)));
-    let program = KeeperProgram { path: "/bin/true".into(), args: Vec::new(), env: Vec::new() };
+    let program = KeeperProgram { path: "/bin/true".into(), args: Vec::new(), env: Vec::new(), lock: None };
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),

@@ -110,8 +110,12 @@ fn main() {
     let count = if measured { 2_000 } else { 20 };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let program =
-            KeeperProgram { path: env!("CARGO_BIN_EXE_harnessd").into(), args: vec!["keeper".into()], env: Vec::new() };
+        let program = KeeperProgram {
+            path: env!("CARGO_BIN_EXE_harnessd").into(),
+            args: vec!["keeper".into()],
+            env: Vec::new(),
+            lock: None,
+        };
         let keepers = Arc::new(Keepers::new(program));
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path());

@@ -21,7 +21,7 @@ use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
-use harnessd::process::{keeper, launch};
+use harnessd::process::{KeepersLock, TakeOverError, keeper, launch};
 use harnessd::providers::http::Variables;
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::shed::shed;
@@ -77,6 +77,8 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
     let state_dir = StateDir::open(&paths.state_dir)?;
     let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
     let served = catch_unwind(AssertUnwindSafe(|| {
+        // Before anything is recovered, and before anybody can connect.
+        let keepers_lock = KeepersLock::take_over(state_dir.path())?;
         let bound = bind(activated, &paths, members)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(async {
@@ -89,6 +91,7 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
                 on_demand: cli.on_demand,
                 config,
                 state_dir,
+                keepers_lock,
                 inherited,
                 variables,
             };
@@ -116,6 +119,7 @@ fn bind(activated: Option<Activated>, paths: &Paths, members: Option<Members>) -
 fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<LoadError>()
         || error.is::<GroupError>()
+        || error.downcast_ref::<TakeOverError>().is_some_and(|error| matches!(error, TakeOverError::Inside { .. }))
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);
     let is_held = error.downcast_ref::<LockError>().is_some_and(LockError::is_held)
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_held);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
+use harness_protocol::inside::KEEPER;
 use harness_protocol::rpc::{DiskUsage, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
@@ -23,6 +24,7 @@ use crate::control::listener::Listener;
 use crate::control::lock::StateDir;
 use crate::control::peer::Members;
 use crate::control::request::{ConnectionId, Request};
+use crate::control::rights::Origin;
 use crate::detach::{self, Inherited};
 use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
 use crate::feed::Feed;
@@ -32,7 +34,7 @@ use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError};
 use crate::observe::notify::Notifier;
-use crate::process::{KeeperProgram, Keepers, Outputs, Process};
+use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, keeper};
 use crate::providers::check::check_script;
 use crate::providers::http::{BuildError, Providers, Surroundings, Variables};
 use crate::restore::{self, RestoreError, Restored};
@@ -56,6 +58,8 @@ pub struct Setup {
     // After the listener: whoever gets this lock finds the socket gone.
     /// The state directory, locked.
     pub state_dir: StateDir,
+    /// What its keepers hold: nothing of an earlier daemon is left.
+    pub keepers_lock: KeepersLock,
     /// SIGTERM, SIGINT, SIGHUP.
     pub signals: Signals,
     /// The line to systemd.
@@ -126,7 +130,10 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
     }
-    let keepers = Keepers::new(keeper_program(setup.inherited)).grouped().adopting().map_err(ServeError::Keepers)?;
+    let keepers = Keepers::new(keeper_program(setup.inherited, setup.keepers_lock))
+        .grouped()
+        .adopting()
+        .map_err(ServeError::Keepers)?;
     let keepers = Arc::new(keepers);
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
@@ -189,7 +196,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let driven = loop {
         tokio::select! {
             driven = &mut driver => break driven,
-            accepted = listener.accept() => {
+            accepted = listener.accept(&door.trace) => {
                 number += 1;
                 connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
             }
@@ -272,10 +279,11 @@ fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
 }
 
 /// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.
-fn keeper_program(inherited: Inherited) -> KeeperProgram {
+fn keeper_program(inherited: Inherited, lock: KeepersLock) -> KeeperProgram {
     let limits = inherited.open_files.into_iter().flat_map(|(soft, hard)| [soft, hard]);
-    let args = std::iter::once("keeper".to_owned()).chain(limits.map(|limit| limit.to_string())).collect();
-    KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new() }
+    let args = std::iter::once(KEEPER[1].to_owned()).chain(limits.map(|limit| limit.to_string()));
+    let args = args.chain([format!("{}{}", keeper::MARK, lock.mark())]).collect();
+    KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new(), lock: Some(lock) }
 }
 
 fn door(
@@ -293,7 +301,11 @@ fn door(
         feed,
         history,
         bounds: config.limits.clone(),
-        run_of: Box::new(move |pid| keepers.run_of(i32::try_from(pid).ok()?)),
+        trace: Box::new(move |process| match keepers.trace(process) {
+            Lineage::Outside => Origin::Outside,
+            Lineage::Of(run) => Origin::Run(run),
+            Lineage::Unknown(why) => Origin::Unknown(why.to_string()),
+        }),
         check_spec: Box::new(check_spec),
         list_providers: Box::new(move || listed.views(&default)),
         check_provider: Box::new(move |name, model| {

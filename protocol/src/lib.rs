@@ -8,6 +8,7 @@ pub mod envelope;
 pub mod event;
 pub mod framing;
 pub mod id;
+pub mod inside;
 pub mod lane;
 pub mod limit;
 mod params;

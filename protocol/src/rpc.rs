@@ -318,6 +318,13 @@ macro_rules! methods {
         }
 
         impl Call {
+            /// The name of its method.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+
             /// Reads the parameters of `method`.
             ///
             /// # Errors

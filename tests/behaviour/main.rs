@@ -1,6 +1,7 @@
 //! What the harness does, as those see it who use it: a file for each behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adversary;
 mod archived;
 mod bad_days;
 mod bad_records;

@@ -6,6 +6,9 @@ use std::path::Path;
 
 use crate::{Daemon, Place, need, need_root, program};
 
+/// A user that nobody else is.
+const SOMEBODY: u32 = 61_234;
+
 impl Place {
     /// Gives the place to a user, and starts a daemon as that one, with these words before the command line.
     ///
@@ -16,12 +19,33 @@ impl Place {
         need("setpriv", "util-linux");
         // Where we build, others may have no access.
         let own = self.path("harnessd");
-        fs::copy(program("harnessd"), &own).unwrap();
+        // An earlier daemon of the place may have left it, and be executed by keepers that are still at their end.
+        if !own.exists() {
+            fs::copy(program("harnessd"), &own).unwrap();
+        }
         give(&self.path(""), user);
         let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
         let own = format!("exec {}", own.display());
         let become_them = ["setpriv", &uid, &gid, "--clear-groups", "sh", "-c", &own];
         self.start_behind(&[before, &become_them].concat())
+    }
+}
+
+impl Place {
+    /// Starts a daemon here that is not root's, with all programs beside it where its user may execute them: as this user, where the
+    /// tests do not run as root.
+    pub fn start_unprivileged(&self, more: &[&Path]) -> Daemon {
+        let bin = self.path("bin");
+        fs::create_dir_all(&bin).unwrap();
+        let ours = ["harnessd", "harnessctl"].map(program);
+        for own in ours.iter().map(std::path::PathBuf::as_path).chain(more.iter().copied()) {
+            let to = bin.join(own.file_name().unwrap());
+            // What is executed now cannot be written to.
+            if !to.exists() {
+                fs::copy(own, to).unwrap();
+            }
+        }
+        if nix::unistd::geteuid().is_root() { self.start_as(SOMEBODY, &[]) } else { self.start() }
     }
 }
 

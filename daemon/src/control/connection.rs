@@ -1,7 +1,7 @@
 //! One connection: reads requests in order, hands them to the driver, writes what comes back.
 //!
 //! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
-//! read is not read from. A bad line gets an error and the connection lives on; an oversized one ends it.
+//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection lives on; an oversized one ends it.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -30,12 +30,15 @@ use super::listener::Accepted;
 use super::outgoing::Outgoing;
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
+use super::rights::Who;
 use super::subscription;
 use super::wire::{self, Line};
 use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
 const LARGE_AT_ONCE: usize = 4;
+/// The method by which somebody waits here.
+const WAIT: &str = "run.wait";
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
 /// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
@@ -49,14 +52,12 @@ const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
 
 /// Serves a connection to its end.
 pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
-    let Accepted { stream, peer, slot } = accepted;
-    let run = peer.pid.and_then(|pid| (door.run_of)(pid));
-    let caller = Caller { uid: peer.uid, run };
+    let Accepted { stream, who, slot } = accepted;
     let (read, write) = stream.into_split();
     let outgoing = Arc::new(Outgoing::default());
     let mut connection = Connection {
         id,
-        caller,
+        who,
         places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
         waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
@@ -98,7 +99,7 @@ async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing) {
 
 struct Connection {
     id: ConnectionId,
-    caller: Caller,
+    who: Who,
     door: Arc<Door>,
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
@@ -218,8 +219,13 @@ impl Connection {
 
     fn call(&mut self, id: RequestId, call: Call, place: Place) {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
+        let caller = match (self.who.admit(call.name()), &call) {
+            (Ok(_), Call::DaemonHello(params)) => return responder.send(wire::hello(params)),
+            (Ok(Some(caller)), _) => caller,
+            (Ok(None), _) => return responder.send::<()>(Err(self.who.refusal(call.name()).into())),
+            (Err(refusal), _) => return responder.send::<()>(Err(refusal.into())),
+        };
         match call {
-            Call::DaemonHello(params) => responder.send(wire::hello(&params)),
             Call::EventUnsubscribe(params) => match self.subscriptions.remove(&params.subscription) {
                 Some(task) => {
                     task.abort();
@@ -227,23 +233,19 @@ impl Connection {
                 }
                 None => responder.send::<()>(Err(RpcError::new(ErrorKind::NotFound, "no such subscription"))),
             },
-            Call::EventSubscribe(params) => self.subscribe(params, responder),
-            Call::RunOutput(params) => self.output(params, responder),
-            Call::ProviderList(_) | Call::ProviderCheck(_) if self.caller.run.is_some() => {
-                let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
-                responder.send::<()>(Err(RpcError::new(ErrorKind::Forbidden, message)));
-            }
+            Call::EventSubscribe(params) => self.subscribe(caller, params, responder),
+            Call::RunOutput(params) => self.output(caller, params, responder),
             Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
             Call::ProviderCheck(params) => {
-                let (id, caller, door) = (self.id, self.caller, Arc::clone(&self.door));
+                let (id, door) = (self.id, Arc::clone(&self.door));
                 self.tasks.spawn(async move { responder.send(provider_check::check(id, caller, &door, params).await) });
             }
-            other => self.ask(other, responder),
+            other => self.ask(caller, other, responder),
         }
     }
 
     /// Asks the driver what only it can tell or do.
-    fn ask(&self, call: Call, responder: Responder) {
+    fn ask(&self, caller: Caller, call: Call, responder: Responder) {
         let wanted = match wire::command(call) {
             Ok(command) => {
                 if let Command::Submit { spec, .. } = &command
@@ -274,7 +276,7 @@ impl Connection {
                 }
             },
         };
-        if let Err(refused) = self.put(wanted) {
+        if let Err(refused) = self.put(caller, wanted) {
             match *refused {
                 Wanted::Command(_, responder)
                 | Wanted::Read(_, responder)
@@ -290,12 +292,12 @@ impl Connection {
     }
 
     /// Puts a request into the inbox; gives it back when that is full.
-    fn put(&self, wanted: Wanted) -> Result<(), Box<Wanted>> {
-        let request = Request { connection: self.id, caller: self.caller, wanted };
+    fn put(&self, caller: Caller, wanted: Wanted) -> Result<(), Box<Wanted>> {
+        let request = Request { connection: self.id, caller, wanted };
         self.door.inbox.request(request).map_err(|request| Box::new(request.wanted))
     }
 
-    fn subscribe(&mut self, params: SubscribeParams, responder: Responder) {
+    fn subscribe(&mut self, caller: Caller, params: SubscribeParams, responder: Responder) {
         self.subscriptions.retain(|_, task| !task.is_finished());
         if self.subscriptions.len() >= self.door.bounds.subscriptions_per_connection as usize {
             let most = self.door.bounds.subscriptions_per_connection;
@@ -309,7 +311,7 @@ impl Connection {
             return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
         }
         let (tell, told) = oneshot::channel();
-        if self.put(Wanted::Subscribe(params, tell)).is_err() {
+        if self.put(caller, Wanted::Subscribe(params, tell)).is_err() {
             return responder.send::<()>(Err(busy()));
         }
         let subscription = SubscriptionId(self.next_subscription);
@@ -331,11 +333,11 @@ impl Connection {
         self.subscriptions.insert(subscription, task);
     }
 
-    fn output(&mut self, params: OutputParams, responder: Responder) {
+    fn output(&mut self, caller: Caller, params: OutputParams, responder: Responder) {
         let (tell, told) = oneshot::channel();
         let (stream, offset) = (params.stream, params.offset);
         let limit = params.limit.unwrap_or(OUTPUT_BYTES).min(MOST_OUTPUT_BYTES);
-        if self.put(Wanted::Output(params, tell)).is_err() {
+        if self.put(caller, Wanted::Output(params, tell)).is_err() {
             return responder.send::<()>(Err(busy()));
         }
         let door = Arc::clone(&self.door);
@@ -360,7 +362,9 @@ impl Connection {
     async fn close(mut self) {
         self.outgoing.close();
         self.tasks.abort_all();
-        while self.put(Wanted::Left).is_err() {
+        // Who may not even wait for a run has nobody waiting here.
+        let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
+        while self.put(caller, Wanted::Left).is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

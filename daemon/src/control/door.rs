@@ -1,6 +1,7 @@
 //! What every connection works with: where requests go, where events come from, and what only the parts below can tell.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView};
 use harness_protocol::spec::RunSpec;
 
 use super::request::Request;
+use super::rights::Origin;
 use crate::config::Bounds;
 use crate::feed::Feed;
 use crate::inbox::Inbox;
@@ -19,8 +21,8 @@ pub type OutputRange = (u64, Vec<u8>, u64);
 /// Reads a range of the output of a call.
 pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
 
-/// Tells the run that a process descends from.
-pub type RunOf = dyn Fn(u32) -> Option<RunId> + Send + Sync;
+/// Tells whose the process behind a descriptor is.
+pub type Trace = dyn Fn(Option<BorrowedFd<'_>>) -> Origin + Send + Sync;
 /// Tells what is wrong with a specification.
 pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
 
@@ -41,8 +43,8 @@ pub struct Door {
     pub history: History,
     /// Bounds.
     pub bounds: Bounds,
-    /// The run that a process descends from.
-    pub run_of: Box<RunOf>,
+    /// Whose a process is.
+    pub trace: Box<Trace>,
     /// What is wrong with a specification that only its provider can tell.
     pub check_spec: Box<CheckSpec>,
     /// Reads the output of a call.

@@ -1,12 +1,13 @@
 //! Takes in connections: those that may come in, and no more than are allowed at once.
 //!
-//! Owns the count of connections and what happens when the system has no descriptor left: it waits, and goes on. Never reads a
+//! Owns when it is asked who a peer is, and what happens when the system has no descriptor left: it waits, and goes on. Never reads a
 //! request.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::framing;
@@ -15,7 +16,10 @@ use harness_protocol::time::Span;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info, warn};
 
-use super::peer::{Members, Peer, authorise};
+use super::crowd::{Crowd, Slot};
+use super::door::Trace;
+use super::peer::{Members, Peer, authorise, process_of};
+use super::rights::Who;
 use super::socket::{Bound, Claim};
 
 /// First wait after a connection could not be accepted; it doubles from there.
@@ -31,21 +35,9 @@ pub struct Accepted {
     /// The connection.
     pub stream: UnixStream,
     /// Who is at its other end.
-    pub peer: Peer,
+    pub who: Who,
     /// Its place among the connections; to be kept as long as the connection.
     pub slot: Slot,
-}
-
-/// A place among the connections. Dropping it makes room for another.
-#[derive(Debug)]
-pub struct Slot {
-    count: Arc<AtomicU32>,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// The open door.
@@ -56,8 +48,7 @@ pub struct Listener {
     socket: UnixListener,
     own_uid: u32,
     members: RwLock<Option<Members>>,
-    count: Arc<AtomicU32>,
-    max: AtomicU32,
+    crowd: Crowd,
     /// The wait that an ongoing trouble has come to; 0 without one.
     trouble_ms: AtomicU64,
     /// Connections were refused since the last one that was let in.
@@ -75,8 +66,7 @@ impl Listener {
             socket: UnixListener::from_std(bound.socket)?,
             own_uid: nix::unistd::geteuid().as_raw(),
             members: RwLock::new(bound.members),
-            count: Arc::default(),
-            max: AtomicU32::new(max),
+            crowd: Crowd::new(max),
             trouble_ms: AtomicU64::new(0),
             crowded: AtomicU32::new(0),
         })
@@ -94,12 +84,12 @@ impl Listener {
 
     /// Connections now.
     pub fn connections(&self) -> u32 {
-        self.count.load(Ordering::Relaxed)
+        self.crowd.len()
     }
 
     /// Allows `max` connections from now on. Those that are there stay.
     pub fn allow(&self, max: u32) {
-        self.max.store(max, Ordering::Relaxed);
+        self.crowd.allow(max);
     }
 
     /// Lets these in beside the owner from now on. The mode of the socket file stays what it was.
@@ -107,16 +97,17 @@ impl Listener {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// The next connection that may come in. Others get one error and are closed. What goes wrong is waited for. It may be
+    /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process may have gone, and
+    /// another one speak for it. Others get one error and are closed. What goes wrong is waited for. It may be
     /// dropped and called again at any time.
-    pub async fn accept(&self) -> Accepted {
+    pub async fn accept(&self, trace: &Trace) -> Accepted {
         loop {
             match self.socket.accept().await {
                 Ok((stream, _)) => {
                     if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
                         info!("connections are accepted again");
                     }
-                    if let Some(accepted) = self.admit(stream) {
+                    if let Some(accepted) = self.admit(stream, trace) {
                         return accepted;
                     }
                 }
@@ -136,7 +127,7 @@ impl Listener {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    fn admit(&self, stream: UnixStream) -> Option<Accepted> {
+    fn admit(&self, stream: UnixStream, trace: &Trace) -> Option<Accepted> {
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
@@ -150,21 +141,26 @@ impl Listener {
             refuse(stream, RpcError::new(ErrorKind::Forbidden, message));
             return None;
         }
-        let max = self.max.load(Ordering::Relaxed);
-        let taken = |count: u32| (count < max).then(|| count + 1);
-        if self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_err() {
-            if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
-                warn!(max, "too many connections; further ones are refused");
-            }
-            let error = RpcError::new(ErrorKind::Busy, format!("there are {max} connections already; try again later"));
-            refuse(stream, error.retry_after(Span::from_secs(1)));
-            return None;
+        let process = process_of(&stream, &peer);
+        let who = Who::new(peer.uid, trace(process.as_ref().map(AsFd::as_fd)));
+        if let Who::Nobody { why } = &who {
+            debug!(uid = peer.uid, pid = peer.pid, why, "a peer has no rights");
         }
+        let slot = match self.crowd.enter(&who) {
+            Ok(slot) => slot,
+            Err(full) => {
+                if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+                    warn!(%full, "too many connections; further ones are refused");
+                }
+                refuse(stream, RpcError::new(ErrorKind::Busy, full.to_string()).retry_after(Span::from_secs(1)));
+                return None;
+            }
+        };
         let refused = self.crowded.swap(0, Ordering::Relaxed);
         if refused > 0 {
             info!(refused, "there is room for connections again");
         }
-        Some(Accepted { stream, peer, slot: Slot { count: Arc::clone(&self.count) } })
+        Some(Accepted { stream, who, slot })
     }
 
     fn may_come_in(&self, peer: &Peer) -> bool {
@@ -196,15 +192,21 @@ mod tests {
 
     use std::collections::BTreeSet;
     use std::fs::File;
+    use std::os::fd::BorrowedFd;
     use std::process::Command;
 
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::control::rights::Origin;
 
     fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
         Listener::open(Bound::bind(&dir.path().join("control.sock"), None).unwrap(), max).unwrap()
+    }
+
+    fn outside(process: Option<BorrowedFd<'_>>) -> Origin {
+        process.map_or(Origin::Unknown("no process".to_owned()), |_| Origin::Outside)
     }
 
     async fn refusal(mut client: UnixStream) -> RpcError {
@@ -219,22 +221,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = listener(&dir, 1);
         let _first = UnixStream::connect(listener.path()).await.unwrap();
-        let accepted = listener.accept().await;
-        assert_eq!((accepted.peer.uid, listener.connections()), (listener.own_uid, 1));
+        let accepted = listener.accept(&outside).await;
+        assert_eq!((&accepted.who, listener.connections()), (&Who::Operator { uid: listener.own_uid }, 1));
         let mut second = UnixStream::connect(listener.path()).await.unwrap();
         second.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon.status\"}\n").await.unwrap();
         let (error, _third) = tokio::select! {
-            _ = listener.accept() => panic!("there is no room"),
+            _ = listener.accept(&outside) => panic!("there is no room"),
             error = refusal(second) => (error, ()),
         };
         assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
         drop(accepted);
         let _third = UnixStream::connect(listener.path()).await.unwrap();
-        let _accepted = listener.accept().await;
+        let _accepted = listener.accept(&outside).await;
         assert_eq!(listener.connections(), 1);
         listener.allow(2);
         let _fourth = UnixStream::connect(listener.path()).await.unwrap();
-        listener.accept().await;
+        listener.accept(&outside).await;
     }
 
     #[tokio::test]
@@ -282,12 +284,12 @@ mod tests {
                 hoard.push(file);
             }
             while listener.trouble_ms.load(Ordering::Relaxed) < FIRST_WAIT_MS * 4 {
-                let accepting = tokio::time::timeout(Duration::from_millis(20), listener.accept());
+                let accepting = tokio::time::timeout(Duration::from_millis(20), listener.accept(&outside));
                 assert!(accepting.await.is_err(), "there is no descriptor for it");
             }
             drop(hoard);
-            let accepted = listener.accept().await;
-            assert_eq!(accepted.peer, Peer::of(&client).unwrap());
+            let accepted = listener.accept(&outside).await;
+            assert_eq!(accepted.who, Who::Operator { uid: Peer::of(&client).unwrap().uid });
             assert_eq!(listener.trouble_ms.load(Ordering::Relaxed), 0);
         });
     }

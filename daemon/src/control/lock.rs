@@ -19,6 +19,7 @@ const ATTEMPTS: u32 = 10;
 /// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to start has the lock
 /// as well, until it has become another program.
 const TIMES_AFTER_DEATH: u32 = 100;
+const TIMES_FOR_DIRECTORY: u32 = 25;
 const AFTER_DEATH: Duration = Duration::from_millis(20);
 
 /// A lock that is held. Dropping it lets it go.
@@ -135,11 +136,28 @@ fn write_pid(file: &mut File) -> io::Result<()> {
     file.write_all(format!("{}\n", std::process::id()).as_bytes())
 }
 
+/// Locks a directory. A daemon that has just died may have left the lock to a process that it was about to start.
+fn lock_directory(path: &Path) -> Result<Flock<File>, LockError> {
+    let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
+    let mut directory = File::open(path).map_err(io)?;
+    for _ in 0..TIMES_FOR_DIRECTORY {
+        directory = match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((directory, Errno::EWOULDBLOCK | Errno::EINTR)) => directory,
+            Err((_, errno)) => return Err(io(errno.into())),
+        };
+        std::thread::sleep(AFTER_DEATH);
+    }
+    Err(LockError::Held { path: path.to_path_buf(), pid: None })
+}
+
 /// A state directory that is ours alone, for as long as this lives.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
     _lock: Lock,
+    /// The directory itself: whoever removes the lock file lets no second daemon in.
+    _directory: Flock<File>,
 }
 
 impl StateDir {
@@ -159,7 +177,8 @@ impl StateDir {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
         }
         let lock = Lock::acquire(&path.join("harnessd.lock"))?;
-        Ok(Self { path: path.to_path_buf(), _lock: lock })
+        let directory = lock_directory(path)?;
+        Ok(Self { path: path.to_path_buf(), _lock: lock, _directory: directory })
     }
 
     /// Where it is.
@@ -239,6 +258,35 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         StateDir::open(&path).unwrap();
         assert_eq!(mode(&path), 0o700);
+    }
+
+    /// A19: a removed lock file, or one that another takes the place of, lets no second daemon in.
+    #[test]
+    fn a_state_directory_has_one_owner_whatever_becomes_of_its_lock_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let file = dir.path().join("harnessd.lock");
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 5] = [
+            ("removed", |file| fs::remove_file(file).unwrap()),
+            ("replaced", |file| {
+                fs::write(file.with_extension("new"), "1\n").unwrap();
+                fs::rename(file.with_extension("new"), file).unwrap();
+            }),
+            ("moved away", |file| fs::rename(file, file.with_extension("old")).unwrap()),
+            ("emptied", |file| fs::write(file, "").unwrap()),
+            ("with the pid of one that is dead", |file| fs::write(file, "4194304\n").unwrap()),
+        ];
+        for (what, change) in changes {
+            change(&file);
+            assert!(StateDir::open(dir.path()).unwrap_err().is_held(), "{what}");
+        }
+        let moved = dir.path().with_extension("moved");
+        fs::rename(dir.path(), &moved).unwrap();
+        assert!(StateDir::open(&moved).unwrap_err().is_held(), "the directory has another name");
+        drop(state);
+        StateDir::open(&moved).unwrap();
+        fs::rename(&moved, dir.path()).unwrap();
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! subscriptions. Never looks into the world: what it wants to know of it, it asks the driver.
 
 pub mod connection;
+pub mod crowd;
 pub mod door;
 pub mod listener;
 pub mod lock;
@@ -11,6 +12,7 @@ mod outgoing;
 pub mod peer;
 mod provider_check;
 pub mod request;
+pub mod rights;
 mod socket;
 pub mod subscription;
 mod wire;

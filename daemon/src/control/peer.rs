@@ -4,8 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 
+use nix::errno::Errno;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerPidfd;
 use nix::unistd::{Gid, Group, User};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
 
 /// A peer, as the kernel knows it.
@@ -28,6 +33,22 @@ impl Peer {
         let cred = stream.peer_cred()?;
         let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
         Ok(Self { uid: cred.uid(), gid: cred.gid(), pid })
+    }
+}
+
+/// A descriptor of the process at the other end of `stream`: of that very one, also where its number goes to another.
+///
+/// Nothing where the kernel knows no process there, as for one that has ended, or one of another pid namespace. Kernels before 6.5 do not
+/// have it: there it is the process that has the number now, so that one may be taken for another that ended while it was waiting to be
+/// accepted, and whose number came round again meanwhile.
+pub fn process_of(stream: &UnixStream, peer: &Peer) -> Option<OwnedFd> {
+    match getsockopt(stream, PeerPidfd) {
+        Ok(process) => Some(process),
+        Err(Errno::ENOPROTOOPT | Errno::EINVAL) => {
+            let pid = Pid::from_raw(i32::try_from(peer.pid?).ok()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok()
+        }
+        Err(_) => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use harness_protocol::event::{Event, EventBody};
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::{IdPrefix, RunId, Seq};
 use harness_protocol::rpc::{
     ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
     Unchanged, WaitReply,
@@ -22,7 +22,7 @@ use crate::control::subscription::without_values;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
-use crate::world::boundary::{Finished, Now};
+use crate::world::boundary::{Finished, KeySpace, Now};
 use crate::world::view::{Listed, Named, PAGE_BYTES, view_bytes};
 
 /// Events in one reply of an export.
@@ -70,9 +70,9 @@ impl Archive {
     /// # Errors
     /// `ambiguous`, with the candidates.
     pub(super) fn only(&self, name: &str, found: RunId, uid: u32) -> Result<RunId, RpcError> {
-        let id = found.to_string();
-        let is_prefix = name.len() < id.len() && id.starts_with(&name.to_ascii_lowercase());
-        match is_prefix.then(|| self.history.find(name, uid)) {
+        // Also where it is the name of that run: of those that have left, one may have an id that begins like this.
+        let may_be_prefix = name.parse::<RunId>().is_err() && name.parse::<IdPrefix>().is_ok();
+        match may_be_prefix.then(|| self.history.find(name, uid)) {
             Some(Err(error)) if error.kind() == ErrorKind::Ambiguous => Err(error),
             _ => Ok(found),
         }
@@ -173,8 +173,8 @@ impl Archive {
     }
 
     /// The run that was made under a key.
-    pub(super) fn by_key(&self, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
-        match self.history.by_key(key)? {
+    pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
+        match self.history.by_key(space, key)? {
             Some(run) => self.finished(run).map(Some),
             None => Ok(None),
         }

@@ -277,7 +277,7 @@ impl<J: Journal> Driver<J> {
         for request in requests {
             let Request { connection, caller, wanted } = request;
             match wanted {
-                Wanted::Stop(responder) if caller.run.is_none() => self.stop(responder),
+                Wanted::Stop(responder) => self.stop(responder),
                 Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
                     responder.send::<()>(Err(self.held_error()));
                 }

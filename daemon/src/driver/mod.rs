@@ -389,7 +389,6 @@ impl<J: Journal> Driver<J> {
                     let pending = Pending::AfterDrain(due, responder);
                     inputs.push(self.input(connection, caller, Command::Drain(true), pending));
                 }
-                Wanted::Reload(responder) if caller.run.is_some() => responder.send::<()>(Err(reads::forbidden())),
                 Wanted::Reload(responder) => self.reload(connection, caller, responder, inputs),
                 wanted => {
                     has_read.insert(connection);
@@ -449,8 +448,10 @@ impl<J: Journal> Driver<J> {
             _ => Ok(None),
         };
         Ok(match command {
-            Command::Submit { spec, idempotency_key: Some(key), known: None } if !engine.knows_key(&key) => {
-                let known = self.archive.by_key(&key)?;
+            Command::Submit { spec, idempotency_key: Some(key), known: None }
+                if !engine.knows_key(engine.key_space(caller), &key) =>
+            {
+                let known = self.archive.by_key(engine.key_space(caller), &key)?;
                 Command::Submit { spec, idempotency_key: Some(key), known }
             }
             Command::Retry { run, left: None } => {
@@ -524,9 +525,6 @@ impl<J: Journal> Driver<J> {
                 Ok(params) => self.housekeeper.prune(params, engine.time(now), responder),
                 Err(error) => responder.send::<()>(Err(error)),
             },
-            Wanted::Backup(_, responder) | Wanted::Stop(responder) if caller.run.is_some() => {
-                responder.send::<()>(Err(reads::forbidden()));
-            }
             Wanted::Backup(params, responder) => {
                 self.archive.off_to(move |archive| responder.send(housekeeping::back_up(&archive.history, &params)));
             }

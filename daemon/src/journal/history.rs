@@ -19,6 +19,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 use super::Record;
 use super::record::COLUMNS;
 use super::writer::reason;
+use crate::world::boundary::{KeySpace, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -120,31 +121,44 @@ impl History {
             let last = self.read(|db| db.prepare_cached(sql)?.query_row([uid], run_id).optional())?;
             return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
         }
-        if let Ok(prefix) = name.parse::<IdPrefix>() {
-            // The digits of ids sort like their values.
-            let (first, last) = prefix.range().into_inner();
-            let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
-            let sql = "SELECT id FROM run WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 8";
-            let found = self
-                .read(|db| db.prepare_cached(sql)?.query_map([first, last], run_id)?.collect::<Read<Vec<RunId>>>())?;
-            match found.as_slice() {
-                [] => {}
-                [run] => return Ok(*run),
-                several => {
-                    let list: Vec<String> = several.iter().map(RunId::to_string).collect();
-                    let message = format!("{name:?} may be any of {}", list.join(", "));
-                    return Err(RpcError::new(ErrorKind::Ambiguous, message));
+        let by_name = || {
+            let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY number DESC LIMIT 1";
+            self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())
+        };
+        let Ok(prefix) = name.parse::<IdPrefix>() else { return by_name()?.ok_or_else(not_found) };
+        // The digits of ids sort like their values.
+        let (first, last) = prefix.range().into_inner();
+        let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
+        let sql = "SELECT id FROM run WHERE id BETWEEN ?1 AND ?2 ORDER BY id LIMIT 8";
+        let found =
+            self.read(|db| db.prepare_cached(sql)?.query_map([first, last], run_id)?.collect::<Read<Vec<RunId>>>())?;
+        // An id is never a name, whatever some run is called.
+        let named = if prefix.is_whole() { None } else { by_name()? };
+        match (named, found.as_slice()) {
+            (Some(named), others) => {
+                match others.iter().find(|&&other| other != named).filter(|_| may_be_an_id(name)) {
+                    Some(&other) => Err(name_and_id(name, named, other)),
+                    None => Ok(named),
                 }
             }
+            (None, [run]) => Ok(*run),
+            (None, []) => Err(not_found()),
+            (None, several) => {
+                let list: Vec<String> = several.iter().map(RunId::to_string).collect();
+                let message = format!("{name:?} may be any of {}", list.join(", "));
+                Err(RpcError::new(ErrorKind::Ambiguous, message))
+            }
         }
-        let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY number DESC LIMIT 1";
-        self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())?.ok_or_else(not_found)
     }
 
     /// The run that was made under an idempotency key, whether it has left the world or not.
-    pub fn by_key(&self, key: &str) -> Result<Option<RunId>, RpcError> {
-        let sql = "SELECT id FROM run WHERE idempotency_key = ?1 ORDER BY number DESC LIMIT 1";
-        self.read(|db| db.prepare_cached(sql)?.query_row([key], run_id).optional())
+    pub fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<RunId>, RpcError> {
+        let (within, value) = match space {
+            KeySpace::Operator(uid) => ("parent IS NULL AND owner = ?2", Sql::Integer(uid.into())),
+            KeySpace::Tree(root) => ("parent IS NOT NULL AND root = ?2", Sql::Text(root.to_string())),
+        };
+        let sql = format!("SELECT id FROM run WHERE idempotency_key = ?1 AND {within} ORDER BY number DESC LIMIT 1");
+        self.read(|db| db.prepare_cached(&sql)?.query_row(params![key, value], run_id).optional())
     }
 
     /// A run that has left the world, as it is listed.

@@ -30,7 +30,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, dup2_stdin, setsid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use wait4::Wait4;
 
 use super::passing;
@@ -69,7 +69,10 @@ const HARMLESS: &[i32] = &[
     libc::SIGSYS,
 ];
 
-/// The keeper's life. `arguments` are the limits of open files that its processes get, soft and hard, if known.
+/// Before the mark that its processes get, among its arguments.
+pub const MARK: &str = "mark=";
+
+/// The keeper's life. `arguments` are the limits of open files that its processes get, soft and hard, if known, and their mark.
 ///
 /// What it does about an error is to end: the daemon sees the closed socket.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -80,6 +83,8 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
 }
 
 struct Keeper {
+    /// Held, and nothing else: a daemon that starts waits until no keeper of an earlier one holds it.
+    _lock: OwnedFd,
     socket: UnixStream,
     /// `None` once the daemon is gone.
     listening: bool,
@@ -110,7 +115,7 @@ struct Ending {
 }
 
 impl Keeper {
-    fn new(mut arguments: impl Iterator<Item = String>) -> io::Result<Self> {
+    fn new(arguments: impl Iterator<Item = String>) -> io::Result<Self> {
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         // A keeper that somebody starts by hand must not turn a terminal's session upside down.
         socket.peer_addr()?;
@@ -126,12 +131,23 @@ impl Keeper {
             signal_hook::flag::register(*signal, Arc::clone(&ignored))?;
         }
         signal_hook::low_level::pipe::register(libc::SIGCHLD, written)?;
-        dup2_stdin(std::fs::File::open("/dev/null")?)?;
-        let mut number = || arguments.next()?.parse::<u64>().ok();
-        if let Some((soft, hard)) = number().zip(number()) {
+        // What it was started with as standard output is not for those that it starts.
+        let lock = io::stdout().as_fd().try_clone_to_owned()?;
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        dup2_stdin(&null)?;
+        dup2_stdout(&null)?;
+        let (marks, limits): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with(MARK));
+        let mark = marks.iter().find_map(|mark| mark.strip_prefix(MARK)?.parse::<u64>().ok());
+        if let Some(mark) = mark {
+            // What is below it can lower this limit further, and never raise it.
+            setrlimit(Resource::RLIMIT_LOCKS, mark, mark)?;
+        }
+        let mut number = limits.iter().filter_map(|limit| limit.parse::<u64>().ok());
+        if let Some((soft, hard)) = number.next().zip(number.next()) {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
         }
         Ok(Self {
+            _lock: lock,
             socket,
             listening: true,
             children_changed,

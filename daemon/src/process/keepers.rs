@@ -8,19 +8,23 @@
 //! ```
 //!
 //! One keeper has the processes of one call, so that the end of a call that hangs never touches a server that an earlier call of
-//! the run has started. Whoever descends from a keeper belongs to the run that it serves: that is the whole of the lineage.
+//! the run has started. Whoever descends from a keeper belongs to the run that it serves, and below a
+//! keeper that serves none to nobody ([`super::lineage`]).
 //! The daemon, which adopts, has no children but its keepers; any other is what a keeper that was killed has left behind, and is
 //! ended.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
+use harness_protocol::inside;
 use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -29,14 +33,11 @@ use tokio::time::{sleep, timeout};
 
 use super::KILL_WAIT;
 use super::cgroup::{Group, Groups};
+use super::lineage::{self, Lineage, Machine, Untraced};
 use super::link::{Closed, KeeperProgram, Link};
 use super::stat::stat;
 use super::tree::Tree;
 
-/// The variable by which a call knows its run.
-pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";
-/// Longest line of ancestors that is followed.
-const MAX_ANCESTORS: usize = 4096;
 /// Keepers without work that are kept for the next calls.
 const MOST_FREE: usize = 16;
 /// Keepers that one run may hold by what its calls have left running.
@@ -49,6 +50,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 pub struct Keepers {
     program: KeeperProgram,
     own: i32,
+    /// The hard limit by which what runs start is told from what is outside; as it was when this began, since others may lower it.
+    mark: u64,
     /// Whether what a dead keeper leaves behind becomes a child of this process.
     adopts: bool,
     groups: Option<Arc<Groups>>,
@@ -94,6 +97,7 @@ impl Keepers {
         Self {
             program,
             own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            mark: own_mark(),
             adopts: false,
             groups: None,
             pool: Mutex::default(),
@@ -266,29 +270,42 @@ impl Keepers {
         self.pool().parked.keys().copied().collect()
     }
 
+    /// Whose the process behind a descriptor of it is. Reads `/proc`, a bounded number of times.
+    pub fn trace(&self, process: Option<BorrowedFd<'_>>) -> Lineage {
+        let Some(process) = process else { return Lineage::Unknown(Untraced::NoNumber) };
+        let Some(pid) = lineage::number_of(process) else { return Lineage::Unknown(Untraced::Gone) };
+        let is_it = || lineage::number_of(process) == Some(pid);
+        match self.trace_number(pid, &is_it) {
+            Lineage::Outside if lineage::tracer_of(pid).is_some_and(|tracer| self.is_inside(tracer)) => {
+                Lineage::Unknown(Untraced::Steered)
+            }
+            // It is looked at last: what has a mark has it for good. One that has gone meanwhile has none to show.
+            Lineage::Outside if pid != self.own && inside::is_marked_below(lineage::mark_of(pid), self.mark) => {
+                Lineage::Unknown(if is_it() { Untraced::Marked } else { Untraced::Gone })
+            }
+            lineage => lineage,
+        }
+    }
+
+    fn is_inside(&self, pid: i32) -> bool {
+        self.trace_number(pid, &|| true) != Lineage::Outside
+            || inside::is_marked_below(lineage::mark_of(pid), self.mark)
+    }
+
+    fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        let keeper = |pid: i32| self.pool().known.get(&pid).copied();
+        // A daemon that is inside a run itself has that run's keepers above it.
+        let outside = !inside::is_marked(self.mark);
+        let is_other_keeper = |pid: i32| outside && lineage::is_keeper(pid);
+        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper }.trace(pid, is_it)
+    }
+
     /// The run that process `pid` belongs to: that of the keeper which it descends from.
     pub fn run_of(&self, pid: i32) -> Option<RunId> {
-        let mut ancestor = pid;
-        for _ in 0..MAX_ANCESTORS {
-            if ancestor == self.own {
-                break;
-            }
-            if let Some(served) = self.pool().known.get(&ancestor) {
-                return *served;
-            }
-            match stat(ancestor) {
-                Some(stat) if stat.parent > 0 => ancestor = stat.parent,
-                _ => return None,
-            }
+        match self.trace_number(pid, &|| true) {
+            Lineage::Of(run) => Some(run),
+            Lineage::Outside | Lineage::Unknown(_) => None,
         }
-        if pid == self.own || !self.adopts {
-            return None;
-        }
-        // It descends from us and from no keeper: its keeper was killed, and it is about to be. Whatever it says of itself, it is
-        // no operator.
-        let served: Vec<RunId> = self.pool().known.values().copied().flatten().collect();
-        let said = run_in_environment(pid).filter(|run| served.contains(run));
-        said.or_else(|| served.first().copied()).or(Some(RunId::from_u64(0)))
     }
 
     /// The processes of `run`. Reads `/proc`.
@@ -361,12 +378,9 @@ impl Pool {
     }
 }
 
-fn run_in_environment(pid: i32) -> Option<RunId> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let value = environment
-        .split(|&byte| byte == 0)
-        .find_map(|variable| variable.strip_prefix(RUN_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
-    str::from_utf8(value).ok()?.parse().ok()
+/// The hard limit that this process has of what is the mark.
+pub(super) fn own_mark() -> u64 {
+    getrlimit(Resource::RLIMIT_LOCKS).map_or(u64::MAX, |(_, hard)| hard)
 }
 
 fn describe(pid: i32) -> Option<Process> {

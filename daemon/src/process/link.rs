@@ -6,8 +6,10 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as Pair;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use harness_protocol::inside::KEEPER;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -18,6 +20,7 @@ use tokio::net::UnixStream;
 use super::cgroup::Group;
 use super::passing;
 use super::source::watch;
+use super::survivors::KeepersLock;
 use super::wire::{Answer, What, first_frame};
 
 /// How a keeper is started.
@@ -29,6 +32,8 @@ pub struct KeeperProgram {
     pub args: Vec<String>,
     /// Its environment; usually none.
     pub env: Vec<(String, String)>,
+    /// What it holds as long as it lives, beside this process.
+    pub lock: Option<KeepersLock>,
 }
 
 /// A keeper.
@@ -63,13 +68,19 @@ impl Link {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
+        let lock = match &program.lock {
+            Some(lock) => Stdio::from(lock.file().try_clone()?),
+            None => Stdio::null(),
+        };
         let child = Command::new(&program.path)
+            .arg0(KEEPER[0])
             .args(&program.args)
             .env_clear()
             .envs(program.env.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
+            // It puts it elsewhere at once; this is the one way by which a descriptor is inherited without `unsafe`.
+            .stdout(lock)
             .stderr(Stdio::null())
             .spawn()?;
         Ok(Self { child, socket, seq: 0, read: Vec::new(), group: None })

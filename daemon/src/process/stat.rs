@@ -3,6 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 
+/// The field that says when a process began, and the first one behind its session, as proc_pid_stat(5) counts them.
+const STARTED: usize = 22;
+const FIRST_AFTER_SESSION: usize = 7;
+
 /// Where a process stands among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
@@ -14,13 +18,15 @@ pub(super) struct Stat {
     pub(super) group: i32,
     /// Its session.
     pub(super) session: i32,
+    /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used again.
+    pub(super) started: u64,
 }
 
 /// Reads the state of process `pid`.
 pub(super) fn stat(pid: i32) -> Option<Stat> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-    // The name takes 16 bytes at most; what is wanted stands right behind it.
-    let mut buffer = [0; 256];
+    // The name takes 64 bytes at most, and each number 20; the time of its begin is the 22nd field.
+    let mut buffer = [0; 512];
     let length = file.read(&mut buffer).ok()?;
     parse(&buffer[..length])
 }
@@ -32,7 +38,9 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let mut fields = rest.split_ascii_whitespace();
     let dead = matches!(fields.next()?, "Z" | "X" | "x");
     let mut number = || fields.next()?.parse().ok();
-    Some(Stat { dead, parent: number()?, group: number()?, session: number()? })
+    let (parent, group, session) = (number()?, number()?, number()?);
+    let started = fields.nth(STARTED - FIRST_AFTER_SESSION)?.parse().ok()?;
+    Some(Stat { dead, parent, group, session, started })
 }
 
 #[cfg(test)]
@@ -40,12 +48,17 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    /// What follows the session, up to the time of the begin and beyond.
+    const REST: &str = "34816 9 4194304 1 2 3 4 5 6 7 8 20 0 1 0 123456 777 8";
+
     #[test]
     fn a_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
-        let stat = parse(b"42 (a) Z 1 (b) S 7 8 9 0 -1 4194304");
-        assert_eq!(stat, Some(Stat { dead: false, parent: 7, group: 8, session: 9 }));
-        assert_eq!(parse(b"42 (sh) Z 7 8 9 0").map(|stat| stat.dead), Some(true));
+        let line = |name: &str, state: &str| format!("42 ({name}) {state} 7 8 9 {REST}");
+        let lives = Stat { dead: false, parent: 7, group: 8, session: 9, started: 123_456 };
+        assert_eq!(parse(line("a) Z 1 (b", "S").as_bytes()), Some(lives));
+        assert_eq!(parse(line("sh", "Z").as_bytes()), Some(Stat { dead: true, ..lives }));
         assert_eq!(parse(b"42 (sh"), None);
+        assert_eq!(parse(b"42 (sh) S 7 8 9 0 -1"), None, "cut off before the time");
     }
 
     #[test]
@@ -53,5 +66,6 @@ mod tests {
         let own = stat(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert_eq!(own.parent, nix::unistd::getppid().as_raw());
         assert_eq!(own.session, nix::unistd::getsid(None).unwrap().as_raw());
+        assert!(own.started >= stat(own.parent).unwrap().started, "a parent is older than its child");
     }
 }

@@ -10,6 +10,7 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 
+pub(crate) use super::select::{may_be_an_id, name_and_id};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, InferenceError, Prompt};
 
@@ -87,6 +88,22 @@ pub struct Caller {
     pub uid: u32,
     /// The run that the peer descends from. Such a caller may submit children of that run, and nothing else.
     pub run: Option<RunId>,
+}
+
+/// Within what an idempotency key is unique: a run's own processes cannot take one that their operator will use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KeySpace {
+    /// The keys of an operator, by user.
+    Operator(u32),
+    /// The keys of what the runs of a tree submit, by the top of the tree.
+    Tree(RunId),
+}
+
+impl KeySpace {
+    /// The space of a run with this top above it, where it has a parent, and this owner.
+    pub fn of(root_above: Option<RunId>, owner: u32) -> Self {
+        root_above.map_or(Self::Operator(owner), Self::Tree)
+    }
 }
 
 /// What can be asked of the world. Reading is not among it.

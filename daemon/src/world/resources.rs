@@ -12,6 +12,7 @@ use harness_protocol::lane::Limiter;
 use harness_protocol::run::RunState;
 use harness_protocol::time::Timestamp;
 
+use super::boundary::KeySpace;
 use crate::catalogue::{Catalogue, ToolSpec};
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
@@ -42,7 +43,7 @@ pub(crate) struct Runs {
     pub(crate) finished_bytes: u64,
     /// Live runs by name.
     pub(crate) names: HashMap<Arc<str>, RunId>,
-    pub(crate) keys: HashMap<Arc<str>, RunId>,
+    pub(crate) keys: HashMap<(KeySpace, Arc<str>), RunId>,
     pub(crate) last_of: HashMap<u32, RunId>,
     /// How many there are in each state.
     pub(crate) states: BTreeMap<RunState, u32>,

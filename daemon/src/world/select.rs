@@ -1,4 +1,5 @@
-//! Which runs somebody means: by id, unique prefix of one, name, `@last`, labels, state.
+//! Which runs somebody means: by id, name, unique prefix of an id, `@last`, labels, state. An id is asked before any name, and what is a
+//! name and may as well be meant as the beginning of an id is refused: nobody is hit who was not meant.
 //!
 //! Reads the indexes; never scans the runs unless a label or a state is asked for.
 
@@ -22,26 +23,58 @@ pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity)
         let last = runs.last_of.get(&uid).and_then(|run| runs.by_id.get_key_value(run));
         return last.map(|(&run, &entity)| (run, entity)).ok_or_else(|| not_found("you have submitted no run"));
     }
-    if let Some(run) = runs.names.get(name)
-        && let Some(&entity) = runs.by_id.get(run)
-    {
-        return Ok((*run, entity));
+    // An id is never a name, whatever some run is called.
+    if let Ok(id) = name.parse::<RunId>() {
+        let found = runs.by_id.get(&id).map(|&entity| (id, entity));
+        return found.ok_or_else(|| not_found(&format!("no run {}", shown(name))));
     }
-    let Ok(prefix) = name.parse::<IdPrefix>() else {
-        return by_finished_name(world, name).ok_or_else(|| not_found(&format!("no run {}", shown(name))));
-    };
-    let range = RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end());
-    let mut matches = runs.by_id.range(range);
-    match (matches.next(), matches.next()) {
-        (Some((&run, &entity)), None) => Ok((run, entity)),
-        (None, _) => by_finished_name(world, name).ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
-        (Some((first, _)), Some((second, _))) => {
-            let candidates: Vec<String> =
-                [first, second].into_iter().chain(matches.take(6).map(|(run, _)| run)).map(RunId::to_string).collect();
+    let named = runs.names.get(name).and_then(|run| runs.by_id.get_key_value(run)).map(|(&run, &entity)| (run, entity));
+    let beginning = beginning_with(runs, name, 8);
+    match (named, beginning.as_slice()) {
+        (Some((run, entity)), others) => {
+            let other = others.iter().find(|(other, _)| *other != run);
+            match other.filter(|_| may_be_an_id(name)) {
+                Some((other, _)) => Err(name_and_id(name, run, *other)),
+                None => Ok((run, entity)),
+            }
+        }
+        (None, [one]) => Ok(*one),
+        (None, []) => by_finished_name(world, name).ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
+        (None, several) => {
+            let candidates: Vec<String> = several.iter().map(|(run, _)| run.to_string()).collect();
             let message = format!("{} may be any of {}", shown(name), candidates.join(", "));
             Err(RpcError::new(ErrorKind::Ambiguous, message))
         }
     }
+}
+
+/// Characters from which on the beginning of an id is taken for one, also where a run is called the same.
+const TAKEN_FOR_ID: usize = 4;
+
+/// Whether a text is, or is long enough to be taken for, an id or the beginning of one.
+pub(crate) fn may_be_an_id(name: &str) -> bool {
+    name.len() >= TAKEN_FOR_ID && name.parse::<IdPrefix>().is_ok()
+}
+
+/// The refusal of what is the name of a run and the beginning of the id of another one.
+pub(crate) fn name_and_id(name: &str, named: RunId, other: RunId) -> RpcError {
+    let message = format!(
+        "{} is the name of run {named} and the beginning of the id of run {other}; give the whole id",
+        shown(name)
+    );
+    RpcError::new(ErrorKind::Ambiguous, message)
+}
+
+/// A run of the world whose id begins with `name`, where that is long enough to be taken for an id.
+pub(crate) fn with_id_like(world: &World, name: &str) -> Option<RunId> {
+    let found = may_be_an_id(name).then(|| beginning_with(world.resource::<Runs>(), name, 1))?;
+    found.first().map(|(run, _)| *run)
+}
+
+fn beginning_with(runs: &Runs, name: &str, most: usize) -> Vec<(RunId, Entity)> {
+    let Ok(prefix) = name.parse::<IdPrefix>() else { return Vec::new() };
+    let range = RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end());
+    runs.by_id.range(range).map(|(&run, &entity)| (run, entity)).take(most).collect()
 }
 
 /// The latest finished run of that name. Names are unique among live runs only.
@@ -125,14 +158,27 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
     {
         return Ok(id);
     }
-    if world.resource::<Runs>().names.contains_key(name) {
+    if name.parse::<RunId>().is_ok() {
+        return asked_by(world, name, uid);
+    }
+    // A name is asked before the beginning of an id, unless it may be taken for one: then both must mean the same.
+    if world.resource::<Runs>().names.contains_key(name) && !may_be_an_id(name) {
         return asked_by(world, name, uid);
     }
     if let Ok(prefix) = name.parse::<IdPrefix>() {
         let range = InteractionId::from_u64(*prefix.range().start())..=InteractionId::from_u64(*prefix.range().end());
         let open: Vec<InteractionId> = interactions.open.range(range.clone()).map(|(&id, _)| id).take(8).collect();
+        let named = world.resource::<Runs>().names.get(name).copied();
         match open.as_slice() {
+            [id] if named.is_some() && asked_by(world, name, uid) != Ok(*id) => {
+                let message = format!(
+                    "{} is the name of a run and the beginning of the id of the interaction {id}; give the whole id",
+                    shown(name)
+                );
+                return Err(RpcError::new(ErrorKind::Ambiguous, message));
+            }
             [id] => return Ok(*id),
+            [] if named.is_some() => {}
             [] => {
                 let mut closed = interactions.closed.range(range).map(|(&id, _)| id);
                 if let (Some(id), None) = (closed.next(), closed.next()) {
@@ -167,4 +213,93 @@ fn asked_by(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcErr
 fn several_open(name: &str, open: &[InteractionId]) -> RpcError {
     let list: Vec<String> = open.iter().map(InteractionId::to_string).collect();
     RpcError::new(ErrorKind::Ambiguous, format!("{} may be any of {}", shown(name), list.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use harness_protocol::event::{Cause, Event, EventBody, Via};
+    use harness_protocol::id::Seq;
+    use harness_protocol::spec::RunSpec;
+    use harness_protocol::time::Timestamp;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::world::Engine;
+
+    /// As an older daemon let them be submitted: by number, parent, name.
+    fn world(runs: &[(u64, Option<u64>, &str)]) -> Engine {
+        let event = |(index, &(id, parent, name)): (usize, &(u64, Option<u64>, &str))| {
+            let spec = RunSpec { name: (!name.is_empty()).then(|| name.into()), ..RunSpec::default() };
+            let number = index as u64 + 1;
+            Event {
+                seq: Seq(number),
+                version: 1,
+                at: Timestamp::from_micros(number),
+                run: Some(RunId::from_u64(id)),
+                cause: Cause { via: Via::Socket, uid: Some(7), by_run: None },
+                body: EventBody::RunSubmitted {
+                    number,
+                    owner: 7,
+                    parent: parent.map(RunId::from_u64),
+                    retry_of: None,
+                    continues: None,
+                    idempotency_key: None,
+                    spec: Arc::new(spec),
+                    earlier: Arc::default(),
+                },
+            }
+        };
+        let events: Vec<Event> = runs.iter().enumerate().map(event).collect();
+        Engine::rebuild(Config::default(), Default::default(), 7, &events)
+    }
+
+    /// A2, rule 2: whatever a run is called, an id hits the run that has it.
+    #[test]
+    fn an_exact_id_is_never_taken_for_a_name_in_whatever_spelling() {
+        let victim = RunId::from_u64(0x1234_5678_9abc_def0);
+        let id = victim.to_string();
+        let spellings = [
+            id.clone(),
+            id.to_uppercase(),
+            id.replace('1', "l"),
+            id.replace('1', "I"),
+            id.replace('0', "o"),
+            id.replace('0', "O"),
+        ];
+        for spelling in &spellings {
+            let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), spelling)]);
+            for asked in &spellings {
+                assert_eq!(engine.find(asked, 7), Ok(victim), "{asked}, while a child is called {spelling}");
+            }
+            // Of one that has left the world nothing here has the id, and the impostor neither.
+            let without = world(&[(4, None, ""), (5, Some(4), spelling)]);
+            assert_eq!(without.find(&id, 7).unwrap_err().kind(), ErrorKind::NotFound, "{spelling}");
+        }
+    }
+
+    #[test]
+    fn what_is_a_name_and_may_be_meant_as_an_id_hits_nobody() {
+        let victim = RunId::from_u64(0x1234_5678_9abc_def0);
+        let id = victim.to_string();
+        for length in 4..id.len() {
+            for name in [id[..length].to_owned(), id[..length].to_uppercase()] {
+                let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), &name)]);
+                assert_eq!(engine.find(&name, 7).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+                assert_eq!(engine.find(&id, 7), Ok(victim));
+                assert_eq!(engine.find(&RunId::from_u64(5).to_string(), 7), Ok(RunId::from_u64(5)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_or_too_short_to_be_taken_for_one_hits_its_run() {
+        let first = RunId::from_u64(0xb000_0000_0000_0000);
+        for name in ["b", "b0", "b00", "build", "b0-1", "zebra", "b0000u", "b000000000000000"] {
+            let engine = world(&[(first.as_u64(), None, ""), (5, None, name)]);
+            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(5)), "{name}");
+        }
+        let engine = world(&[(first.as_u64(), None, "b0000"), (5, None, "")]);
+        assert_eq!(engine.find("b0000", 7), Ok(first), "its own beginning is no other run's");
+    }
 }

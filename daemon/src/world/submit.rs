@@ -11,12 +11,13 @@ use harness_protocol::run::Entry;
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
-use super::boundary::Finished;
+use super::boundary::{Finished, KeySpace};
 use super::budget;
 use super::components::{Children, Spec};
 use super::ids::Ids;
 use super::resources::{Daemon, Runs};
 use super::scene::Scene;
+use super::select;
 use crate::config::Config;
 
 /// What a new run comes from.
@@ -72,7 +73,10 @@ fn existing(
     spec: &RunSpec,
     descent: &Descent,
 ) -> Result<Option<Submitted>, RpcError> {
-    let here = scene.res::<Runs>().keys.get(key).and_then(|&run| {
+    // Of a parent that is gone the keys are its own; nothing is made below it.
+    let root_above = descent.parent.map(|parent| scene.identity(parent).map_or(parent, |above| above.root));
+    let space = KeySpace::of(root_above, descent.owner);
+    let here = scene.res::<Runs>().keys.get(&(space, Arc::clone(key))).and_then(|&run| {
         let (identity, spec) = (scene.identity(run)?, scene.spec(run)?);
         Some((run, identity.seq, identity.parent, &*spec.0))
     });
@@ -143,6 +147,12 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
         && let Some(other) = runs.names.get(name)
     {
         return Err(RpcError::new(ErrorKind::Conflict, format!("the live run {other} has the name {name:?}")));
+    }
+    if let Some(name) = &spec.name
+        && let Some(other) = select::with_id_like(scene.world(), name)
+    {
+        let message = format!("{name:?} is the beginning of the id of run {other}, and cannot be a name");
+        return Err(invalid(message));
     }
     let Some(parent) = descent.parent else { return Ok(()) };
     let Some(identity) = scene.identity(parent) else {
@@ -304,6 +314,9 @@ fn check_name(name: &str) -> Result<(), RpcError> {
     let fits = name.len() <= 63
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if name.parse::<RunId>().is_ok() {
+        return Err(invalid(format!("{name:?} is an id, and cannot be a name")));
+    }
     if fits {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use harness_protocol::run::{Entry, RunState};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
+use super::super::boundary::KeySpace;
 use super::super::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, Spec, Stage, Stopping,
     Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
@@ -71,7 +72,8 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         runs.names.insert(Arc::clone(name), run);
     }
     if let Some(key) = idempotency_key {
-        runs.keys.insert(Arc::clone(key), run);
+        let space = KeySpace::of(parent.is_some().then_some(root), *owner);
+        runs.keys.insert((space, Arc::clone(key)), run);
     }
     let mut ids = world.resource_mut::<Ids>();
     ids.runs = ids.runs.max(*number);
@@ -278,7 +280,8 @@ pub(super) fn archived(world: &mut World, run: RunId) {
         *count = count.saturating_sub(1);
     }
     if let Some(key) = key {
-        runs.keys.remove(&key);
+        let space = KeySpace::of(identity.parent.is_some().then_some(identity.root), identity.owner);
+        runs.keys.remove(&(space, key));
     }
     if runs.last_of.get(&identity.owner) == Some(&run) {
         runs.last_of.remove(&identity.owner);

@@ -7,6 +7,7 @@ pub(crate) use run::view;
 pub use run::view_bytes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
@@ -17,7 +18,7 @@ use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
-use super::boundary::{Finished, Now};
+use super::boundary::{Caller, Finished, KeySpace, Now};
 use super::components::{Batch, Children, Identity, Spec, Transcript};
 use super::resources::{Daemon, Interactions, Runs, Setup};
 use super::select;
@@ -179,9 +180,15 @@ impl Engine {
         select::finished(&self.world, self.entity(run)?)
     }
 
+    /// The keys among which that of a submit by this caller is looked up.
+    pub fn key_space(&self, caller: Caller) -> KeySpace {
+        let root = caller.run.map(|run| self.root_of(run).unwrap_or(run));
+        KeySpace::of(root, caller.uid)
+    }
+
     /// Whether a run that is here was made under an idempotency key.
-    pub fn knows_key(&self, key: &str) -> bool {
-        self.world.resource::<Runs>().keys.contains_key(key)
+    pub fn knows_key(&self, space: KeySpace, key: &Arc<str>) -> bool {
+        self.world.resource::<Runs>().keys.contains_key(&(space, Arc::clone(key)))
     }
 
     /// What is configured, and which tools there are.

@@ -1,0 +1,260 @@
+//! Who may do what: one table of methods and kinds of callers.
+//!
+//! Owns the kinds of callers and the table; every request passes it, and the tests are made from it. A method that is not in it is
+//! nobody's. How far a run's own processes see (their own tree) is the driver's affair. Asks nothing of the system.
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{ErrorKind, RpcError};
+
+use crate::world::boundary::Caller;
+
+/// Where a peer comes from, as far as that can be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// From outside of all runs.
+    Outside,
+    /// From a process of this run.
+    Run(RunId),
+    /// It cannot be told; here is why.
+    Unknown(String),
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// Somebody outside of all runs, who may use this daemon.
+    Operator {
+        /// User.
+        uid: u32,
+    },
+    /// A process of a run.
+    Run {
+        /// User.
+        uid: u32,
+        /// The run.
+        run: RunId,
+    },
+    /// Somebody of whom it cannot be told.
+    Nobody {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// A kind of caller, as the table has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// See [`Who::Operator`].
+    Operator,
+    /// See [`Who::Run`].
+    Run,
+    /// See [`Who::Nobody`].
+    Nobody,
+}
+
+/// What a kind of caller may do with a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Everything.
+    Yes,
+    /// With the runs of its own tree; what it submits is a child of it.
+    OwnTree,
+    /// Nothing.
+    No,
+}
+
+use Right::{No, OwnTree, Yes};
+
+/// Every method, with what operators, the processes of a run, and those of whom it cannot be told may do with it.
+pub const RIGHTS: &[(&str, Right, Right, Right)] = &[
+    ("daemon.hello", Yes, Yes, Yes),
+    ("daemon.status", Yes, No, No),
+    ("daemon.drain", Yes, No, No),
+    ("daemon.undrain", Yes, No, No),
+    ("daemon.stop", Yes, No, No),
+    ("daemon.reload", Yes, No, No),
+    ("daemon.backup", Yes, No, No),
+    ("run.submit", Yes, OwnTree, No),
+    ("run.list", Yes, OwnTree, No),
+    ("run.show", Yes, OwnTree, No),
+    ("run.wait", Yes, OwnTree, No),
+    ("run.output", Yes, OwnTree, No),
+    ("run.cancel", Yes, No, No),
+    ("run.pause", Yes, No, No),
+    ("run.resume", Yes, No, No),
+    ("run.retry", Yes, No, No),
+    ("run.message", Yes, No, No),
+    ("run.export", Yes, OwnTree, No),
+    ("run.prune", Yes, No, No),
+    ("interaction.list", Yes, No, No),
+    ("interaction.answer", Yes, No, No),
+    ("lane.list", Yes, No, No),
+    ("lane.relieve", Yes, No, No),
+    ("lane.resize", Yes, No, No),
+    ("lane.pause", Yes, No, No),
+    ("lane.resume", Yes, No, No),
+    ("provider.list", Yes, No, No),
+    ("provider.check", Yes, No, No),
+    ("event.subscribe", Yes, OwnTree, No),
+    ("event.unsubscribe", Yes, OwnTree, No),
+];
+
+/// What a kind of caller may do with a method.
+pub fn right(kind: Kind, method: &str) -> Right {
+    RIGHTS.iter().find(|(name, ..)| *name == method).map_or(No, |&(_, operator, run, nobody)| match kind {
+        Kind::Operator => operator,
+        Kind::Run => run,
+        Kind::Nobody => nobody,
+    })
+}
+
+/// Why a request is refused by the table.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It comes from a process of a run.
+    #[error(
+        "{method}: this comes from a tool of run {run}, which may only submit children of it and look at its own tree"
+    )]
+    OfRun {
+        /// What was asked for.
+        method: &'static str,
+        /// The run.
+        run: RunId,
+    },
+    /// It cannot be told who asks.
+    #[error(
+        "{method}: it cannot be told who asks: {why}; who cannot be traced to a process outside of all runs has no rights"
+    )]
+    OfNobody {
+        /// What was asked for.
+        method: &'static str,
+        /// Why it cannot be told.
+        why: String,
+    },
+    /// No such right was ever given.
+    #[error("{method}: nobody may do that")]
+    Unknown {
+        /// What was asked for.
+        method: &'static str,
+    },
+}
+
+impl From<Refusal> for RpcError {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(ErrorKind::Forbidden, refusal.to_string())
+    }
+}
+
+impl Who {
+    /// The peer with this user, from there.
+    pub fn new(uid: u32, origin: Origin) -> Self {
+        match origin {
+            Origin::Outside => Self::Operator { uid },
+            Origin::Run(run) => Self::Run { uid, run },
+            Origin::Unknown(why) => Self::Nobody { why },
+        }
+    }
+
+    /// Its kind.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Operator { .. } => Kind::Operator,
+            Self::Run { .. } => Kind::Run,
+            Self::Nobody { .. } => Kind::Nobody,
+        }
+    }
+
+    /// The refusal of a request for `method`.
+    pub fn refusal(&self, method: &'static str) -> Refusal {
+        match self {
+            Self::Run { run, .. } => Refusal::OfRun { method, run: *run },
+            Self::Nobody { why } => Refusal::OfNobody { method, why: why.clone() },
+            Self::Operator { .. } => Refusal::Unknown { method },
+        }
+    }
+
+    /// Lets a request for `method` through: as whom, or as nobody, which only what tells nothing allows.
+    ///
+    /// # Errors
+    /// Where the table does not let it.
+    pub fn admit(&self, method: &'static str) -> Result<Option<Caller>, Refusal> {
+        match (self, right(self.kind(), method)) {
+            (Self::Operator { uid }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: None })),
+            (Self::Run { uid, run }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: Some(*run) })),
+            (Self::Nobody { .. }, Yes) => Ok(None),
+            (_, No) | (Self::Nobody { .. }, OwnTree) => Err(self.refusal(method)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use harness_protocol::rpc::METHODS;
+
+    use super::*;
+
+    #[test]
+    fn every_method_is_in_the_table_once_and_nothing_else_is() {
+        let names: Vec<&str> = RIGHTS.iter().map(|(name, ..)| *name).collect();
+        let set: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(set, METHODS.iter().copied().collect());
+        assert_eq!(set.len(), names.len());
+    }
+
+    #[test]
+    fn operators_may_do_everything_and_who_cannot_be_traced_may_only_ask_for_the_version() {
+        for method in METHODS {
+            assert_eq!(right(Kind::Operator, method), Yes, "{method}");
+            let of_nobody = if *method == "daemon.hello" { Yes } else { No };
+            assert_eq!(right(Kind::Nobody, method), of_nobody, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_run_changes_nothing_but_by_submitting_children() {
+        let reads = ["list", "show", "wait", "output", "export"].map(|read| format!("run.{read}"));
+        for method in METHODS {
+            let own = ["run.submit", "event.subscribe", "event.unsubscribe"].contains(method)
+                || reads.iter().any(|read| read == method);
+            let expected = match (own, *method) {
+                (true, _) => OwnTree,
+                (false, "daemon.hello") => Yes,
+                (false, _) => No,
+            };
+            assert_eq!(right(Kind::Run, method), expected, "{method}");
+        }
+    }
+
+    #[test]
+    fn what_the_table_does_not_know_is_refused_to_all() {
+        for kind in [Kind::Operator, Kind::Run, Kind::Nobody] {
+            for method in ["", "run.destroy", "daemon.hello ", "DAEMON.STOP", "lane"] {
+                assert_eq!(right(kind, method), No, "{method}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_refusal_is_forbidden_and_says_what_was_asked_for() {
+        let callers = [
+            Who::new(1, Origin::Run(RunId::from_u64(7))),
+            Who::new(1, Origin::Unknown("its process has ended".to_owned())),
+        ];
+        for who in callers {
+            for method in METHODS {
+                match who.admit(method) {
+                    Ok(caller) => assert!(caller.is_none_or(|caller| caller.run.is_some()), "{method}"),
+                    Err(refusal) => {
+                        let error = RpcError::from(refusal);
+                        assert_eq!(error.kind(), ErrorKind::Forbidden);
+                        assert!(error.message.starts_with(method), "{}", error.message);
+                    }
+                }
+            }
+        }
+        assert_eq!(Who::new(5, Origin::Outside).admit("lane.pause"), Ok(Some(Caller { uid: 5, run: None })));
+    }
+}

@@ -1,0 +1,116 @@
+//! What tells that a process is inside a run, whatever it did to its surroundings: the name of keepers, and the mark.
+//!
+//! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads nothing: text goes in.
+//!
+//! The mark is a limit that the kernel itself no longer heeds: the hard limit of file locks (`RLIMIT_LOCKS`). It is inherited by all that a
+//! process starts, and nobody but root can raise it again. Outside of runs it is unlimited. Below a keeper it is a number; below the
+//! keeper of a daemon that is itself inside a run, a smaller one.
+
+/// The variable by which a call knows its run.
+pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";
+/// The first words of a keeper's command line.
+pub const KEEPER: [&str; 2] = ["harnessd", "keeper"];
+/// How keepers were called before they had a name: by the link through which they were started.
+const NAMELESS: &str = "/proc/self/exe";
+/// The largest mark.
+const LARGEST: u64 = 1 << 62;
+/// Marks of one depth differ in these bits: by the daemon that set them.
+const OF_DAEMON: u32 = 32;
+
+/// Whether a command line, as `/proc/PID/cmdline` has it, is that of a keeper.
+pub fn is_keeper(command_line: &[u8]) -> bool {
+    let mut words = command_line.split(|&byte| byte == 0);
+    let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let name = first.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    second == KEEPER[1].as_bytes() && (name == KEEPER[0].as_bytes() || first == NAMELESS.as_bytes())
+}
+
+/// The mark for what a daemon starts whose own hard limit is `own`, and which `daemon` tells from others of its depth.
+pub const fn mark_below(own: u64, daemon: u32) -> u64 {
+    let above = if own < LARGEST { own } else { LARGEST };
+    // Smaller than the own one in its upper half, whatever the lower one says.
+    (((above >> OF_DAEMON).saturating_sub(1)) << OF_DAEMON) | daemon as u64
+}
+
+/// Whether a process with the hard limit `hard` is inside a run of a daemon whose own hard limit is `own`.
+pub const fn is_marked_below(hard: u64, own: u64) -> bool {
+    hard < own
+}
+
+/// Whether a process with the hard limit `hard` is inside a run of any daemon.
+pub const fn is_marked(hard: u64) -> bool {
+    hard <= LARGEST
+}
+
+/// Whether the mark `hard` was set by the daemon that is called `daemon`.
+pub const fn is_mark_of(hard: u64, daemon: u32) -> bool {
+    is_marked(hard) && hard & u32::MAX as u64 == daemon as u64
+}
+
+/// The hard limit of file locks in a `/proc/PID/limits`.
+pub fn hard_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
+    match line.split_ascii_whitespace().nth(1)? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_keeper_is_known_by_its_command_line() {
+        for line in [
+            "harnessd\0keeper\0mark=5\0",
+            "/usr/bin/harnessd\0keeper\0",
+            "/proc/self/exe\0keeper\0soft\0hard\0",
+            "harnessd\0keeper",
+        ] {
+            assert!(is_keeper(line.as_bytes()), "{line:?}");
+        }
+        for line in
+            ["", "\0", "harnessd\0", "harnessd\0--on-demand\0", "vi\0keeper\0", "harnessd keeper", "/x/exe\0keeper\0"]
+        {
+            assert!(!is_keeper(line.as_bytes()), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_read_from_what_the_kernel_prints() {
+        let with = |soft, hard| {
+            format!("Max pending signals       1  1  signals\nMax file locks            {soft}  {hard}  locks     \n")
+        };
+        assert_eq!(hard_limit(&with("unlimited", "unlimited")), Some(u64::MAX));
+        assert_eq!(hard_limit(&with("7", "4611686014132420608")), Some(4_611_686_014_132_420_608));
+        assert_eq!(hard_limit(&with("7", "")), None);
+        assert_eq!(hard_limit(""), None);
+        assert_eq!(hard_limit("Max file locks"), None);
+    }
+
+    #[test]
+    fn outside_of_runs_nobody_is_marked() {
+        assert!(!is_marked(u64::MAX) && !is_marked_below(u64::MAX, u64::MAX));
+        assert!(is_marked(0) && is_marked(5) && is_marked(LARGEST));
+    }
+
+    proptest! {
+        #[test]
+        fn a_mark_is_smaller_than_every_one_above_it(first: u32, second: u32, third: u32) {
+            let one = mark_below(u64::MAX, first);
+            let two = mark_below(one, second);
+            let three = mark_below(two, third);
+            prop_assert!(is_marked(one) && is_marked(two) && is_marked(three));
+            prop_assert!(is_marked_below(one, u64::MAX) && is_marked_below(two, one) && is_marked_below(three, two));
+            prop_assert!(!is_marked_below(one, one));
+            prop_assert!(is_mark_of(one, first) && is_mark_of(two, second) && is_mark_of(three, third));
+        }
+
+        #[test]
+        fn a_limit_that_cannot_be_lowered_is_no_panic(own: u64, daemon: u32) {
+            let _ = mark_below(own, daemon);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A program that a run executes to gain its operator's rights, in ways for which a shell has no words.
+//!
+//! Each way prints what the daemon answered, a line a request. It asserts nothing: whoever started it looks at the answers, and at the
+//! daemon. Without `unsafe`: what would fork starts itself again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpid};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+};
+
+/// What an operator may do and nobody else, as a line.
+const PAUSE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"}}"#;
+const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"lane.list","params":{}}"#;
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+    match words.as_slice() {
+        // The ways.
+        ["connect-and-die", count] => connect_and_die(count.parse().unwrap(), &["connect"]),
+        ["connect-in-a-grandchild", count] => connect_and_die(count.parse().unwrap(), &["connect-below"]),
+        ["connect-in-another-session", count] => connect_and_die(count.parse().unwrap(), &["setsid", "connect"]),
+        ["speak-before-it-dies", count] => speak_and_die(count.parse().unwrap()),
+        ["pass-it-on"] => pass_it_on(),
+        ["kill-the-keeper"] => without_the_keeper(Signal::SIGKILL),
+        ["stop-the-keeper"] => without_the_keeper(Signal::SIGSTOP),
+        ["outlive", daemon] => outlive(daemon.parse().unwrap(), false),
+        ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), true),
+        ["churn", count] => churn(count.parse().unwrap()),
+        ["ask", line] => println!("{}", ask_over(UnixStream::connect(path()).unwrap(), line)),
+        // What the ways start.
+        ["connect"] => connect_to(&standard_input()),
+        ["connect-below"] => {
+            let below = again(&["connect"], standard_input());
+            // It outlives us, as the second of a double fork does.
+            drop(below);
+        }
+        ["setsid", rest @ ..] => {
+            nix::unistd::setsid().unwrap();
+            again(rest, standard_input()).wait().unwrap();
+        }
+        ["passes-its-socket"] => passes_its_socket(),
+        other => panic!("no such way: {other:?}"),
+    }
+}
+
+fn path() -> std::ffi::OsString {
+    std::env::var_os("HARNESS_SOCKET").expect("a socket")
+}
+
+fn standard_input() -> OwnedFd {
+    std::io::stdin().as_fd().try_clone_to_owned().unwrap()
+}
+
+/// This program once more.
+fn again(words: &[&str], input: OwnedFd) -> Child {
+    Command::new("/proc/self/exe").args(words).stdin(Stdio::from(input)).stdout(Stdio::inherit()).spawn().unwrap()
+}
+
+fn unconnected() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn connect_to(socket: &OwnedFd) {
+    // The daemon may be full; then there is nothing to be gained.
+    let _ = connect(socket, &SocketAddrUnix::new(path()).unwrap());
+}
+
+fn ask_over(mut stream: UnixStream, line: &str) -> String {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    if let Err(error) = writeln!(stream, "{line}") {
+        return format!("closed: {error}");
+    }
+    let mut answer = String::new();
+    match BufReader::new(stream).read_line(&mut answer) {
+        Ok(0) => "closed".to_owned(),
+        Ok(_) => answer.trim_end().to_owned(),
+        Err(error) => format!("closed: {error}"),
+    }
+}
+
+fn said(who: &str, answer: std::io::Result<String>) {
+    match answer {
+        Ok(answer) => println!("{who}: {answer}"),
+        Err(error) => println!("{who}: not connected: {error}"),
+    }
+}
+
+/// A1: others connect these sockets and exit; we speak on them.
+fn connect_and_die(count: usize, how: &[&str]) {
+    let sockets: Vec<OwnedFd> = (0..count).map(|_| unconnected()).collect();
+    let mut children: Vec<Child> = sockets.iter().map(|socket| again(how, socket.try_clone().unwrap())).collect();
+    for child in &mut children {
+        child.wait().unwrap();
+    }
+    for socket in sockets {
+        // One whose connecting process is not done yet is tried until it is.
+        let stream = UnixStream::from(socket);
+        for _ in 0..1_000 {
+            if stream.peer_addr().is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        println!("{}", ask_over(stream, PAUSE));
+    }
+}
+
+/// The request is in the socket before whoever connected it has gone.
+fn speak_and_die(count: usize) {
+    for _ in 0..count {
+        let line = format!("printf '%s\\n' '{PAUSE}' '{LIST}'");
+        let socket = unconnected();
+        connect_to(&socket);
+        let stream = UnixStream::from(socket);
+        Command::new("sh").args(["-c", &line]).stdout(OwnedFd::from(stream.try_clone().unwrap())).status().unwrap();
+        println!("{}", ask_over(stream, LIST));
+    }
+}
+
+/// A sibling that began before connects, and gives us its socket.
+fn pass_it_on() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut sibling = again(&["passes-its-socket"], theirs.into());
+    let passed = receive(&ours);
+    sibling.wait().unwrap();
+    println!("{}", ask_over(UnixStream::from(passed), PAUSE));
+}
+
+fn passes_its_socket() {
+    let way = UnixStream::from(standard_input());
+    let stream = UnixStream::connect(path()).unwrap();
+    send(&way, &stream);
+}
+
+fn send(way: &UnixStream, stream: &UnixStream) {
+    let fds = [stream.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    assert!(beside.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(way, &[IoSlice::new(b"x")], &mut beside, SendFlags::empty()).unwrap();
+}
+
+fn receive(way: &UnixStream) -> OwnedFd {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(way, &mut [IoSliceMut::new(&mut [0])], &mut beside, RecvFlags::empty()).unwrap();
+    let passed = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    passed.expect("a socket")
+}
+
+/// The keeper above us.
+fn keeper() -> Pid {
+    let mut pid = getpid().as_raw();
+    loop {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        if line.split(|&byte| byte == 0).nth(1) == Some(b"keeper") {
+            return Pid::from_raw(pid);
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        pid = stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(pid > 1, "no keeper above us");
+    }
+}
+
+/// The keeper above us is killed, or stopped, and we speak until somebody ends us.
+fn without_the_keeper(signal: Signal) {
+    let _ = kill(keeper(), signal);
+    for _ in 0..100 {
+        said("left", UnixStream::connect(path()).map(|stream| ask_over(stream, PAUSE)));
+    }
+    let _ = kill(keeper(), Signal::SIGCONT);
+}
+
+/// Ends the keeper and the daemon, sheds what it can of what it was given, and speaks with whatever daemon comes next until one is there
+/// and has answered often enough. Says so in files of the working directory.
+fn outlive(daemon: i32, lower: bool) {
+    nix::unistd::setsid().ok();
+    if lower {
+        // Others are not found by it any more. It cannot be raised.
+        setrlimit(Resource::RLIMIT_LOCKS, 1, 1).unwrap();
+        assert!(setrlimit(Resource::RLIMIT_LOCKS, u64::MAX, u64::MAX).is_err() || nix::unistd::geteuid().is_root());
+    }
+    std::fs::write("outlived.pid", std::process::id().to_string()).unwrap();
+    // The daemon would end us once it has us, so it goes first.
+    let keeper = keeper();
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    kill(keeper, Signal::SIGKILL).unwrap();
+    let mut answers = 0;
+    while answers < 50 {
+        if let Ok(stream) = UnixStream::connect(path()) {
+            let answer = ask_over(stream, PAUSE);
+            if answer.starts_with('{') {
+                answers += 1;
+                std::fs::write("outlived.answer", answer).unwrap();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Processes come and go while one of them speaks, so that numbers and parents change under whoever looks.
+fn churn(count: usize) {
+    for _ in 0..count {
+        let socket = unconnected();
+        let child = again(&["connect-below"], socket.try_clone().unwrap());
+        connect_to(&socket);
+        drop(child);
+        println!("{}", ask_over(UnixStream::from(socket), PAUSE));
+    }
+}

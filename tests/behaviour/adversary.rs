@@ -1,0 +1,299 @@
+//! Ways in which a process inside a run tries to gain its operator's rights, daemon and tools under one user. None succeeds.
+//!
+//! Ways through a process that was outside of the tree before (tmux, cron, a user manager, ssh, root) are not among them: the README lists
+//! them. What cannot be said in a shell is in `../adversary/main.rs`.
+
+use std::fs;
+use std::path::Path;
+
+use harness_protocol::run::RunState;
+use harness_tests::{Daemon, Place, Process, Run, eventually, json, says, turn};
+
+use crate::lane::until_there_is;
+
+/// What a run executes for what needs more than a shell.
+const ADVERSARY: &str = env!("CARGO_BIN_EXE_adversary");
+/// A daemon that is not root's, with a run of somebody else and one that asks its operator.
+struct Arena {
+    daemon: Daemon,
+    stranger: Run,
+    asking: Run,
+}
+
+impl Arena {
+    fn new() -> Self {
+        Self::in_place(&Place::new())
+    }
+
+    fn in_place(place: &Place) -> Self {
+        let daemon = place.start_unprivileged(&[Path::new(ADVERSARY)]);
+        let stranger = daemon.submit_with(&until_there_is("gate"), json!({"name": "stranger"}));
+        let asking = daemon.submit_with(&turn("").ask("may I?").turn("yes"), json!({"name": "asking"}));
+        eventually("it asks", || !asking.questions().is_empty());
+        Self { daemon, stranger, asking }
+    }
+
+    /// What a run's environment has: our programs where its user may execute them.
+    fn environment(place: &Place) -> serde_json::Value {
+        let path = std::env::var("PATH").unwrap_or_default();
+        json!({"PATH": format!("{}:{path}", place.path("bin").display()), "HOME": place.path("home")})
+    }
+
+    /// Submits a run that executes these commands, one a turn.
+    fn run(&self, commands: &[String]) -> Run {
+        let script = commands.iter().fold(turn(""), |script, command| script.shell(command));
+        self.daemon.submit_with(&script.turn("tried"), json!({"env": Self::environment(&self.daemon)}))
+    }
+
+    /// Nothing is changed that only an operator may change.
+    fn is_intact(&self, after: &str) {
+        let lane = self.daemon.lane("tool");
+        assert_eq!((lane.width, lane.paused), (8, false), "{after}");
+        let status = self.daemon.rpc("daemon.status", json!({}));
+        assert_eq!(status["health"], "serving", "{after}");
+        assert!(!self.stranger.view().state.is_terminal(), "{after}");
+        assert_eq!(self.stranger.view().labels.len(), 0, "{after}");
+        assert_eq!(self.asking.questions().len(), 1, "{after}");
+    }
+}
+
+/// Where a daemon's process number stands.
+fn daemon_of(place: &Place) -> String {
+    fs::read_to_string(place.state("harnessd.lock")).unwrap().trim().to_owned()
+}
+
+/// A1, B1: what a shell and a small program can do while the daemon lives.
+#[test]
+fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
+    let arena = Arena::new();
+    let stranger = &arena.stranger.id;
+    let question = arena.asking.questions().pop().unwrap();
+    let socket = arena.daemon.socket().display().to_string();
+    let asks = |line: &str| format!("adversary ask '{line}'");
+    let call = |method: &str, params: &serde_json::Value| {
+        asks(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string())
+    };
+    let all = json!({"select": {"all": true}});
+    let ways: Vec<(&str, String)> = vec![
+        ("a child connects and dies", "adversary connect-and-die 20".into()),
+        ("a grandchild connects, and both die", "adversary connect-in-a-grandchild 20".into()),
+        ("one in another session connects and dies", "adversary connect-in-another-session 10".into()),
+        ("bursts", "for n in 1 2 3 4; do adversary connect-and-die 15 & done; wait".into()),
+        ("the request is there before its process dies", "adversary speak-before-it-dies 20".into()),
+        ("the socket is a sibling's, which has gone", "adversary pass-it-on".into()),
+        ("parents come and go meanwhile", "adversary churn 40".into()),
+        ("the keeper is stopped", "timeout 20 adversary stop-the-keeper".into()),
+        ("the keeper is killed", "adversary kill-the-keeper".into()),
+        ("the keeper is killed, from another session", "setsid -w adversary kill-the-keeper".into()),
+        ("without an environment", format!("env -i HARNESS_SOCKET={socket} $(command -v harnessctl) lane pause")),
+        ("in a session of its own", "setsid -w harnessctl lane pause".into()),
+        ("a double fork", "(setsid sh -c '(harnessctl lane pause; echo $?) > out 2>&1 &'); sleep 1; cat out".into()),
+        ("in a new user and pid namespace", "unshare -Urpf harnessctl lane pause".into()),
+        ("as another run", format!("HARNESS_RUN_ID={stranger} harnessctl cancel {stranger}")),
+        ("as no run", "env -u HARNESS_RUN_ID -u HARNESS_CALL_ID harnessctl lane pause".into()),
+        ("a wider lane", call("lane.resize", &json!({"lane": "tool", "width": 50}))),
+        ("relief", call("lane.relieve", &json!({"lane": "tool", "by": 5}))),
+        ("its own answer", call("interaction.answer", &json!({"interaction": question, "answer": "yes"}))),
+        (
+            "its own answer, by the run's name",
+            call("interaction.answer", &json!({"interaction": "asking", "answer": "yes"})),
+        ),
+        ("the questions of all", call("interaction.list", &json!({}))),
+        ("cancel all", call("run.cancel", &all)),
+        ("cancel one by a prefix", call("run.cancel", &json!({"select": {"runs": [&stranger[..6]]}}))),
+        ("pause all", call("run.pause", &all)),
+        ("resume all", call("run.resume", &all)),
+        ("prune all", call("run.prune", &all)),
+        ("retry another's", call("run.retry", &json!({"run": stranger}))),
+        ("a message to another's", call("run.message", &json!({"run": "stranger", "text": "hello"}))),
+        ("export another's", call("run.export", &json!({"run": stranger}))),
+        ("show another's", call("run.show", &json!({"run": "stranger", "transcript": true}))),
+        ("wait for another's", call("run.wait", &json!({"run": stranger, "timeout_seconds": 1}))),
+        (
+            "the output of another's",
+            call("run.output", &json!({"run": stranger, "call": "0000000000000", "stream": "stdout", "offset": 0})),
+        ),
+        ("list another's tree", call("run.list", &json!({"root": stranger}))),
+        ("events of another's", call("event.subscribe", &json!({"run": stranger}))),
+        ("the lanes", call("lane.list", &json!({}))),
+        ("the daemon", call("daemon.status", &json!({}))),
+        ("stop", call("daemon.stop", &json!({}))),
+        ("drain", call("daemon.drain", &json!({}))),
+        ("undrain", call("daemon.undrain", &json!({}))),
+        ("reload", call("daemon.reload", &json!({}))),
+        ("backup", call("daemon.backup", &json!({"path": arena.daemon.work().join("copy.db")}))),
+        ("the providers", call("provider.list", &json!({}))),
+        ("a check of a provider", call("provider.check", &json!({"provider": "scripted"}))),
+        (
+            "a daemon of its own on this state",
+            format!(
+                "harnessd --socket {}/own.sock --state-dir {} & sleep 1; HARNESS_SOCKET={0}/own.sock harnessctl --no-start lane pause; kill %1",
+                arena.daemon.work().display(),
+                arena.daemon.state("").display(),
+            ),
+        ),
+        (
+            "a second daemon once the lock file is gone",
+            format!(
+                "mv {0}harnessd.lock {0}old.lock; harnessd --socket {1}/own.sock --state-dir {0}; mv {0}old.lock {0}harnessd.lock",
+                arena.daemon.state("").display(),
+                arena.daemon.work().display(),
+            ),
+        ),
+    ];
+    for (what, command) in &ways {
+        let run = arena.run(std::slice::from_ref(command));
+        assert!(run.wait().state.is_terminal());
+        let told = run.envelopes().join("\n");
+        assert!(!told.contains("\"result\""), "{what}: {told}");
+        assert!(!told.starts_with("Exit code: 0\n0\n"), "{what}: {told}");
+        arena.is_intact(what);
+    }
+    assert_eq!(arena.stranger.view().state, RunState::Acting);
+    fs::write(arena.daemon.work().join("gate"), "").unwrap();
+    assert_eq!(arena.stranger.answer(), "done");
+}
+
+/// A harnessctl that waits for its operator has a connection with rights: it lets nobody take it.
+#[test]
+fn nobody_takes_the_connection_of_a_waiting_command() {
+    let arena = Arena::new();
+    let waiting = arena.daemon.spawn_ctl(["wait", &arena.stranger.id]);
+    let pid = waiting.process().0;
+    eventually("it waits", || {
+        fs::metadata(format!("/proc/{pid}/fd")).is_ok_and(|fd| std::os::unix::fs::MetadataExt::uid(&fd) == 0)
+    });
+    let run = arena.run(&[format!("ls /proc/{pid}/fd; cat /proc/{pid}/environ; cat /proc/{pid}/mem")]);
+    run.wait();
+    let told = run.envelopes().join("\n");
+    assert_eq!(told.matches("ermission denied").count(), 3, "{told}");
+    fs::write(arena.daemon.work().join("gate"), "").unwrap();
+    waiting.finish();
+}
+
+/// B7: the daemon is killed from inside, in every way, and nothing that comes after is an operator or starts a daemon.
+#[test]
+fn whoever_kills_the_daemon_from_inside_a_run_starts_no_other() {
+    let ways = [
+        ("plainly", "kill -9 DAEMON; TRY"),
+        (
+            "without an environment",
+            "kill -9 DAEMON; env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET sh -c 'TRY'",
+        ),
+        ("from a session of its own", "setsid sh -c 'kill -9 DAEMON; TRY'"),
+        ("a double fork", "(setsid sh -c '(kill -9 DAEMON; TRY) &') ; sleep 30"),
+        ("the keeper first", "setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'"),
+        (
+            "the keeper first, without an environment",
+            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
+        ),
+        ("the daemon first, then the keeper", "setsid sh -c 'kill -9 DAEMON KEEPER; TRY'"),
+        ("the daemon first, then the keeper, then a daemon", "setsid sh -c 'kill -9 DAEMON KEEPER; START'"),
+        ("the keeper is stopped", "setsid sh -c 'kill -STOP KEEPER; kill -9 DAEMON; TRY; kill -CONT KEEPER'"),
+        ("both, then the daemon itself", "setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; START'"),
+        (
+            "with another state directory",
+            "env -i K=$K PATH=$PATH HOME=$HOME HARNESS_SOCKET=$HARNESS_SOCKET HARNESS_STATE_DIR=$PWD/own setsid sh -c 'kill -9 KEEPER; kill -9 DAEMON; TRY'",
+        ),
+    ];
+    for (what, way) in ways {
+        let arena = Arena::new();
+        let place = arena.daemon.place();
+        let tries = "for n in 1 2 3 4 5; do harnessctl lane pause && touch gained; done > said 2>&1; touch tried";
+        let start = format!(
+            "harnessd --on-demand --socket {} --state-dir {} > said 2>&1 && touch gained; touch tried",
+            place.socket().display(),
+            place.state("").display()
+        );
+        let command = way
+            .replace("TRY", tries)
+            .replace("START", &start)
+            .replace("KEEPER", "$K")
+            .replace("DAEMON", &daemon_of(&place));
+        // The shell of the call is the keeper's own child.
+        let _run = arena.run(&[format!("export K=$PPID; {command}")]);
+        eventually("the daemon is gone", || place.daemon_process().is_none());
+        eventually("it tried, or was ended", || place.work().join("tried").exists() || nobody_left(&place));
+        assert!(!place.work().join("gained").exists(), "{what}: {}", place.written("said"));
+        assert!(place.daemon_process().is_none(), "{what}: a daemon was started: {}", place.written("said"));
+    }
+}
+
+/// Whether no process has its working directory in the place.
+fn nobody_left(place: &Place) -> bool {
+    let work = place.work();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    !processes.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).any(|cwd| cwd == work)
+}
+
+/// A13: what has ended both its keeper and the daemon is ended by the next daemon, or has no rights with it.
+#[test]
+fn what_outlives_its_keeper_and_its_daemon_is_no_operator_of_the_next_one() {
+    for way in ["outlive", "outlive-and-lower-the-mark"] {
+        let arena = Arena::new();
+        let place = arena.daemon.place();
+        let run = arena.run(&[format!("adversary {way} {}", daemon_of(&place))]);
+        eventually("the daemon is gone", || place.daemon_process().is_none());
+        let pid = place.written("outlived.pid").parse().unwrap();
+        drop(arena);
+        let daemon = place.start_unprivileged(&[]);
+        eventually("it has asked, or was ended", || {
+            !place.written("outlived.answer").is_empty() || !Process(pid).is_alive()
+        });
+        let answer = place.written("outlived.answer");
+        assert!(!answer.contains("\"result\""), "{way}: {answer}");
+        assert!(!daemon.lane("tool").paused, "{way}");
+        Process(pid).try_signal(nix::sys::signal::Signal::SIGKILL);
+        drop(run);
+    }
+}
+
+/// A2: whatever a run calls its children, it is hit by its own id.
+#[test]
+fn no_child_is_taken_for_the_run_whose_id_it_bears_as_a_name() {
+    let arena = Arena::new();
+    let child = arena.daemon.script_file(&says("from below"));
+    let spellings = [
+        "$HARNESS_RUN_ID",
+        "$(echo $HARNESS_RUN_ID | tr a-z A-Z)",
+        "$(echo $HARNESS_RUN_ID | tr 0 o)",
+        "$(echo $HARNESS_RUN_ID | tr 1 l)",
+        "$(echo $HARNESS_RUN_ID | cut -c1-12)",
+        "$(echo $HARNESS_RUN_ID | cut -c1-6)",
+        "$(echo $HARNESS_RUN_ID | cut -c1-6 | tr a-z A-Z)",
+    ];
+    let commands = spellings.map(|name| format!("harnessctl submit -q --script {child} --name {name}"));
+    let run = arena.run(&commands);
+    assert_eq!(run.answer(), "tried");
+    for result in run.results() {
+        assert_eq!(result.exit_code, Some(2), "{}", result.envelope);
+    }
+}
+
+/// A19: the keys of what a run submits are those of its tree, so that none of its operator's is taken before it is used.
+#[test]
+fn a_key_that_a_run_has_used_is_still_its_operators() {
+    let arena = Arena::new();
+    let child = arena.daemon.script_file(&says("from below"));
+    let keys = ["nightly", "nightly-2", "a b", "0", "x"];
+    let commands = keys.map(|key| format!("harnessctl submit -q --script {child} --idempotency-key '{key}'"));
+    let again = commands.clone();
+    let run = arena.run(&[commands, again].concat());
+    assert_eq!(run.answer(), "tried");
+    let made: Vec<String> = run.envelopes();
+    assert_eq!(made[..5], made[5..], "the same key is the same child");
+    for key in keys {
+        let submit = || {
+            let spec = arena.daemon.spec(&says("the operator's"), json!({}));
+            arena.daemon.rpc("run.submit", json!({"spec": spec, "idempotency_key": key}))
+        };
+        let (first, second) = (submit(), submit());
+        assert_eq!((&first["existing"], &second["existing"]), (&json!(false), &json!(true)), "{key}");
+        assert_eq!(first["id"], second["id"]);
+        assert_eq!(arena.daemon.run(first["id"].as_str().unwrap()).answer(), "the operator's");
+    }
+    // Another tree has keys of its own, too.
+    let other = arena.run(&[format!("harnessctl submit -q --script {child} --idempotency-key nightly")]);
+    assert_eq!(other.answer(), "tried");
+    assert_ne!(other.envelopes()[0], made[0]);
+}
