@@ -420,7 +420,8 @@ impl Entry {
             Self::User { text } | Self::Summary { text, .. } => text.len(),
             Self::Assistant { text, calls, carried, .. } => {
                 let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
-                text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
+                let given = |call: &CallRequest| call.given.as_ref().map_or(0, |given| given.id.len());
+                text.len() + calls.iter().map(|call| call.args.len() + given(call) + 64).sum::<usize>() + carried
             }
             Self::Result { result } => result.envelope.len() + 256,
         };
@@ -456,13 +457,27 @@ pub struct CallRequest {
     /// Why its arguments are of no use, in words for the model. Such a call is never executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<Arc<str>>,
+    /// The id that its provider gave it, where it gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<GivenId>,
 }
 
 impl CallRequest {
-    /// A call whose arguments can be used.
+    /// A call whose arguments can be used, by our id alone.
     pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
-        Self { call, tool: tool.into(), args: args.into(), unusable: None }
+        Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None }
     }
+}
+
+/// The id that a provider gave to a call. It goes back to that provider with the call and its result, and to no other provider:
+/// some servers keep state under it, or in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GivenId {
+    /// The id, as the provider wrote it.
+    pub id: Arc<str>,
+    /// The provider, by its configured name.
+    pub provider: Arc<str>,
 }
 
 /// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that

@@ -175,6 +175,7 @@ mod tests {
             tool: "shell".into(),
             args: (*args).into(),
             unusable: None,
+            given: None,
         };
         let calls = calls.iter().map(request).collect();
         EventBody::InferenceFinished {

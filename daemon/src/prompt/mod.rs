@@ -70,12 +70,15 @@ impl Prompt {
         Self { system: None, messages }
     }
 
-    /// Leaves out what another provider than this wants back: its signatures are none here.
+    /// Leaves out what another provider than this wants back: its signatures and its ids of calls are none here.
     #[must_use]
     pub fn of_provider(mut self, provider: &str) -> Self {
         for message in &mut self.messages {
-            if let Message::Assistant { carried, .. } = message {
+            if let Message::Assistant { carried, calls, .. } = message {
                 carried.take_if(|carried| carried.provider.as_ref().is_some_and(|said_by| &**said_by != provider));
+                for call in calls {
+                    call.given.take_if(|given| &*given.provider != provider);
+                }
             }
         }
         self
@@ -183,12 +186,14 @@ pub struct RequestedCall {
     pub args: String,
     /// Why they are of no use, in words for the model. Such a call is never executed.
     pub unusable: Option<String>,
+    /// The id that the provider gave the call. Empty where it gave none.
+    pub given: String,
 }
 
 impl RequestedCall {
-    /// A call whose arguments can be used.
+    /// A call whose arguments can be used, without an id of its provider.
     pub fn new(tool: impl Into<String>, args: impl Into<String>) -> Self {
-        Self { tool: tool.into(), args: args.into(), unusable: None }
+        Self { tool: tool.into(), args: args.into(), unusable: None, given: String::new() }
     }
 }
 

@@ -10,8 +10,10 @@ use harness_protocol::run::CallRequest;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::call_ids;
+use super::refusal::broken;
 use super::text::Gathered;
-use crate::prompt::RequestedCall;
+use crate::prompt::{InferenceError, RequestedCall};
 
 /// Bytes of the arguments of one call; a longer call is not executed.
 const MOST: usize = 2 * 1024 * 1024;
@@ -21,20 +23,41 @@ const MOST_TOGETHER: usize = 3 * 1024 * 1024;
 const KEPT: usize = 16 * 1024;
 const SENT_BACK: usize = 2 * 1024;
 
+/// What was gathered of one call.
+#[derive(Debug, Default)]
+pub(super) struct Called {
+    /// The id that the server gave it.
+    pub(super) id: String,
+    /// The name of the tool.
+    pub(super) name: String,
+    /// The text of its arguments.
+    pub(super) args: Gathered,
+}
+
 /// Turns what was gathered of the calls of one answer into calls. `cut` says that the limit of output tokens ended the answer.
-pub(super) fn calls(gathered: impl IntoIterator<Item = (String, Gathered)>, cut: bool) -> Vec<RequestedCall> {
+///
+/// # Errors
+/// Where a call has no name, though nothing cut the answer: what it was to be is not known, so nothing of the answer can be used.
+pub(super) fn calls(
+    gathered: impl IntoIterator<Item = Called>,
+    cut: bool,
+) -> Result<Vec<RequestedCall>, InferenceError> {
     let mut room = MOST_TOGETHER;
-    let call = |(tool, args): (String, Gathered)| {
+    let call = |Called { id, name: tool, args }: Called| {
+        if tool.is_empty() && !cut {
+            return Err(broken("the provider sent a call that does not name its tool"));
+        }
+        let given = if id.len() > call_ids::LONGEST { String::new() } else { id };
         let (text, broken) = args.finish();
         let judged = if broken { Err(HALF_A_PAIR.to_owned()) } else { judge(&text, cut, room.min(MOST)) };
         match judged {
             Ok(args) => {
                 room -= args.len();
-                RequestedCall::new(tool, args)
+                Ok(RequestedCall { given, ..RequestedCall::new(tool, args) })
             }
             Err(why) => {
                 let unusable = Some(format!("Not run: the arguments of {tool} {why}."));
-                RequestedCall { tool, args: head(&text, KEPT).to_owned(), unusable }
+                Ok(RequestedCall { tool, args: head(&text, KEPT).to_owned(), unusable, given })
             }
         }
     };
@@ -211,7 +234,8 @@ mod tests {
     fn call(args: &str, cut: bool) -> RequestedCall {
         let mut gathered = Gathered::default();
         gathered.push(&args.into());
-        calls([("shell".to_owned(), gathered)], cut).pop().unwrap()
+        let called = Called { id: String::new(), name: "shell".to_owned(), args: gathered };
+        calls([called], cut).unwrap().pop().unwrap()
     }
 
     fn why(args: &str, cut: bool) -> String {

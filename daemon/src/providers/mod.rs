@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod arguments;
+mod call_ids;
 mod carried;
 pub mod check;
 pub mod dialect;

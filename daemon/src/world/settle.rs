@@ -6,7 +6,7 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, Usage, exit};
+use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenId, Usage, exit};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
@@ -104,7 +104,10 @@ fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
         return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
     }
     let carried = completion.carried.as_ref().map_or(0, |carried| carried.parts.len());
-    let args = completion.calls.iter().map(|call| call.args.len() + call.unusable.as_ref().map_or(0, String::len));
+    let args = completion
+        .calls
+        .iter()
+        .map(|call| call.args.len() + call.given.len() + call.unusable.as_ref().map_or(0, String::len));
     let bytes = completion.text.len() + args.sum::<usize>() + carried;
     if bytes > MOST_BYTES {
         return Err(fault(format!("the model's answer has {bytes} bytes; at most {MOST_BYTES} are taken")));
@@ -130,6 +133,10 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
         tool: name(call.tool),
         args: call.args.into(),
         unusable: call.unusable.map(Into::into),
+        given: Some(call.given)
+            .filter(|id| !id.is_empty())
+            .zip(said_by.clone())
+            .map(|(id, provider)| GivenId { id: id.into(), provider }),
     };
     let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
     let cut = completion.cut;

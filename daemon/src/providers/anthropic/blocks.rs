@@ -3,13 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::super::arguments::Called;
 use super::super::carried::Part;
+use super::super::refusal::broken;
 use super::super::room::{ITEM, Room};
 use super::super::text::{Gathered, Text};
 use crate::prompt::InferenceError;
 
 /// A block as a server sends it.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 struct Sent<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Option<Text<'a>>,
@@ -19,6 +21,8 @@ struct Sent<'a> {
     thinking: Option<Text<'a>>,
     #[serde(borrow, default)]
     signature: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    id: Option<Text<'a>>,
     #[serde(borrow, default)]
     name: Option<Text<'a>>,
     #[serde(borrow, default)]
@@ -38,6 +42,8 @@ struct Thinking<'a> {
 struct Block {
     index: u64,
     inside: Inside,
+    /// Its end has come, or it came whole.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -48,6 +54,7 @@ enum Inside {
         signature: Option<String>,
     },
     Call {
+        id: String,
         name: String,
         /// Where the arguments came whole, with the beginning of the block.
         whole: Option<String>,
@@ -55,6 +62,8 @@ enum Inside {
     },
     /// Sealed thinking, as it came.
     Sealed(Box<RawValue>),
+    /// A block of a kind that is not known, such as a call that the server executes itself: whatever comes for it is none of ours.
+    Unknown,
 }
 
 /// What a piece adds to.
@@ -80,7 +89,8 @@ impl Blocks {
     ) -> Result<Option<(Kind, &str)>, InferenceError> {
         room.take_bytes(ITEM + raw.get().len())?;
         // A block of a form that is not known is nothing that an answer of ours has.
-        let Ok(sent) = serde_json::from_str::<Sent<'_>>(raw.get()) else { return Ok(None) };
+        let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
+        let word = |text: Option<Text<'_>>| text.unwrap_or_default().to_str().into_owned();
         let gathered = |text: Option<Text<'_>>| {
             let mut gathered = Gathered::default();
             gathered.push(&text.unwrap_or_default());
@@ -94,21 +104,37 @@ impl Blocks {
             },
             Some("redacted_thinking") => Inside::Sealed(raw.to_owned()),
             Some("tool_use") => Inside::Call {
-                name: sent.name.unwrap_or_default().to_str().into_owned(),
+                id: word(sent.id),
+                name: word(sent.name),
                 whole: sent.input.map(RawValue::get).filter(|input| !is_empty(input)).map(str::to_owned),
                 args: Gathered::default(),
             },
-            _ => return Ok(None),
+            _ => Inside::Unknown,
         };
-        self.0.push(Block { index, inside });
+        self.0.push(Block { index, inside, ended: false });
         Ok(self.0.last().and_then(|block| match &block.inside {
             Inside::Text(text) => Some((Kind::Text, text.as_str())),
             Inside::Thinking { text, .. } => Some((Kind::Thinking, text.as_str())),
-            Inside::Call { .. } | Inside::Sealed(_) => None,
+            Inside::Call { .. } | Inside::Sealed(_) | Inside::Unknown => None,
         }))
     }
 
+    /// The block that began last at this index has ended; with none, all have.
+    pub(super) fn end(&mut self, index: Option<u64>) {
+        match index {
+            None => self.0.iter_mut().for_each(|block| block.ended = true),
+            Some(index) => {
+                if let Some(block) = self.0.iter_mut().rfind(|block| block.index == index) {
+                    block.ended = true;
+                }
+            }
+        }
+    }
+
     /// Adds a piece to the block that is meant. Gives back what can be shown of it.
+    ///
+    /// # Errors
+    /// Where that block never began: what the piece belongs to is not known, and it may be a call.
     pub(super) fn add(
         &mut self,
         index: u64,
@@ -117,16 +143,11 @@ impl Blocks {
         room: &mut Room,
     ) -> Result<&str, InferenceError> {
         room.take(piece)?;
-        let at = match self.0.iter().rposition(|block| block.index == index && block.inside.takes(kind)) {
-            Some(at) => at,
-            // Its beginning is missing. A call without a name is answered as a tool that there is not.
-            None => {
-                room.take_bytes(ITEM)?;
-                self.0.push(Block { index, inside: Inside::new(kind) });
-                self.0.len() - 1
-            }
+        let block = self.0.iter_mut().rfind(|block| block.index == index && block.inside.takes(kind));
+        let Some(block) = block else {
+            return Err(broken("the provider sent a piece of a block that never began"));
         };
-        Ok(match (&mut self.0[at].inside, kind) {
+        Ok(match (&mut block.inside, kind) {
             (Inside::Thinking { signature, .. }, Kind::Signature) => {
                 signature.get_or_insert_default().push_str(&piece.to_str());
                 ""
@@ -136,11 +157,15 @@ impl Blocks {
                 args.push(piece);
                 ""
             }
-            (Inside::Sealed(_), _) => "",
+            (Inside::Sealed(_) | Inside::Unknown, _) => "",
         })
     }
 
-    pub(super) fn finish(self) -> Finished {
+    /// What the blocks come to. `cut` says that the answer was ended before its end.
+    ///
+    /// # Errors
+    /// Where a call has no input and its end never came, though nothing cut it: its input may have come for another block.
+    pub(super) fn finish(self, cut: bool) -> Result<Finished, InferenceError> {
         let mut finished = Finished::default();
         for block in self.0 {
             match block.inside {
@@ -154,17 +179,21 @@ impl Blocks {
                     let block = Thinking { thinking: &thinking, signature: signature.as_deref() };
                     finished.parts.extend(to_raw_value(&block).ok().map(Part::Block));
                 }
-                Inside::Call { name, whole, mut args } => {
+                Inside::Call { id, name, whole, mut args } => {
+                    if args.is_empty() && whole.is_none() && !block.ended && !cut {
+                        return Err(broken("the provider sent a call of which neither input nor end came"));
+                    }
                     if let Some(whole) = whole.filter(|_| args.is_empty()) {
                         args.push(&Text::from(whole.as_str()));
                     }
                     finished.parts.push(Part::Call);
-                    finished.calls.push((name, args));
+                    finished.calls.push(Called { id, name, args });
                 }
                 Inside::Sealed(raw) => finished.parts.push(Part::Block(raw)),
+                Inside::Unknown => {}
             }
         }
-        finished
+        Ok(finished)
     }
 }
 
@@ -172,25 +201,18 @@ impl Blocks {
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     pub(super) text: String,
-    pub(super) calls: Vec<(String, Gathered)>,
+    pub(super) calls: Vec<Called>,
     pub(super) parts: Vec<Part<Box<RawValue>>>,
 }
 
 impl Inside {
-    fn new(kind: Kind) -> Self {
-        match kind {
-            Kind::Text => Self::Text(Gathered::default()),
-            Kind::Thinking | Kind::Signature => Self::Thinking { text: Gathered::default(), signature: None },
-            Kind::Args => Self::Call { name: String::new(), whole: None, args: Gathered::default() },
-        }
-    }
-
     const fn takes(&self, kind: Kind) -> bool {
         matches!(
             (self, kind),
             (Self::Text(_), Kind::Text)
                 | (Self::Thinking { .. }, Kind::Thinking | Kind::Signature)
                 | (Self::Call { .. }, Kind::Args)
+                | (Self::Unknown, _)
         )
     }
 }

@@ -101,6 +101,7 @@ pub(in super::super) fn plain(body: &str) -> Result<Completion, InferenceError> 
         return Err(broken("the provider sent an answer without any content"));
     }
     reader.message(message)?;
+    reader.blocks.end(None);
     reader.stopped = true;
     reader.finish(Ended::Clean)
 }
@@ -140,6 +141,7 @@ impl Reader {
                     }
                 }
             }
+            "content_block_stop" => self.blocks.end(Some(index)),
             "message_start" => {
                 if let Some(json) = event.message.map(RawValue::get) {
                     let message = serde_json::from_str(json).map_err(|error| unreadable("an event", json, &error))?;
@@ -199,15 +201,16 @@ impl Reader {
         if !self.stopped {
             return Err(too_early(ended));
         }
-        let blocks = self.blocks.finish();
         let reason = self.stop_reason.as_deref();
-        if reason == Some("refusal") {
+        let (cut, has_refused) =
+            (matches!(reason, Some("max_tokens" | "model_context_window_exceeded")), reason == Some("refusal"));
+        let blocks = self.blocks.finish(cut || has_refused)?;
+        if has_refused {
             return Err(refused("the model refused", &blocks.text));
         }
-        let cut = matches!(reason, Some("max_tokens" | "model_context_window_exceeded"));
         Ok(Completion {
             text: blocks.text,
-            calls: arguments::calls(blocks.calls, cut),
+            calls: arguments::calls(blocks.calls, cut)?,
             usage: self.usage.usage(),
             carried: carried::carried(NAME, &blocks.parts),
             cut,

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::arguments;
+use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::{Settings, Thinking};
 use super::super::names::tool_name;
@@ -118,7 +119,8 @@ pub(in super::super) fn body(
     if let Some(last) = tools.last_mut() {
         last.cache_control = mark;
     }
-    let mut messages: Vec<Message<'_>> = prompt.messages.iter().map(message).collect();
+    let ids = CallIds::new(prompt, call_ids::is_word, |call| call.to_string());
+    let mut messages: Vec<Message<'_>> = prompt.messages.iter().map(|said| message(said, &ids)).collect();
     let turns = messages.iter_mut().rev().filter(|message| message.role == "user");
     for last in turns.take(MARKED_TURNS).filter_map(|turn| turn.content.last_mut()) {
         last.mark(mark);
@@ -165,12 +167,12 @@ fn declaration(spec: &ToolSpec) -> Result<Tool<'_>, serde_json::Error> {
     Ok(Tool { name: &spec.name, description: &spec.description, input_schema, cache_control: None })
 }
 
-fn message(message: &Neutral) -> Message<'_> {
+fn message<'a>(message: &'a Neutral, ids: &CallIds<'_>) -> Message<'a> {
     let (role, mut content): (_, Vec<Content<'_>>) = match message {
         Neutral::User { results, texts } => {
             // Results come first: the API refuses them after a text.
             let results = results.iter().map(|result| Block::ToolResult {
-                tool_use_id: result.call.to_string(),
+                tool_use_id: ids.get(result.call),
                 content: &result.envelope,
                 is_error: result.is_error,
                 cache_control: None,
@@ -179,7 +181,8 @@ fn message(message: &Neutral) -> Message<'_> {
             ("user", results.chain(texts).map(Content::Block).collect())
         }
         Neutral::Assistant { text, calls, carried } => {
-            ("assistant", carried::pieces(NAME, text, calls, carried.as_deref()).into_iter().map(piece).collect())
+            let pieces = carried::pieces(NAME, text, calls, carried.as_deref());
+            ("assistant", pieces.into_iter().map(|said| piece(said, ids)).collect())
         }
     };
     if content.is_empty() {
@@ -188,12 +191,12 @@ fn message(message: &Neutral) -> Message<'_> {
     Message { role, content }
 }
 
-fn piece(piece: Piece<'_>) -> Content<'_> {
+fn piece<'a>(piece: Piece<'a>, ids: &CallIds<'_>) -> Content<'a> {
     match piece {
         Piece::Block(block) => Content::Carried(block),
         Piece::Text(text) => Content::Block(Block::text(text)),
         Piece::Call(request) => Content::Block(Block::ToolUse {
-            id: request.call.to_string(),
+            id: ids.get(request.call),
             name: tool_name(&request.tool),
             input: arguments::object(request),
         }),

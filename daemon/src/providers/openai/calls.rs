@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
+use super::super::arguments::Called;
 use super::super::room::{ITEM, Room};
 use super::super::text::{Gathered, Text};
 use super::wire;
@@ -112,9 +113,9 @@ impl Calls {
         extras.filter_map(|(place, call)| Some((place, call.extra.take()?))).collect()
     }
 
-    /// The calls by name, with their arguments.
-    pub(super) fn into_gathered(self) -> impl Iterator<Item = (String, Gathered)> {
-        self.calls.into_iter().map(|call| (call.name, call.args))
+    /// The calls, as they were gathered.
+    pub(super) fn into_gathered(self) -> impl Iterator<Item = Called> {
+        self.calls.into_iter().map(|Call { id, name, args, .. }| Called { id, name, args })
     }
 }
 

@@ -198,7 +198,7 @@ impl Reader {
         if !self.calls.is_empty() && !returned.is_empty() {
             parts.extend(to_raw_value(&returned).ok().map(Part::Block));
         }
-        let calls = arguments::calls(self.calls.into_gathered(), cut);
+        let calls = arguments::calls(self.calls.into_gathered(), cut)?;
         Ok(Completion { text, calls, usage: self.usage.usage(), carried: carried::carried(NAME, &parts), cut })
     }
 }

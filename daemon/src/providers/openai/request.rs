@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::arguments;
+use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::{Quirks, Settings};
 use super::super::names::tool_name;
@@ -108,19 +109,23 @@ pub(in super::super) fn body(
     tools: &[ToolSpec],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let quirks = settings.quirks;
+    let ids = match quirks.short_call_ids {
+        true => CallIds::new(prompt, is_short, short_id),
+        false => CallIds::new(prompt, call_ids::is_visible, |call| call.to_string()),
+    };
     let mut messages = Vec::with_capacity(prompt.messages.len() + 1);
     messages.extend(prompt.system.as_deref().map(|content| Message::System { content }));
     for message in &prompt.messages {
         match message {
             Neutral::User { results, texts } => {
-                messages.extend(results.iter().map(|result| answer(result, quirks)));
+                messages.extend(results.iter().map(|result| answer(result, &ids)));
                 // An empty turn of the user only where there is nothing else to answer.
                 if !texts.is_empty() || results.is_empty() {
                     messages.push(Message::User { content: joined(texts) });
                 }
             }
             Neutral::Assistant { text, calls, carried } => {
-                messages.push(said(text, calls, &carried::pieces(NAME, text, calls, carried.as_deref()), quirks));
+                messages.push(said(text, calls, &carried::pieces(NAME, text, calls, carried.as_deref()), quirks, &ids));
             }
         }
     }
@@ -152,11 +157,17 @@ fn joined(texts: &[Arc<str>]) -> Cow<'_, str> {
     }
 }
 
-fn answer(result: &CallResult, quirks: Quirks) -> Message<'_> {
-    Message::Tool { tool_call_id: id(result.call, quirks), content: &result.envelope }
+fn answer<'a>(result: &'a CallResult, ids: &CallIds<'_>) -> Message<'a> {
+    Message::Tool { tool_call_id: ids.get(result.call), content: &result.envelope }
 }
 
-fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirks: Quirks) -> Message<'a> {
+fn said<'a>(
+    text: &'a str,
+    calls: &'a [CallRequest],
+    pieces: &[Piece<'a>],
+    quirks: Quirks,
+    ids: &CallIds<'_>,
+) -> Message<'a> {
     let returned = pieces.iter().find_map(|piece| match piece {
         Piece::Block(block) => serde_json::from_str::<Returned<'a>>(block.get()).ok(),
         Piece::Text(_) | Piece::Call(_) => None,
@@ -164,7 +175,7 @@ fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirk
     let mut returned = returned.unwrap_or_default();
     let call = |(place, request): (usize, &'a CallRequest)| Call {
         extra_content: returned.extra_content.remove(&place),
-        id: id(request.call, quirks),
+        id: ids.get(request.call),
         function: Function {
             name: tool_name(&request.tool),
             arguments: match arguments::object(request) {
@@ -181,11 +192,13 @@ fn said<'a>(text: &'a str, calls: &'a [CallRequest], pieces: &[Piece<'a>], quirk
     }
 }
 
-fn id(call: CallId, quirks: Quirks) -> String {
+/// Ours where ids must be short: its end, which differs most.
+fn short_id(call: CallId) -> String {
     let mut id = call.to_string();
-    if quirks.short_call_ids {
-        // Of the end, which differs most.
-        id.drain(..id.len().saturating_sub(SHORT_ID));
-    }
+    id.drain(..id.len().saturating_sub(SHORT_ID));
     id
+}
+
+fn is_short(id: &str) -> bool {
+    id.len() == SHORT_ID && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::super::arguments::Called;
 use super::super::carried::Part;
 use super::super::room::{ITEM, Room};
 use super::super::text::{Gathered, Text};
@@ -201,7 +202,7 @@ impl Items {
                 }
                 Kind::Call => {
                     finished.parts.push(Part::Call);
-                    finished.calls.push((item.name, item.text));
+                    finished.calls.push(Called { id: item.call_id, name: item.name, args: item.text });
                 }
                 Kind::Reasoning => finished.parts.extend(item.raw.map(Part::Block)),
             }
@@ -215,7 +216,7 @@ impl Items {
 pub(super) struct Finished {
     pub(super) text: String,
     pub(super) refusal: String,
-    pub(super) calls: Vec<(String, Gathered)>,
+    pub(super) calls: Vec<Called>,
     pub(super) parts: Vec<Part<Box<RawValue>>>,
 }
 

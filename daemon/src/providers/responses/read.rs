@@ -226,7 +226,7 @@ impl Reader {
         let cut = over == Over::Cut;
         Ok(Completion {
             text: items.text,
-            calls: arguments::calls(items.calls, cut),
+            calls: arguments::calls(items.calls, cut)?,
             usage: self.usage,
             carried: carried::carried(NAME, &items.parts),
             cut,

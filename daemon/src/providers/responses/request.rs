@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::arguments;
+use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::Settings;
 use super::super::names::tool_name;
@@ -80,12 +81,13 @@ pub(in super::super) fn body(
     prompt: &Prompt,
     tools: &[ToolSpec],
 ) -> Result<Vec<u8>, serde_json::Error> {
+    let ids = CallIds::new(prompt, call_ids::is_visible, |call| call.to_string());
     let mut input = Vec::with_capacity(2 * prompt.messages.len());
     for message in &prompt.messages {
         match message {
             Neutral::User { results, texts } => {
                 let outputs = results.iter().map(|result| {
-                    let call_id = result.call.to_string();
+                    let call_id = ids.get(result.call);
                     Input::Item(Item::FunctionCallOutput { call_id, output: &result.envelope })
                 });
                 input.extend(outputs);
@@ -97,7 +99,7 @@ pub(in super::super) fn body(
             }
             Neutral::Assistant { text, calls, carried } => {
                 let pieces = carried::pieces(NAME, text, calls, carried.as_deref());
-                input.extend(pieces.into_iter().map(piece));
+                input.extend(pieces.into_iter().map(|said| piece(said, &ids)));
             }
         }
     }
@@ -126,18 +128,18 @@ fn user(text: &str) -> Input<'_> {
     Input::Item(Item::Message { role: "user", content: [Content::InputText { text }] })
 }
 
-fn piece(piece: Piece<'_>) -> Input<'_> {
+fn piece<'a>(piece: Piece<'a>, ids: &CallIds<'_>) -> Input<'a> {
     match piece {
         Piece::Block(block) => Input::Carried(block),
         Piece::Text(text) => Input::Item(Item::Message { role: "assistant", content: [Content::OutputText { text }] }),
-        Piece::Call(request) => Input::Item(call(request)),
+        Piece::Call(request) => Input::Item(call(request, ids)),
     }
 }
 
-fn call(request: &CallRequest) -> Item<'_> {
+fn call<'a>(request: &'a CallRequest, ids: &CallIds<'_>) -> Item<'a> {
     let arguments = match arguments::object(request) {
         Cow::Borrowed(raw) => Cow::Borrowed(raw.get()),
         Cow::Owned(raw) => Cow::Owned(raw.get().to_owned()),
     };
-    Item::FunctionCall { call_id: request.call.to_string(), name: tool_name(&request.tool), arguments }
+    Item::FunctionCall { call_id: ids.get(request.call), name: tool_name(&request.tool), arguments }
 }

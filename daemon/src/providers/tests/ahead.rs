@@ -32,6 +32,10 @@ const OPENAI: &[&str] = &[
 ];
 
 const ANTHROPIC: &[&str] = &[
+    r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":§}}"#,
+    r#"{"type":"content_block_start","index":1,"content_block":{"type":"thinking","thinking":§}}"#,
+    r#"{"type":"content_block_start","index":2,"content_block":{"type":§,"id":§,"name":"n","input":§}}"#,
+    r#"{"type":"content_block_stop","index":§}"#,
     r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":§}}"#,
     r#"{"type":"content_block_delta","index":§,"delta":{"type":"text_delta","text":§},"padding":§}"#,
     r#"{"delta":{"thinking":§,"type":"thinking_delta"},"index":1,"type":"content_block_delta"}"#,

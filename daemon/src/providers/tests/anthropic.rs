@@ -5,6 +5,7 @@ use super::{Read, read, read_all};
 use crate::prompt::ErrorClass;
 
 const ANTHROPIC: HttpDialect = HttpDialect::Anthropic;
+const BEGIN: &str = r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#;
 const TEXT: &str = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hello"}}"#;
 const STOP: &str = r#"{"type":"message_stop"}"#;
 
@@ -32,13 +33,13 @@ fn reason(reason: &str) -> String {
 #[test]
 fn nothing_but_the_stop_of_the_message_is_its_end() {
     let end = reason("end_turn");
-    for events in [&[][..], &[TEXT], &[TEXT, &end], &[TEXT, &end, "[DONE]"]] {
+    for events in [&[][..], &[BEGIN, TEXT], &[BEGIN, TEXT, &end], &[BEGIN, TEXT, &end, "[DONE]"]] {
         for ended in [Ended::Clean, Ended::Broken, Ended::Stalled] {
             let events = events.iter().map(|data| ("", *data));
             assert_eq!(read_all(ANTHROPIC, events, ended, Quirks::default()).class(), ErrorClass::Retry);
         }
     }
-    assert_eq!(said(&read(ANTHROPIC, &[TEXT, &end, STOP, TEXT, "garbage"])), "hello");
+    assert_eq!(said(&read(ANTHROPIC, &[BEGIN, TEXT, &end, STOP, TEXT, "garbage"])), "hello");
 }
 
 #[test]
@@ -49,6 +50,7 @@ fn pings_and_unknown_events_and_blocks_say_nothing() {
         ": keepalive",
         r#"{"type":"novelty","x":{}}"#,
         r#"{"type":"content_block_start","index":9,"content_block":{"type":"server_tool_use","id":"s","name":"web_search","input":{}}}"#,
+        BEGIN,
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}"#,
         TEXT,
         STOP,
@@ -64,7 +66,8 @@ fn an_error_after_some_text_ends_the_answer_in_any_family_s_form() {
         ("", r#"{"error":{"code":401,"message":"oops","type":"authentication_error"}}"#, ErrorClass::Credentials),
         ("error", "oops", ErrorClass::Retry),
     ] {
-        let read = read_all(ANTHROPIC, [("", TEXT), (name, error), ("", STOP)], Ended::Clean, Quirks::default());
+        let events = [("", BEGIN), ("", TEXT), (name, error), ("", STOP)];
+        let read = read_all(ANTHROPIC, events, Ended::Clean, Quirks::default());
         assert_eq!((read.class(), read.text.as_str()), (class, "hello"), "{error}");
         assert_eq!(read.end.unwrap_err().message, "the provider broke off: oops");
     }
@@ -73,7 +76,8 @@ fn an_error_after_some_text_ends_the_answer_in_any_family_s_form() {
 #[test]
 fn the_type_may_stand_in_the_name_of_the_event_alone() {
     let text = r#"{"index":0,"delta":{"type":"text_delta","text":"hello"}}"#;
-    let events = [("content_block_delta", text), ("message_stop", "{}")];
+    let begin = r#"{"index":0,"content_block":{"type":"text","text":""}}"#;
+    let events = [("content_block_start", begin), ("content_block_delta", text), ("message_stop", "{}")];
     assert_eq!(said(&read_all(ANTHROPIC, events, Ended::Clean, Quirks::default())), "hello");
 }
 
@@ -88,7 +92,8 @@ fn a_call_may_begin_without_input_or_with_all_of_it() {
         let start = format!(
             r#"{{"type":"content_block_start","index":0,"content_block":{{"type":"tool_use","id":"t","name":"shell"{input}}}}}"#
         );
-        let read = read(ANTHROPIC, &[start, STOP.to_owned()]);
+        let end = r#"{"type":"content_block_stop","index":0}"#;
+        let read = read(ANTHROPIC, &[start, end.to_owned(), STOP.to_owned()]);
         assert_eq!(read.calls(), [("shell".to_owned(), args.to_owned(), None)]);
     }
 }
@@ -125,7 +130,8 @@ fn arguments_cut_by_the_limit_of_tokens_at_any_byte_are_not_run_and_the_model_is
 
 #[test]
 fn a_refusal_is_an_error_and_nothing_of_it_is_run() {
-    let events = [vec![TEXT.to_owned()], call(1, &["{}"]), vec![reason("refusal"), STOP.to_owned()]].concat();
+    let events =
+        [vec![BEGIN.to_owned(), TEXT.to_owned()], call(1, &["{}"]), vec![reason("refusal"), STOP.to_owned()]].concat();
     let error = read(ANTHROPIC, &events).end.unwrap_err();
     assert_eq!((error.class, error.message.as_str()), (ErrorClass::Never, "the model refused: hello"));
 }

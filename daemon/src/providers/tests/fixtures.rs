@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::dialect::{Ended, HttpDialect, Quirks};
-use super::{events, read_all, read_stream, told};
+use super::{events, read_all, read_in_chunks, read_stream, told};
 use crate::prompt::ErrorClass;
 
 pub(super) fn fixtures() -> Vec<(String, HttpDialect, String)> {
@@ -30,6 +30,13 @@ fn each_is_read_as_it_was_meant() {
     assert!(fixtures.len() >= 26, "{}", fixtures.len());
     for (name, dialect, stream) in fixtures {
         insta::assert_snapshot!(name, told(&read_stream(dialect, &stream, Ended::Clean)));
+    }
+}
+
+#[test]
+fn each_is_read_alike_whole_byte_by_byte_and_in_chunks_of_seven() {
+    for (_, dialect, stream) in fixtures() {
+        read_in_chunks(dialect, &stream);
     }
 }
 

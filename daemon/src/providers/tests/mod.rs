@@ -3,12 +3,16 @@
 
 mod ahead;
 mod anthropic;
+mod anthropic_blocks;
+mod call_ids;
 mod fixtures;
 mod openai;
 mod openai_calls;
 mod requests;
 mod responses;
 mod returned;
+
+use harness_protocol::sse::Decoder;
 
 use super::dialect::{Ended, HttpDialect, Piece, Quirks};
 use crate::prompt::{Completion, ErrorClass, InferenceError};
@@ -75,6 +79,35 @@ fn events(stream: &str) -> Vec<(String, String)> {
         }
     }
     events
+}
+
+/// Reads the bytes of a stream that come in chunks of this size, as they would from a connection.
+fn read_chunks(dialect: HttpDialect, stream: &str, size: usize, quirks: Quirks) -> Read {
+    let mut decoder = Decoder::new(1 << 20);
+    let mut events = Vec::new();
+    for chunk in stream.as_bytes().chunks(size) {
+        let mut decoded = decoder.push(chunk);
+        while let Some(event) = decoded.next() {
+            let event = event.unwrap();
+            events.push((event.name.to_owned(), event.data.to_owned()));
+        }
+    }
+    read_all(dialect, events.iter().map(|(name, data)| (name.as_str(), data.as_str())), Ended::Clean, quirks)
+}
+
+/// Reads a stream whole, byte by byte and in chunks of seven bytes. All three come to the same.
+fn read_in_chunks(dialect: HttpDialect, stream: &str) -> Read {
+    let whole = read_chunks(dialect, stream, stream.len().max(1), Quirks::default());
+    for size in [1, 7] {
+        let chunked = read_chunks(dialect, stream, size, Quirks::default());
+        assert_eq!(told(&chunked), told(&whole), "in chunks of {size}: {stream}");
+    }
+    whole
+}
+
+/// A stream with these events.
+fn stream_of(events: &[impl AsRef<str>]) -> String {
+    events.iter().map(|data| format!("data: {}\n\n", data.as_ref())).collect()
 }
 
 fn read_stream(dialect: HttpDialect, stream: &str, ended: Ended) -> Read {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use harness_protocol::id::CallId;
-use harness_protocol::run::{CallRequest, CallResult, Carried, Entry};
+use harness_protocol::run::{CallRequest, CallResult, Carried, Entry, GivenId};
 use serde_json::{Value, json};
 
 use super::super::dialect::{Ended, HttpDialect, Quirks, Settings, Thinking};
@@ -23,22 +23,23 @@ fn tools() -> [ToolSpec; 2] {
     [tool("shell"), tool("wait_for_agent")]
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings { model: "m".into(), ..Settings::default() }
 }
 
-fn user(text: &str) -> Entry {
+pub(super) fn user(text: &str) -> Entry {
     Entry::User { text: text.into() }
 }
 
-fn result(call: u64, text: &str, is_error: bool) -> Entry {
+pub(super) fn result(call: u64, text: &str, is_error: bool) -> Entry {
     Entry::Result { result: Arc::new(CallResult::plain(CallId::from_u64(call), "shell".into(), text, is_error)) }
 }
 
 /// As the world records a completion.
-fn recorded(completion: &Completion) -> Entry {
+pub(super) fn recorded(completion: &Completion) -> Entry {
     let call = |(id, call): (u64, &crate::prompt::RequestedCall)| CallRequest {
         unusable: call.unusable.as_deref().map(Into::into),
+        given: (!call.given.is_empty()).then(|| GivenId { id: call.given.as_str().into(), provider: "p".into() }),
         ..CallRequest::new(CallId::from_u64(id), call.tool.as_str(), call.args.as_str())
     };
     Entry::Assistant {
@@ -68,7 +69,7 @@ fn conversation() -> Vec<Entry> {
     ]
 }
 
-fn sent(dialect: HttpDialect, settings: &Settings, prompt: &Prompt) -> Value {
+pub(super) fn sent(dialect: HttpDialect, settings: &Settings, prompt: &Prompt) -> Value {
     serde_json::from_slice(&dialect.body(settings, prompt, &tools()).unwrap()).unwrap()
 }
 

@@ -307,7 +307,10 @@ fn size(entry: &Entry) -> usize {
         Entry::Assistant { text, calls, carried, .. } => {
             let carried = carried.as_ref().map_or(0, |carried| json_bytes(&carried.parts));
             let unusable = |call: &CallRequest| call.unusable.as_ref().map_or(0, |text| json_bytes(text));
-            let calls = calls.iter().map(|call| json_bytes(&call.args) + unusable(call) + 64);
+            let given = |call: &CallRequest| {
+                call.given.as_ref().map_or(0, |given| json_bytes(&given.id) + given.provider.len())
+            };
+            let calls = calls.iter().map(|call| json_bytes(&call.args) + unusable(call) + given(call) + 64);
             json_bytes(text) + calls.sum::<usize>() + carried
         }
         Entry::Result { result } => json_bytes(&result.envelope) + 512,
