@@ -177,6 +177,13 @@ pub struct Completion {
     pub cut: bool,
 }
 
+impl Completion {
+    /// Whether it says nothing and calls nothing: such an answer is none.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.text.trim().is_empty()
+    }
+}
+
 /// A call as the model asked for it, before it has an id of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestedCall {
@@ -225,6 +232,8 @@ pub enum ErrorClass {
     Retry,
     /// Ask again, not before this long.
     RetryAfter(Span),
+    /// Ask again, a few times: the provider is well, and nothing in the model's answer can be used.
+    Unusable,
     /// Asking again is of no use.
     Never,
     /// The credentials were refused.

@@ -15,22 +15,31 @@ pub(super) enum Part<B> {
     Block(B),
     /// As many bytes of the text, after those of the part before.
     Text(usize),
+    /// As many bytes of the text, said in a phase of the provider's own (responses).
+    Said {
+        /// Bytes.
+        bytes: usize,
+        /// The phase, by the provider's word.
+        phase: String,
+    },
     /// The next call.
     Call,
 }
 
 /// The parts, where there is something among them that text and calls do not have.
 pub(super) fn carried(dialect: &str, parts: &[Part<Box<RawValue>>]) -> Option<Carried> {
-    let has_blocks = parts.iter().any(|part| matches!(part, Part::Block(_)));
+    let has_blocks = parts.iter().any(|part| matches!(part, Part::Block(_) | Part::Said { .. }));
     let parts = has_blocks.then(|| serde_json::to_string(parts).ok())??;
     Some(Carried { dialect: dialect.into(), provider: None, parts: parts.into() })
 }
 
 /// A piece of an answer on its way back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Piece<'a> {
     Block(&'a RawValue),
     Text(&'a str),
+    /// A text, and the phase in which it was said.
+    Said(&'a str, String),
     Call(&'a CallRequest),
 }
 
@@ -53,13 +62,18 @@ pub(super) fn pieces<'a>(
                 pieces.push(Piece::Text(piece));
                 text = rest;
             }
+            Part::Said { bytes, phase } => {
+                let Some((piece, rest)) = text.split_at_checked(bytes) else { continue };
+                pieces.push(Piece::Said(piece, phase));
+                text = rest;
+            }
             Part::Call => pieces.extend(calls.next().map(Piece::Call)),
         }
     }
     pieces.push(Piece::Text(text));
     pieces.extend(calls.map(Piece::Call));
     // Providers refuse a text without a word in it.
-    pieces.retain(|piece| !matches!(piece, Piece::Text(text) if text.trim().is_empty()));
+    pieces.retain(|piece| !matches!(piece, Piece::Text(text) | Piece::Said(text, _) if text.trim().is_empty()));
     // And a block that nothing follows, which is what a limit of tokens leaves.
     while let Some(Piece::Block(_)) = pieces.last() {
         pieces.pop();
@@ -78,7 +92,7 @@ mod tests {
             (0..calls as u64).map(|n| CallRequest::new(CallId::from_u64(n), format!("t{n}"), "{}")).collect();
         let show = |piece| match piece {
             Piece::Block(block) => block.get().to_owned(),
-            Piece::Text(text) => text.to_owned(),
+            Piece::Text(text) | Piece::Said(text, _) => text.to_owned(),
             Piece::Call(call) => call.tool.to_string(),
         };
         pieces("anthropic", text, &calls, carried).into_iter().map(show).collect()
@@ -100,6 +114,27 @@ mod tests {
         assert_eq!(carried("anthropic", &[Part::Call, Part::Text(2)]), None);
         assert_eq!(shown("hm", 1, None), ["hm", "t0"]);
         assert!(shown(" \n", 0, None).is_empty());
+    }
+
+    /// P4.
+    #[test]
+    fn a_text_said_in_a_phase_goes_back_with_it_and_is_kept_without_any_block() {
+        let said = |bytes, phase: &str| Part::Said { bytes, phase: phase.to_owned() };
+        let parts = [said(2, "commentary"), Part::Call, said(3, "final_answer")];
+        let carried = carried("responses", &parts).unwrap();
+        let call = CallRequest::new(CallId::from_u64(1), "t", "{}");
+        let pieces = |dialect| -> Vec<String> {
+            let show = |piece| match piece {
+                Piece::Said(text, phase) => format!("{text} ({phase})"),
+                Piece::Text(text) => text.to_owned(),
+                Piece::Call(call) => call.tool.to_string(),
+                Piece::Block(block) => block.get().to_owned(),
+            };
+            let pieces = pieces(dialect, "hmyes", std::slice::from_ref(&call), Some(&carried));
+            pieces.into_iter().map(show).collect()
+        };
+        assert_eq!(pieces("responses"), ["hm (commentary)", "t", "yes (final_answer)"]);
+        assert_eq!(pieces("openai"), ["hmyes", "t"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod call_ids;
 mod carried;
 pub mod check;
 pub mod dialect;
+mod finish;
 mod form;
 mod holes;
 pub mod http;

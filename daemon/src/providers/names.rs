@@ -1,7 +1,9 @@
-//! Names of tools as every provider takes them.
+//! Names of tools, and turns without a text, as every provider takes them.
 
 use std::borrow::Cow;
 
+/// What stands for a text where a turn has none: servers refuse one without a word.
+pub(super) const NO_TEXT: &str = "(no text)";
 /// The longest name that every provider takes.
 const LONGEST: usize = 64;
 

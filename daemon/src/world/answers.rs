@@ -160,15 +160,57 @@ fn what_a_provider_wants_back_is_in_the_next_prompt_also_after_a_restart() {
 
 #[test]
 fn an_answer_that_was_cut_off_says_so() {
-    for (text, answer) in [
-        ("It holds", "It holds\n[cut off by the limit of output tokens]"),
-        ("", "[cut off by the limit of output tokens]"),
-    ] {
+    let mut bench = Bench::new();
+    let (job, _) = bench.submit();
+    let jobs = bench.answer(job, Completion { text: "It holds".to_owned(), cut: true, ..Completion::default() });
+    assert!(jobs.is_empty());
+    let answer = "It holds\n[cut off by the limit of output tokens]";
+    assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: answer.into() }));
+}
+
+/// P3 and rule 8, whatever provider it is of: a script is one, too.
+#[test]
+fn an_answer_without_text_and_calls_is_asked_again_and_fails_in_the_end() {
+    let nothing = |text: &str, cut| Ok(Completion { text: text.to_owned(), cut, ..Completion::default() });
+    let unusable = |why: &str| Err(InferenceError::new(ErrorClass::Unusable, why));
+    let answers = [nothing("", false), nothing(" \n\t", false), nothing("", true), unusable("a malformed call")];
+    for given in 1..=answers.len() {
         let mut bench = Bench::new();
-        let (job, _) = bench.submit();
-        let jobs = bench.answer(job, Completion { text: text.to_owned(), cut: true, ..Completion::default() });
-        assert!(jobs.is_empty());
-        assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: answer.into() }));
+        let (mut job, first) = bench.submit();
+        for answer in &answers[..given] {
+            assert!(bench.ending().is_none(), "it is asked again");
+            bench.step(Input::Outcome { job, outcome: Outcome::Inference(answer.clone()) });
+            if bench.ending().is_none() {
+                // It waits, and a restart changes nothing.
+                bench.restart();
+                bench.micros += 120_000_000;
+                let task;
+                (job, task) = inference(&mut bench.step_without());
+                assert_eq!(task.prompt, first.prompt);
+            }
+        }
+        if given < answers.len() {
+            bench.answer(job, Completion { text: "at last".to_owned(), ..Completion::default() });
+            assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: "at last".into() }));
+        } else {
+            let Some(Ending::Failed { error, .. }) = bench.ending() else { panic!("{:?}", bench.ending()) };
+            assert!(error.contains("a malformed call"), "{error}");
+        }
+    }
+}
+
+/// P3: what failed for another reason is no answer of which nothing could be used.
+#[test]
+fn answers_that_say_nothing_are_counted_apart_from_failures_of_the_provider() {
+    let mut bench = Bench::new();
+    let (mut job, _) = bench.submit();
+    let classes = [ErrorClass::Retry, ErrorClass::Unusable, ErrorClass::Retry, ErrorClass::Unusable, ErrorClass::Retry];
+    for class in classes {
+        let outcome = Outcome::Inference(Err(InferenceError::new(class, "a test")));
+        bench.step(Input::Outcome { job, outcome });
+        assert_eq!(bench.ending(), None);
+        bench.micros += 120_000_000;
+        (job, _) = inference(&mut bench.step_without());
     }
 }
 

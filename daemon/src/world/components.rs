@@ -54,6 +54,8 @@ pub(crate) struct Life {
     pub(crate) attempt: u32,
     /// Of these, those that count against it: a restart, a prompt that is too long and credentials do not.
     pub(crate) failures: u32,
+    /// Of these, answers of which nothing could be used.
+    pub(crate) unusable: u32,
     /// Whom it asks, where that is another provider than its own.
     pub(crate) provider: Option<Arc<str>>,
     /// Its model has answered at least once.
@@ -66,7 +68,7 @@ impl Life {
     /// It is at this step, and so far in it. Attempts are counted anew for each.
     pub(crate) fn comes_to(&mut self, step: u32, phase: Phase) {
         if self.step != step {
-            (self.attempt, self.failures) = (0, 0);
+            (self.attempt, self.failures, self.unusable) = (0, 0, 0);
         }
         (self.step, self.phase) = (step, phase);
     }

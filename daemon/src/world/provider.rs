@@ -45,7 +45,7 @@ pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) ->
     // Of 53 bits; so the product fits 128.
     let wait = u64::try_from((u128::from(bound) * u128::from(drawn)) >> 53).unwrap_or(bound);
     match class {
-        ErrorClass::Retry => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
+        ErrorClass::Retry | ErrorClass::Unusable => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
         // Not before it was told to, and a little after that, each run at another time.
         ErrorClass::RetryAfter(least) => Some(least + Span::from_micros(wait)),
         ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
@@ -66,7 +66,7 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
         ErrorClass::Retry => ProviderFault::Failing,
         ErrorClass::RetryAfter(_) => ProviderFault::RateLimit,
         ErrorClass::Credentials => ProviderFault::Credentials,
-        ErrorClass::Never => ProviderFault::Refused,
+        ErrorClass::Never | ErrorClass::Unusable => ProviderFault::Refused,
         ErrorClass::ContextTooLong => ProviderFault::ContextTooLong,
     }
 }

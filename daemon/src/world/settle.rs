@@ -25,6 +25,8 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 const MAX_FAILURES: u32 = 10;
 /// How often a model is asked for a summary that gives none.
 const SUMMARY_TRIES: u32 = 3;
+/// Answers to one prompt of which nothing can be used, before the run fails: each is paid for.
+const MOST_UNUSABLE: u32 = 4;
 /// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
 const MOST_CALLS: usize = 1_024;
 /// Bytes of one answer, so that its event fits into a frame.
@@ -63,6 +65,9 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                 let plan = plan.map(|compacting| Arc::clone(&compacting.0));
                 let answer = answer(outcome).and_then(within_bounds);
                 match (answer, plan) {
+                    (Ok(completion), None) if completion.is_empty() => {
+                        unanswered(scene, job.run, step, attempt, &nothing(scene, job.run, &completion));
+                    }
                     (Ok(completion), None) => answered(scene, job.run, step, completion),
                     (answer, Some(plan)) => summarised(scene, job.run, (step, attempt), &plan, answer),
                     (Err(error), None) => unanswered(scene, job.run, step, attempt, &error),
@@ -93,6 +98,13 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
         Outcome::Lost => Err(InferenceError::new(ErrorClass::Retry, "whoever made the inference is gone")),
         Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
     }
+}
+
+/// Whatever its provider calls it, an answer without text and calls is none.
+fn nothing(scene: &Scene<'_>, run: RunId, completion: &Completion) -> InferenceError {
+    let usage = Some(charge::of_answer(scene, run, completion));
+    let error = InferenceError::new(ErrorClass::Unusable, "the model neither said nor called anything");
+    InferenceError { usage, ..error }
 }
 
 /// An answer that no frame and no step could hold is no answer.
@@ -156,7 +168,11 @@ fn summarised(
     let Some(life) = scene.life(run) else { return };
     let (stopping, provider) = (life.stopping.is_some(), life.provider.clone());
     let tries = scene.entity(run).and_then(|entity| scene.get::<Unsummarised>(entity)).map_or(0, |tries| tries.0) + 1;
-    let mut is_empty = false;
+    // It may have thought for as long as it was let.
+    let is_empty = match &answer {
+        Ok(completion) => completion.text.trim().is_empty(),
+        Err(error) => error.class == ErrorClass::Unusable,
+    };
     let error = match answer {
         Ok(completion) if !completion.text.trim().is_empty() => {
             let usage = charge::of_answer(scene, run, &completion);
@@ -165,9 +181,7 @@ fn summarised(
             finish_compaction(scene, run, step, plan, text, usage);
             return;
         }
-        // It may have thought for as long as it was let.
         Ok(completion) => {
-            is_empty = true;
             let message = "the model gave no summary of what had become too long for it";
             let usage = Some(charge::of_answer(scene, run, &completion));
             InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) }
@@ -175,7 +189,7 @@ fn summarised(
         Err(error) => error,
     };
     let is_of_no_use = match error.class {
-        ErrorClass::Never => true,
+        ErrorClass::Never | ErrorClass::Unusable => true,
         ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
         ErrorClass::Retry | ErrorClass::RetryAfter(_) | ErrorClass::Credentials => false,
     };
@@ -203,6 +217,7 @@ fn finish_compaction(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compac
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
     let Some(life) = scene.life(run) else { return };
     let (stopping, answered, failures) = (life.stopping.is_some(), life.answered, life.failures + 1);
+    let unusable = life.unusable + 1;
     let provider = asked(scene, run);
     let wait = match error.class {
         _ if stopping => None,
@@ -210,6 +225,7 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
         ErrorClass::Credentials if answered => Some(Span::ZERO),
         ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
         _ if failures >= MAX_FAILURES => None,
+        ErrorClass::Unusable if unusable >= MOST_UNUSABLE => None,
         class => provider::backoff(run, step, failures, class),
     };
     let retry_at = wait.map(|span| scene.now() + span);

@@ -263,7 +263,10 @@ impl Simulation {
             (Work::Inference { .. }, 5) if self.random.chance(30) => self.failure(ErrorClass::Credentials),
             (Work::Inference { .. }, 5) => self.failure(ErrorClass::ContextTooLong),
             (Work::Inference { .. }, _) if self.random.chance(20) => self.text(),
-            (Work::Inference { .. }, 6 | 7) => Outcome::Inference(Ok(Completion::default())),
+            (Work::Inference { .. }, 6) if self.random.chance(30) => Outcome::Inference(Ok(Completion::default())),
+            (Work::Inference { .. }, 6 | 7) => {
+                Outcome::Inference(Ok(Completion { text: "done".to_owned(), ..Completion::default() }))
+            }
             (Work::Inference { .. }, _) => self.calls(),
         }
     }

@@ -176,6 +176,7 @@ impl Blocks {
                 }
                 Inside::Thinking { text, signature } => {
                     let (thinking, _) = text.finish();
+                    finished.thought = true;
                     let block = Thinking { thinking: &thinking, signature: signature.as_deref() };
                     finished.parts.extend(to_raw_value(&block).ok().map(Part::Block));
                 }
@@ -189,7 +190,10 @@ impl Blocks {
                     finished.parts.push(Part::Call);
                     finished.calls.push(Called { id, name, args });
                 }
-                Inside::Sealed(raw) => finished.parts.push(Part::Block(raw)),
+                Inside::Sealed(raw) => {
+                    finished.thought = true;
+                    finished.parts.push(Part::Block(raw));
+                }
                 Inside::Unknown => {}
             }
         }
@@ -203,6 +207,8 @@ pub(super) struct Finished {
     pub(super) text: String,
     pub(super) calls: Vec<Called>,
     pub(super) parts: Vec<Part<Box<RawValue>>>,
+    /// The model thought.
+    pub(super) thought: bool,
 }
 
 impl Inside {

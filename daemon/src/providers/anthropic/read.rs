@@ -1,6 +1,6 @@
 //! Reads answers of messages.
 //!
-//! An answer has ended well with `message_stop`, and with nothing else. Unknown stop reasons are those of a normal end.
+//! An answer has ended well with `message_stop`, and with nothing else.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;
@@ -9,12 +9,13 @@ use serde_json::value::RawValue;
 use super::super::arguments;
 use super::super::carried;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::finish::{self, Reason};
 use super::super::form::Form;
-use super::super::refusal::{broken, in_answer, refused, unreadable};
+use super::super::refusal::{broken, in_answer, unreadable};
 use super::super::room::Room;
 use super::super::text::Text;
 use super::NAME;
-use super::blocks::{Blocks, Kind};
+use super::blocks::{Blocks, Finished, Kind};
 use super::fast;
 use crate::prompt::{Completion, InferenceError};
 
@@ -201,20 +202,23 @@ impl Reader {
         if !self.stopped {
             return Err(too_early(ended));
         }
-        let reason = self.stop_reason.as_deref();
-        let (cut, has_refused) =
-            (matches!(reason, Some("max_tokens" | "model_context_window_exceeded")), reason == Some("refusal"));
-        let blocks = self.blocks.finish(cut || has_refused)?;
-        if has_refused {
-            return Err(refused("the model refused", &blocks.text));
-        }
-        Ok(Completion {
-            text: blocks.text,
-            calls: arguments::calls(blocks.calls, cut)?,
+        let reason = self.stop_reason.as_deref().map(Reason::of);
+        let cut = reason.as_ref().is_some_and(Reason::is_cut);
+        let Finished { text, calls, parts, thought } = match reason.as_ref().and_then(|reason| reason.fault("")) {
+            Some(_) => {
+                let text = self.blocks.finish(true)?.text;
+                return Err(reason.and_then(|reason| reason.fault(&text)).unwrap_or_else(|| too_early(ended)));
+            }
+            None => self.blocks.finish(cut)?,
+        };
+        let completion = Completion {
+            text,
+            calls: arguments::calls(calls, cut)?,
             usage: self.usage.usage(),
-            carried: carried::carried(NAME, &blocks.parts),
+            carried: carried::carried(NAME, &parts),
             cut,
-        })
+        };
+        finish::with_something(completion, reason.as_ref(), thought)
     }
 }
 

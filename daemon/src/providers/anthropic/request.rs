@@ -13,7 +13,7 @@ use super::super::arguments;
 use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::{Settings, Thinking};
-use super::super::names::tool_name;
+use super::super::names::{NO_TEXT, tool_name};
 use super::NAME;
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Message as Neutral, Prompt};
@@ -24,8 +24,6 @@ const MAX_TOKENS: u32 = 8_192;
 const BESIDE_THINKING: u32 = 4_096;
 /// Turns of the user that caches may keep.
 const MARKED_TURNS: usize = 2;
-/// A turn needs a text with a word in it.
-const NO_TEXT: &str = "(no text)";
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -194,7 +192,7 @@ fn message<'a>(message: &'a Neutral, ids: &CallIds<'_>) -> Message<'a> {
 fn piece<'a>(piece: Piece<'a>, ids: &CallIds<'_>) -> Content<'a> {
     match piece {
         Piece::Block(block) => Content::Carried(block),
-        Piece::Text(text) => Content::Block(Block::text(text)),
+        Piece::Text(text) | Piece::Said(text, _) => Content::Block(Block::text(text)),
         Piece::Call(request) => Content::Block(Block::ToolUse {
             id: ids.get(request.call),
             name: tool_name(&request.tool),

@@ -1,8 +1,7 @@
 //! Reads answers of chat completions.
 //!
 //! An answer has ended well where a finish reason came and then the end of the stream, or `[DONE]`. A finish reason may come before the
-//! last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer. Unknown finish reasons are those
-//! of a normal end. Calls are wanted wherever there are calls, whatever the finish reason says.
+//! last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer. Calls are wanted wherever there are calls, whatever the finish reason says.
 
 use harness_protocol::run::Usage;
 use serde_json::value::to_raw_value;
@@ -10,6 +9,7 @@ use serde_json::value::to_raw_value;
 use super::super::arguments;
 use super::super::carried::{self, Part};
 use super::super::dialect::{Ended, Piece, Quirks, Show, shown, too_early};
+use super::super::finish::{self, Reason};
 use super::super::form::Form;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
@@ -30,22 +30,15 @@ pub(in super::super) struct Reader {
     details: Details,
     calls: Calls,
     usage: wire::Usage,
-    finish: Option<Finish>,
+    finish: Option<Reason>,
     done: bool,
     /// A choice was seen, be it an empty one.
     begun: bool,
+    /// The model thought.
+    thought: bool,
     room: Room,
     form: Form<Slot>,
     quirks: Quirks,
-}
-
-/// Why an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finish {
-    Stop,
-    Length,
-    Filter,
-    Failed,
 }
 
 /// A whole answer.
@@ -119,7 +112,7 @@ impl Reader {
             self.delta(&delta, show)?;
         }
         if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
-            self.finish = Some(Finish::of(&reason.to_str()));
+            self.finish = Some(Reason::of(&reason.to_str()));
         }
         Ok(())
     }
@@ -152,6 +145,7 @@ impl Reader {
 
     fn reasoning(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         self.room.take(text)?;
+        self.thought |= !text.is_empty();
         let keep = self.quirks.return_reasoning;
         let piece = if keep { self.reasoning.push(text) } else { self.reasoning.pass(text) };
         shown(piece, Piece::Reasoning, show);
@@ -179,14 +173,16 @@ impl Reader {
         }
         let (refusal, _) = self.refusal.finish();
         let (text, _) = self.text.finish();
-        match self.finish {
-            None if !self.begun => return Err(broken("the provider ended its answer before it began")),
-            Some(Finish::Failed) => return Err(broken("the provider gave its answer up")),
-            Some(Finish::Filter) => return Err(refused("the provider's content filter ended the answer", &text)),
-            _ if !refusal.is_empty() => return Err(refused("the model refused", &refusal)),
-            _ => {}
+        if self.finish.is_none() && !self.begun {
+            return Err(broken("the provider ended its answer before it began"));
         }
-        let cut = self.finish == Some(Finish::Length);
+        if let Some(fault) = self.finish.as_ref().and_then(|reason| reason.fault(&text)) {
+            return Err(fault);
+        }
+        if !refusal.is_empty() {
+            return Err(refused("the model refused", &refusal));
+        }
+        let cut = self.finish.as_ref().is_some_and(Reason::is_cut);
         let (reasoning, _) = self.reasoning.finish();
         let mut parts = Vec::new();
         // What led to calls, servers want back with these.
@@ -199,19 +195,9 @@ impl Reader {
             parts.extend(to_raw_value(&returned).ok().map(Part::Block));
         }
         let calls = arguments::calls(self.calls.into_gathered(), cut)?;
-        Ok(Completion { text, calls, usage: self.usage.usage(), carried: carried::carried(NAME, &parts), cut })
-    }
-}
-
-impl Finish {
-    fn of(reason: &str) -> Self {
-        match reason.to_ascii_lowercase().as_str() {
-            "length" | "max_tokens" | "model_length" => Self::Length,
-            "content_filter" | "safety" | "prohibited_content" => Self::Filter,
-            // OpenRouter, vLLM, DeepSeek.
-            "error" | "abort" | "insufficient_system_resource" => Self::Failed,
-            _ => Self::Stop,
-        }
+        let carried = carried::carried(NAME, &parts);
+        let completion = Completion { text, calls, usage: self.usage.usage(), carried, cut };
+        finish::with_something(completion, self.finish.as_ref(), self.thought)
     }
 }
 

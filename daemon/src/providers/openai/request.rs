@@ -16,7 +16,7 @@ use super::super::arguments;
 use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::{Quirks, Settings};
-use super::super::names::tool_name;
+use super::super::names::{NO_TEXT, tool_name};
 use super::{NAME, Returned};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Message as Neutral, Prompt};
@@ -120,7 +120,7 @@ pub(in super::super) fn body(
             Neutral::User { results, texts } => {
                 messages.extend(results.iter().map(|result| answer(result, &ids)));
                 // An empty turn of the user only where there is nothing else to answer.
-                if !texts.is_empty() || results.is_empty() {
+                if results.is_empty() || texts.iter().any(|text| !text.trim().is_empty()) {
                     messages.push(Message::User { content: joined(texts) });
                 }
             }
@@ -152,6 +152,7 @@ fn declaration(spec: &ToolSpec) -> Result<Tool<'_>, serde_json::Error> {
 /// One turn: many chat templates want the roles to alternate.
 fn joined(texts: &[Arc<str>]) -> Cow<'_, str> {
     match texts {
+        _ if texts.iter().all(|text| text.trim().is_empty()) => Cow::Borrowed(NO_TEXT),
         [text] => Cow::Borrowed(text),
         texts => Cow::Owned(texts.join("\n\n")),
     }
@@ -170,7 +171,7 @@ fn said<'a>(
 ) -> Message<'a> {
     let returned = pieces.iter().find_map(|piece| match piece {
         Piece::Block(block) => serde_json::from_str::<Returned<'a>>(block.get()).ok(),
-        Piece::Text(_) | Piece::Call(_) => None,
+        Piece::Text(_) | Piece::Said(..) | Piece::Call(_) => None,
     });
     let mut returned = returned.unwrap_or_default();
     let call = |(place, request): (usize, &'a CallRequest)| Call {
@@ -185,7 +186,12 @@ fn said<'a>(
         },
     };
     Message::Assistant {
-        content: (!text.is_empty() || calls.is_empty()).then_some(text),
+        // An empty one is refused (vLLM, Mistral); beside calls there need be none.
+        content: match calls {
+            _ if !text.trim().is_empty() => Some(text),
+            [] => Some(NO_TEXT),
+            _ => None,
+        },
         tool_calls: calls.iter().enumerate().map(call).collect(),
         reasoning_content: returned.reasoning_content.filter(|_| quirks.return_reasoning),
         reasoning_details: returned.reasoning_details,

@@ -19,6 +19,8 @@ pub(super) struct Sent<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Option<Text<'a>>,
     #[serde(borrow, default)]
+    phase: Option<Text<'a>>,
+    #[serde(borrow, default)]
     name: Option<Text<'a>>,
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
@@ -51,6 +53,8 @@ struct Item {
     id: String,
     call_id: String,
     index: Option<u64>,
+    /// Of a message: what the provider calls the phase in which it was said.
+    phase: String,
     name: String,
     /// Text of a message, arguments of a call.
     text: Gathered,
@@ -62,8 +66,8 @@ struct Item {
 impl Item {
     fn new(kind: Kind, place: Place<'_>) -> Self {
         let (text, refusal) = (Gathered::default(), Gathered::default());
-        let (call_id, name) = (String::new(), String::new());
-        Self { kind, id: place.id.to_owned(), call_id, index: place.index, name, text, refusal, raw: None }
+        let (call_id, name, phase) = (String::new(), String::new(), String::new());
+        Self { kind, id: place.id.to_owned(), call_id, index: place.index, phase, name, text, refusal, raw: None }
     }
 }
 
@@ -102,6 +106,9 @@ impl Items {
         }
         if let Some(name) = &sent.name {
             item.name = name.to_str().into_owned();
+        }
+        if let Some(phase) = sent.phase.as_ref().filter(|phase| !phase.is_empty()) {
+            item.phase = phase.to_str().into_owned();
         }
         let content = || sent.content.iter().flatten();
         match kind {
@@ -196,7 +203,10 @@ impl Items {
             match item.kind {
                 Kind::Message => {
                     let (text, _) = item.text.finish();
-                    finished.parts.push(Part::Text(text.len()));
+                    finished.parts.push(match item.phase {
+                        phase if phase.is_empty() => Part::Text(text.len()),
+                        phase => Part::Said { bytes: text.len(), phase },
+                    });
                     finished.text.push_str(&text);
                     finished.refusal.push_str(&item.refusal.finish().0);
                 }
@@ -204,7 +214,10 @@ impl Items {
                     finished.parts.push(Part::Call);
                     finished.calls.push(Called { id: item.call_id, name: item.name, args: item.text });
                 }
-                Kind::Reasoning => finished.parts.extend(item.raw.map(Part::Block)),
+                Kind::Reasoning => {
+                    finished.thought = true;
+                    finished.parts.extend(item.raw.map(Part::Block));
+                }
             }
         }
         finished
@@ -218,6 +231,8 @@ pub(super) struct Finished {
     pub(super) refusal: String,
     pub(super) calls: Vec<Called>,
     pub(super) parts: Vec<Part<Box<RawValue>>>,
+    /// The model thought.
+    pub(super) thought: bool,
 }
 
 fn argument_text(arguments: &RawValue) -> Text<'_> {

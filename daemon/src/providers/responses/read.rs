@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::super::arguments;
 use super::super::carried;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::finish::{self, Reason};
 use super::super::form::Form;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
@@ -85,18 +86,12 @@ struct Details {
 pub(in super::super) struct Reader {
     items: Items,
     reasoning: Gathered,
-    over: Option<Over>,
+    over: Option<Reason>,
+    /// The model thought.
+    thought: bool,
     usage: Usage,
     room: Room,
     form: Form<About>,
-}
-
-/// How an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Over {
-    Completed,
-    Cut,
-    Filtered,
 }
 
 /// A whole answer.
@@ -120,6 +115,7 @@ impl Reader {
             return self.any(name, data, show);
         };
         if kind == Kind::Reasoning {
+            self.thought |= !text.is_empty();
             shown(self.reasoning.pass(&text), Piece::Reasoning, show);
             return Ok(());
         }
@@ -144,7 +140,9 @@ impl Reader {
             "response.function_call_arguments.delta" => self.piece(Kind::Call, place, &delta(), show)?,
             "response.refusal.delta" => shown(self.items.refusal(place, &delta(), &mut self.room)?, Piece::Text, show),
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                shown(self.reasoning.pass(&delta()), Piece::Reasoning, show);
+                let text = delta();
+                self.thought |= !text.is_empty();
+                shown(self.reasoning.pass(&text), Piece::Reasoning, show);
             }
             "response.output_item.added" | "response.output_item.done" => {
                 if let Some(item) = event.item {
@@ -191,17 +189,17 @@ impl Reader {
             self.usage = usage.usage();
         }
         let said = response.status.as_ref().map(Text::to_str);
-        let reason = response.incomplete_details.and_then(|details| details.reason);
+        let reason = response.incomplete_details.and_then(|details| details.reason).unwrap_or_default();
         self.over = Some(match status.or(said.as_deref()) {
             Some("failed" | "cancelled") => return Err(in_answer(json)),
-            Some("incomplete") if reason.is_some_and(|reason| reason.to_str() == "content_filter") => Over::Filtered,
-            Some("incomplete") => Over::Cut,
-            Some(_) => Over::Completed,
+            Some("incomplete") if reason.is_empty() => Reason::of("max_output_tokens"),
+            Some("incomplete") => Reason::of(&reason.to_str()),
+            Some(status) => Reason::of(status),
             // No object that has a status is no response.
             None if status.is_none() && self.items.is_empty() => {
                 return Err(broken("the provider sent an answer that has no status and says nothing"));
             }
-            None => Over::Completed,
+            None => Reason::of(""),
         });
         Ok(())
     }
@@ -217,20 +215,21 @@ impl Reader {
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
         let Some(over) = self.over else { return Err(too_early(ended)) };
         let items = self.items.finish();
-        if over == Over::Filtered {
-            return Err(refused("the provider's content filter ended the answer", &items.text));
+        if let Some(fault) = over.fault(&items.text) {
+            return Err(fault);
         }
         if !items.refusal.is_empty() {
             return Err(refused("the model refused", &items.refusal));
         }
-        let cut = over == Over::Cut;
-        Ok(Completion {
+        let cut = over.is_cut();
+        let completion = Completion {
             text: items.text,
             calls: arguments::calls(items.calls, cut)?,
             usage: self.usage,
             carried: carried::carried(NAME, &items.parts),
             cut,
-        })
+        };
+        finish::with_something(completion, Some(&over), self.thought || items.thought)
     }
 }
 

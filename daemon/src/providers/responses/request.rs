@@ -11,7 +11,7 @@ use super::super::arguments;
 use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::Settings;
-use super::super::names::tool_name;
+use super::super::names::{NO_TEXT, tool_name};
 use super::NAME;
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Message as Neutral, Prompt};
@@ -48,7 +48,17 @@ struct Reasoning<'a> {
 #[serde(untagged)]
 enum Input<'a> {
     Carried(&'a RawValue),
+    Said(Said<'a>),
     Item(Item<'a>),
+}
+
+/// What the model said, in the one form that every server takes: without a type, id or status it is no item of theirs.
+#[derive(Serialize)]
+struct Said<'a> {
+    role: &'static str,
+    content: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -63,7 +73,6 @@ enum Item<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Content<'a> {
     InputText { text: &'a str },
-    OutputText { text: &'a str },
 }
 
 #[derive(Serialize)]
@@ -91,10 +100,10 @@ pub(in super::super) fn body(
                     Input::Item(Item::FunctionCallOutput { call_id, output: &result.envelope })
                 });
                 input.extend(outputs);
-                let texts = texts.iter().map(|text| user(text));
-                input.extend(texts);
-                if input.is_empty() {
-                    input.push(user(""));
+                let said = texts.iter().filter(|text| !text.trim().is_empty());
+                input.extend(said.clone().map(|text| user(text)));
+                if results.is_empty() && said.count() == 0 {
+                    input.push(user(NO_TEXT));
                 }
             }
             Neutral::Assistant { text, calls, carried } => {
@@ -131,7 +140,8 @@ fn user(text: &str) -> Input<'_> {
 fn piece<'a>(piece: Piece<'a>, ids: &CallIds<'_>) -> Input<'a> {
     match piece {
         Piece::Block(block) => Input::Carried(block),
-        Piece::Text(text) => Input::Item(Item::Message { role: "assistant", content: [Content::OutputText { text }] }),
+        Piece::Text(content) => Input::Said(Said { role: "assistant", content, phase: None }),
+        Piece::Said(content, phase) => Input::Said(Said { role: "assistant", content, phase: Some(phase) }),
         Piece::Call(request) => Input::Item(call(request, ids)),
     }
 }

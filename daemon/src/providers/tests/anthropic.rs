@@ -119,12 +119,10 @@ fn calls_are_wanted_whatever_the_stop_reason_says() {
 #[test]
 fn arguments_cut_by_the_limit_of_tokens_at_any_byte_are_not_run_and_the_model_is_told() {
     let args = r#"{"command":"rm -rf /tmp/x"}"#;
-    for word in ["max_tokens", "model_context_window_exceeded"] {
-        for at in 0..args.len() {
-            let events = [call(0, &[&args[..at]]), vec![reason(word), STOP.to_owned()]].concat();
-            let (_, _, unusable) = read(ANTHROPIC, &events).calls().remove(0);
-            assert!(unusable.unwrap().contains("were cut off by the limit of output tokens"), "{at}");
-        }
+    for at in 0..args.len() {
+        let events = [call(0, &[&args[..at]]), vec![reason("max_tokens"), STOP.to_owned()]].concat();
+        let (_, _, unusable) = read(ANTHROPIC, &events).calls().remove(0);
+        assert!(unusable.unwrap().contains("were cut off by the limit of output tokens"), "{at}");
     }
 }
 

@@ -5,6 +5,7 @@ mod ahead;
 mod anthropic;
 mod anthropic_blocks;
 mod call_ids;
+mod empty;
 mod fixtures;
 mod openai;
 mod openai_calls;

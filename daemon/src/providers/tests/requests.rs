@@ -183,13 +183,13 @@ fn reasoning_goes_back_before_what_it_led_to() {
     let entries = [user("go"), recorded(&completion), result(1, "ok", false), result(2, "ok", false)];
     let body = sent(HttpDialect::Responses, &settings(), &Prompt::from_transcript(&entries));
     let kinds: Vec<&str> =
-        body["input"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+        body["input"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap_or("said")).collect();
     assert_eq!(
         kinds,
         [
             "message",
             "reasoning",
-            "message",
+            "said",
             "function_call",
             "function_call",
             "function_call_output",
@@ -254,7 +254,19 @@ fn turns_without_a_word_are_such_as_every_server_takes() {
     let body = sent(HttpDialect::OpenAi, &settings(), &prompt);
     let roles: Vec<&str> = body["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "user"]);
-    assert!(body["messages"].as_array().unwrap().iter().all(|message| message["content"].is_string()));
+    assert!(body["messages"].as_array().unwrap().iter().all(|message| message["content"] == "(no text)"));
+    // Beside calls there need be no text.
+    let called = Entry::assistant(" \n", vec![CallRequest::new(CallId::from_u64(1), "shell", "{}")]);
+    let prompt = Prompt::from_transcript(&[user("go"), called, result(1, "ok", false)]);
+    let body = sent(HttpDialect::OpenAi, &settings(), &prompt);
+    assert_eq!(body["messages"][1]["content"], Value::Null);
+    for text in ["", " ", "\n\t", "\u{a0}"] {
+        let prompt = Prompt::from_transcript(&[user(text), Entry::assistant(text, vec![]), user(text)]);
+        for dialect in ALL {
+            let body = sent(dialect, &settings(), &prompt).to_string();
+            assert!(!body.contains(r#""content":"""#) && !body.contains(r#""text":"""#), "{body}");
+        }
+    }
 }
 
 #[test]

@@ -165,7 +165,7 @@ pub(super) fn compaction_finished(
     edit::<Life>(world, entity, |life| {
         life.phase = Phase::Retrying(at);
         life.answered = true;
-        life.failures = 0;
+        (life.failures, life.unusable) = (0, 0);
     });
     wake(world, run);
 }
@@ -199,6 +199,8 @@ pub(super) fn failed(
     edit::<Life>(world, entity, |life| {
         life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying);
         life.failures += u32::from(counts(fault));
+        // What is refused is asked again only where nothing in the answer could be used.
+        life.unusable += u32::from(fault == ProviderFault::Refused && retry_at.is_some() && !summarised);
     });
     wake(world, run);
 }

@@ -39,6 +39,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         step: 0,
         attempt: 0,
         failures: 0,
+        unusable: 0,
         provider: None,
         answered: false,
         submitted_at: at,
