@@ -292,14 +292,17 @@ pub struct Quirks {
     pub no_stream_options: bool,
     /// Ids of calls have exactly nine letters and digits (Mistral).
     pub short_call_ids: bool,
-    /// Reasoning goes back with the answer that it led to, as `reasoning_content` (DeepSeek, Kimi).
+    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. What came under that name
+    /// does so anyway (DeepSeek, Kimi).
     pub return_reasoning: bool,
+    /// No reasoning goes back as `reasoning_content`: the server refuses what it sends itself.
+    pub drop_reasoning: bool,
 }
 
 impl Quirks {
     /// Every quirk, by its name.
-    pub(super) const NAMES: [&str; 4] =
-        ["max-completion-tokens", "no-stream-options", "short-call-ids", "return-reasoning"];
+    pub(super) const NAMES: [&str; 5] =
+        ["max-completion-tokens", "no-stream-options", "short-call-ids", "return-reasoning", "drop-reasoning"];
 
     /// Sets the quirk of this name; says whether there is one.
     pub(super) fn set(&mut self, name: &str) -> bool {
@@ -308,6 +311,7 @@ impl Quirks {
             "no-stream-options" => &mut self.no_stream_options,
             "short-call-ids" => &mut self.short_call_ids,
             "return-reasoning" => &mut self.return_reasoning,
+            "drop-reasoning" => &mut self.drop_reasoning,
             _ => return false,
         };
         *quirk = true;
@@ -359,6 +363,7 @@ mod tests {
             no_stream_options: true,
             short_call_ids: true,
             return_reasoning: true,
+            drop_reasoning: true,
         };
         assert_eq!(quirks, all);
     }

@@ -11,6 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAcce
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::call_ids;
+use super::names;
 use super::refusal::broken;
 use super::text::Gathered;
 use crate::prompt::{InferenceError, RequestedCall};
@@ -43,7 +44,8 @@ pub(super) fn calls(
     cut: bool,
 ) -> Result<Vec<RequestedCall>, InferenceError> {
     let mut room = MOST_TOGETHER;
-    let call = |Called { id, name: tool, args }: Called| {
+    let call = |Called { id, name, args }: Called| {
+        let tool = names::meant(&name).to_owned();
         if tool.is_empty() && !cut {
             return Err(broken("the provider sent a call that does not name its tool"));
         }
@@ -73,12 +75,20 @@ fn judge(text: &str, cut: bool, most: usize) -> Result<String, String> {
     if bytes > most {
         return Err(format!("have {bytes} bytes, and there is room for {most}: write less at once"));
     }
-    match kind(text) {
-        // Nothing may be the beginning of something.
+    let (text, kind) = match kind(text) {
+        Err(error) => match once(text) {
+            Some(text) => (text, kind(text)),
+            None => (text, Err(error)),
+        },
+        kind => (text, kind),
+    };
+    match kind {
+        // Nothing may be the beginning of something, and an empty object what some servers say ahead of it.
         Ok(Kind::Nothing) if cut => Err(format!("{CUT} before they began: say it in fewer words")),
         Ok(Kind::Nothing) => Ok("{}".to_owned()),
+        Ok(Kind::Object) if cut && is_empty(text) => Err(format!("{CUT} before they began: say it in fewer words")),
         Ok(Kind::Object) => Ok(text.trim().to_owned()),
-        Ok(Kind::Text(inner)) => match kind(&inner) {
+        Ok(Kind::Text(inner)) => match self::kind(&inner) {
             Ok(Kind::Nothing) => Ok("{}".to_owned()),
             Ok(Kind::Object) => Ok(inner.trim().to_owned()),
             _ => Err("must be a JSON object, and are a string".to_owned()),
@@ -95,6 +105,32 @@ fn judge(text: &str, cut: bool, most: usize) -> Result<String, String> {
             Err(if half { HALF_A_PAIR.to_owned() } else { format!("are not valid JSON: {error}") })
         }
     }
+}
+
+/// The arguments without what some servers say beside them: an empty object ahead of them, or all of them once more.
+fn once(text: &str) -> Option<&str> {
+    let (mut found, mut empty): (Option<&str>, _) = (None, None);
+    for object in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
+        let object = object.ok()?.get();
+        match found {
+            _ if !object.starts_with('{') => return None,
+            _ if is_empty(object) => empty = Some(object),
+            None => found = Some(object),
+            Some(before) if are_the_same(before, object) => {}
+            Some(_) => return None,
+        }
+    }
+    found.or(empty)
+}
+
+/// Whether nothing stands between the braces.
+fn is_empty(object: &str) -> bool {
+    object.bytes().all(|byte| byte.is_ascii_whitespace() || byte == b'{' || byte == b'}')
+}
+
+fn are_the_same(one: &str, other: &str) -> bool {
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    one == other || value(one).is_some_and(|one| value(other) == Some(one))
 }
 
 /// The arguments of an earlier call as an object that any server can read.
@@ -268,7 +304,7 @@ mod tests {
             (r#""ls""#, "must be a JSON object, and are a string."),
             ("7", "must be a JSON object, and are a number."),
             ("true", "must be a JSON object, and are a truth value."),
-            (r#"{"a":1}{"a":1}"#, "are not valid JSON: trailing characters at line 1 column 8."),
+            (r#"{"a":1}{"a":2}"#, "are not valid JSON: trailing characters at line 1 column 8."),
             ("ls -l", "are not valid JSON: expected value at line 1 column 1."),
             (r#"{"a":"\ud800"}"#, "hold half of a UTF-16 surrogate pair, which no text can hold."),
             (r#"{"a":"\udc00"}"#, "hold half of a UTF-16 surrogate pair, which no text can hold."),

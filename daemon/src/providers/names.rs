@@ -7,6 +7,25 @@ pub(super) const NO_TEXT: &str = "(no text)";
 /// The longest name that every provider takes.
 const LONGEST: usize = 64;
 
+/// The name of the tool that is meant by what a server says: without signs of a model's own format, the namespace that models put before
+/// it, and blanks around it.
+pub(super) fn meant(said: &str) -> &str {
+    let text = match said.split_once("<|") {
+        // `<|channel|>commentary to=functions.shell`
+        Some((before, rest)) if before.trim().is_empty() => rest.rsplit_once("|>").map_or(rest, |(_, last)| last),
+        Some((before, _)) => before,
+        None => said,
+    };
+    let text = text.rsplit_once("to=").map_or(text, |(_, name)| name).trim();
+    let name = ["functions.", "functions/", "functions:"].iter().find_map(|prefix| text.strip_prefix(prefix));
+    // `functions.shell:0` is the id of a call.
+    let Some(name) = name else { return text };
+    match name.rsplit_once(':') {
+        Some((name, count)) if count.parse::<u32>().is_ok() => name.trim(),
+        _ => name.trim(),
+    }
+}
+
 /// The name of a tool that was called, as it can go back: models call tools that there are not, by names that would be refused.
 pub(super) fn tool_name(name: &str) -> Cow<'_, str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -20,6 +39,31 @@ pub(super) fn tool_name(name: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// P17.
+    #[test]
+    fn signs_of_a_models_own_format_are_no_part_of_a_name() {
+        for (said, name) in [
+            ("shell", "shell"),
+            ("shell<|channel|>commentary", "shell"),
+            ("shell<|constrain|>json", "shell"),
+            ("functions.shell", "shell"),
+            ("functions.shell<|channel|>analysis", "shell"),
+            (" shell\n", "shell"),
+            ("functions. shell ", "shell"),
+            ("<|channel|>commentary to=functions.shell", "shell"),
+            ("commentary to=functions.wait_for_agent <|constrain|>json", "wait_for_agent"),
+            ("functions/shell", "shell"),
+            ("functions.shell:0", "shell"),
+            ("my.tool", "my.tool"),
+            ("functions", "functions"),
+            ("<|call|>", ""),
+            ("functions.", ""),
+            (" ", ""),
+        ] {
+            assert_eq!(meant(said), name, "{said:?}");
+        }
+    }
 
     #[test]
     fn a_name_that_would_be_refused_is_changed() {

@@ -5,9 +5,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde_json::value::RawValue;
 
 use super::skim::Quoted;
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// A string of JSON, borrowed where it has no escapes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,46 +53,73 @@ impl<'a> From<&'a str> for Text<'a> {
     }
 }
 
+/// A string, a list of strings or of parts that have one, an object that has one; a number in its own digits. Any other value is empty: a
+/// text of an odd type is none, and costs no answer.
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Strings<'a>(std::marker::PhantomData<&'a ()>);
+        Self::of(<&'de RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl<'a> Text<'a> {
+    /// The text of any value.
+    pub(super) fn of(raw: &'a RawValue) -> Result<Self, serde_json::Error> {
+        match raw.get().as_bytes().first() {
+            Some(b'"') => Ok(serde_json::from_str::<Quote<'_>>(raw.get())?.0),
+            Some(b'[') => {
+                let mut bytes = Vec::new();
+                for part in serde_json::from_str::<Vec<&RawValue>>(raw.get())? {
+                    bytes.extend_from_slice(&Self::of(part)?.0);
+                }
+                Ok(Self(Cow::Owned(bytes)))
+            }
+            Some(b'{') => {
+                let Part { text, content } = serde_json::from_str(raw.get())?;
+                text.or(content).map_or(Ok(Self::default()), Self::of)
+            }
+            Some(b'-' | b'0'..=b'9') => Ok(Self::from(raw.get())),
+            _ => Ok(Self::default()),
+        }
+    }
+}
+
+/// What has a text in it.
+#[derive(serde::Deserialize)]
+struct Part<'a> {
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
+
+/// A string of JSON, and nothing else.
+struct Quote<'a>(Text<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Quote<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Strings<'a>(PhantomData<&'a ()>);
         impl<'de: 'a, 'a> Visitor<'de> for Strings<'a> {
-            type Value = Text<'a>;
+            type Value = Quote<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
 
-            fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Borrowed(bytes)))
+            fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Quote<'a>, E> {
+                Ok(Quote(Text(Cow::Borrowed(bytes))))
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Owned(bytes.to_vec())))
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Quote<'a>, E> {
+                Ok(Quote(Text(Cow::Owned(bytes.to_vec()))))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Owned(text.as_bytes().to_vec())))
-            }
-
-            /// Content in parts, as some servers send it: their texts one after the other.
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Text<'a>, A::Error> {
-                let mut bytes = Vec::new();
-                while let Some(part) = parts.next_element::<ContentPart<'a>>()? {
-                    bytes.extend_from_slice(&part.text.unwrap_or_default().0);
-                }
-                Ok(Text(Cow::Owned(bytes)))
+            fn visit_str<E: Error>(self, text: &str) -> Result<Quote<'a>, E> {
+                Ok(Quote(Text(Cow::Owned(text.as_bytes().to_vec()))))
             }
         }
         // As bytes: only so does serde_json let a half of a pair pass.
-        deserializer.deserialize_bytes(Strings(std::marker::PhantomData))
+        deserializer.deserialize_bytes(Strings(PhantomData))
     }
-}
-
-#[derive(serde::Deserialize)]
-struct ContentPart<'a> {
-    #[serde(borrow)]
-    text: Option<Text<'a>>,
 }
 
 /// A string that came in pieces.

@@ -8,9 +8,11 @@ use serde_json::value::RawValue;
 
 use super::super::arguments;
 use super::super::carried;
+use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
+use super::super::lenient::{Number, Object, Odd};
 use super::super::refusal::{broken, in_answer, unreadable};
 use super::super::room::Room;
 use super::super::text::Text;
@@ -24,15 +26,15 @@ struct Event<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Option<Text<'a>>,
     #[serde(default)]
-    index: Option<u64>,
+    index: Number,
     #[serde(borrow, default)]
-    delta: Option<Delta<'a>>,
+    delta: Object<Delta<'a>>,
     #[serde(borrow, default)]
     content_block: Option<&'a RawValue>,
     #[serde(borrow, default)]
     message: Option<&'a RawValue>,
     #[serde(default)]
-    usage: Option<SentUsage>,
+    usage: Odd<SentUsage>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
 }
@@ -60,7 +62,7 @@ struct Message<'a> {
     #[serde(borrow, default)]
     stop_reason: Option<Text<'a>>,
     #[serde(default)]
-    usage: Option<SentUsage>,
+    usage: Odd<SentUsage>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
 }
@@ -68,13 +70,13 @@ struct Message<'a> {
 #[derive(Debug, Deserialize, Default, Clone, Copy)]
 struct SentUsage {
     #[serde(default)]
-    input_tokens: Option<u64>,
+    input_tokens: Number,
     #[serde(default)]
-    output_tokens: Option<u64>,
+    output_tokens: Number,
     #[serde(default)]
-    cache_read_input_tokens: Option<u64>,
+    cache_read_input_tokens: Number,
     #[serde(default)]
-    cache_creation_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Number,
 }
 
 /// Reads one streamed answer.
@@ -82,7 +84,7 @@ struct SentUsage {
 pub(in super::super) struct Reader {
     blocks: Blocks,
     stop_reason: Option<String>,
-    usage: SentUsage,
+    usage: Counts,
     stopped: bool,
     room: Room,
     form: Form<(u64, Kind)>,
@@ -125,11 +127,11 @@ impl Reader {
             return Ok(());
         }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
-        let index = event.index.unwrap_or_default();
+        let index = event.index.0.unwrap_or_default();
         let kind = event.kind.as_ref().map(Text::to_str);
         match kind.as_deref().unwrap_or(name) {
             "content_block_delta" => {
-                if let Some(delta) = &event.delta {
+                if let Some(delta) = &event.delta.0 {
                     self.delta(index, delta, show)?;
                 }
             }
@@ -144,14 +146,14 @@ impl Reader {
             }
             "content_block_stop" => self.blocks.end(Some(index)),
             "message_start" => {
-                if let Some(json) = event.message.map(RawValue::get) {
+                if let Some(json) = event.message.map(RawValue::get).filter(|json| json.starts_with('{')) {
                     let message = serde_json::from_str(json).map_err(|error| unreadable("an event", json, &error))?;
                     self.message(message)?;
                 }
             }
             "message_delta" => {
-                self.usage.update(event.usage);
-                let reason = event.delta.and_then(|delta| delta.stop_reason);
+                self.update(event.usage);
+                let reason = event.delta.0.and_then(|delta| delta.stop_reason);
                 self.stop_reason = reason.map(|reason| reason.to_str().into_owned()).or(self.stop_reason.take());
             }
             "message_stop" => self.stopped = true,
@@ -179,11 +181,23 @@ impl Reader {
         Ok(())
     }
 
+    fn update(&mut self, usage: Odd<SentUsage>) {
+        if let Some(sent) = usage.0 {
+            self.usage.update(Counts {
+                input: sent.input_tokens.0,
+                output: sent.output_tokens.0,
+                cache_read: sent.cache_read_input_tokens.0,
+                cache_written: sent.cache_creation_input_tokens.0,
+                ..Counts::default()
+            });
+        }
+    }
+
     fn message(&mut self, message: Message<'_>) -> Result<(), InferenceError> {
         for (index, block) in (0..).zip(message.content.into_iter().flatten()) {
             self.blocks.begin(index, block, &mut self.room)?;
         }
-        self.usage.update(message.usage);
+        self.update(message.usage);
         if let Some(reason) = message.stop_reason {
             self.stop_reason = Some(reason.to_str().into_owned());
         }
@@ -195,7 +209,7 @@ impl Reader {
     }
 
     pub(in super::super) fn used(&self) -> Usage {
-        self.usage.usage()
+        usage(self.usage)
     }
 
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
@@ -214,7 +228,7 @@ impl Reader {
         let completion = Completion {
             text,
             calls: arguments::calls(calls, cut)?,
-            usage: self.usage.usage(),
+            usage: usage(self.usage),
             carried: carried::carried(NAME, &parts),
             cut,
         };
@@ -222,27 +236,15 @@ impl Reader {
     }
 }
 
-impl SentUsage {
-    /// Counts only grow; some servers begin with zeros, others end with them.
-    fn update(&mut self, newer: Option<Self>) {
-        let Some(newer) = newer else { return };
-        self.input_tokens = self.input_tokens.max(newer.input_tokens);
-        self.output_tokens = self.output_tokens.max(newer.output_tokens);
-        self.cache_read_input_tokens = self.cache_read_input_tokens.max(newer.cache_read_input_tokens);
-        self.cache_creation_input_tokens = self.cache_creation_input_tokens.max(newer.cache_creation_input_tokens);
-    }
-
-    /// Here the input leaves out what a cache had to do with; ours is all of it.
-    fn usage(self) -> Usage {
-        let read = self.cache_read_input_tokens.unwrap_or_default();
-        let written = self.cache_creation_input_tokens.unwrap_or_default();
-        Usage {
-            input_tokens: self.input_tokens.unwrap_or_default().saturating_add(read).saturating_add(written),
-            output_tokens: self.output_tokens.unwrap_or_default(),
-            cache_read_input_tokens: read,
-            cache_creation_input_tokens: written,
-            reasoning_output_tokens: 0,
-            cost_usd: None,
-        }
+/// Here the input leaves out what a cache had to do with; ours is all of it.
+fn usage(counts: Counts) -> Usage {
+    let (read, written) = (counts.cache_read.unwrap_or_default(), counts.cache_written.unwrap_or_default());
+    Usage {
+        input_tokens: counts.input.unwrap_or_default() + read + written,
+        output_tokens: counts.output.unwrap_or_default(),
+        cache_read_input_tokens: read,
+        cache_creation_input_tokens: written,
+        reasoning_output_tokens: 0,
+        cost_usd: None,
     }
 }

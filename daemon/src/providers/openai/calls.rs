@@ -121,14 +121,14 @@ impl Calls {
 
 impl<'a> Piece<'a> {
     fn new(piece: &'a wire::Call<'a>) -> Self {
-        let function = piece.function.as_ref();
+        let function = piece.function.0.as_ref();
         let args = match function.and_then(|f| f.arguments).map(RawValue::get) {
             None | Some("null") => Text::default(),
             Some(json) if json.starts_with('"') => serde_json::from_str(json).unwrap_or_default(),
             Some(json) => Text::from(json),
         };
         Self {
-            index: piece.index.map(|index| index.0),
+            index: piece.index.0,
             id: piece.id.as_ref().map(Text::to_str).unwrap_or_default(),
             name: function.and_then(|f| f.name.as_ref()).map(Text::to_str).unwrap_or_default(),
             args,

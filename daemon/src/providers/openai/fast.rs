@@ -8,16 +8,25 @@ use super::super::text::Text;
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plain<'a> {
     pub(super) content: Option<Text<'a>>,
-    pub(super) reasoning: Option<Text<'a>>,
+    pub(super) reasoning: Option<(Named, Text<'a>)>,
     /// A piece of the arguments of the call with this index.
     pub(super) args: Option<(u64, Text<'a>)>,
+}
+
+/// Under which of its two names reasoning came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    /// `reasoning_content`, which its servers want back with the calls that it led to.
+    Content,
+    /// `reasoning`.
+    Plain,
 }
 
 /// What the piece of a chunk is one of.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Slot {
     Content,
-    Reasoning,
+    Reasoning(Named),
     Args(u64),
 }
 
@@ -46,6 +55,7 @@ fn anew<'a>(form: &mut Form<Slot>, data: &'a str) -> Option<Plain<'a>> {
         }
         b"usage" => once.first(2).and_then(|()| skim.null()),
         b"error" => once.first(3).and_then(|()| skim.null()),
+        b"x_groq" => once.first(4).and_then(|()| skim.null()),
         b"detail" => None,
         _ => skim.skip(),
     })?;
@@ -69,6 +79,7 @@ fn choice<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
         }
         b"finish_reason" => once.first(2).and_then(|()| skim.null()),
         b"error" => once.first(3).and_then(|()| skim.null()),
+        b"usage" => once.first(4).and_then(|()| skim.null()),
         b"message" => None,
         _ => skim.skip(),
     })
@@ -78,8 +89,8 @@ fn delta<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
     let mut once = Once::default();
     skim.object(|skim, key| match key {
         b"content" => once.first(0).and_then(|()| text(skim, &mut plain.content)),
-        b"reasoning_content" => once.first(1).and_then(|()| reasoning(skim, plain)),
-        b"reasoning" => once.first(2).and_then(|()| reasoning(skim, plain)),
+        b"reasoning_content" => once.first(1).and_then(|()| reasoning(skim, plain, Named::Content)),
+        b"reasoning" => once.first(2).and_then(|()| reasoning(skim, plain, Named::Plain)),
         b"tool_calls" => {
             once.first(3)?;
             skim.null().or_else(|| skim.only(|skim| call(skim, &mut plain.args)))
@@ -92,8 +103,14 @@ fn delta<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
 }
 
 /// Under one of its two names: which counts where both are there is not for here.
-fn reasoning<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
-    if plain.reasoning.is_some() { skim.null() } else { text(skim, &mut plain.reasoning) }
+fn reasoning<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>, named: Named) -> Option<()> {
+    if plain.reasoning.is_some() {
+        return skim.null();
+    }
+    let mut piece = None;
+    text(skim, &mut piece)?;
+    plain.reasoning = piece.map(|piece| (named, piece));
+    Some(())
 }
 
 /// A piece that only continues: it has neither id nor name.
@@ -136,7 +153,7 @@ impl Slot {
         let plain = Plain::default();
         match self {
             Self::Content => Plain { content: Some(piece), ..plain },
-            Self::Reasoning => Plain { reasoning: Some(piece), ..plain },
+            Self::Reasoning(named) => Plain { reasoning: Some((named, piece)), ..plain },
             Self::Args(index) => Plain { args: Some((index, piece)), ..plain },
         }
     }
@@ -146,10 +163,11 @@ impl Plain<'_> {
     /// What the one piece is one of, where there is no other and nothing else that counts.
     fn slot(&self) -> Option<Slot> {
         let is_some = |text: &Option<Text<'_>>| text.as_ref().is_some_and(|text| !text.is_empty());
-        match (is_some(&self.content), is_some(&self.reasoning), &self.args) {
-            (true, false, None) => Some(Slot::Content),
-            (false, true, None) => Some(Slot::Reasoning),
-            (false, false, Some((index, _))) => Some(Slot::Args(*index)),
+        let named = self.reasoning.as_ref().filter(|(_, text)| !text.is_empty()).map(|(named, _)| *named);
+        match (is_some(&self.content), named, &self.args) {
+            (true, None, None) => Some(Slot::Content),
+            (false, Some(named), None) => Some(Slot::Reasoning(named)),
+            (false, None, Some((index, _))) => Some(Slot::Args(*index)),
             _ => None,
         }
     }

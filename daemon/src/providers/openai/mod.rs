@@ -21,9 +21,12 @@ pub(super) const NAME: &str = "openai";
 /// What an answer carries beside text and calls, for servers that want it back.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Returned<'a> {
-    /// Sent back only to servers that are configured as wanting it.
+    /// Sent back to whoever sent it, under that name, or is configured as wanting it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<Cow<'a, str>>,
+    /// Parts of the content that were thought, sent back as such a part (Mistral).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thinking: Option<Cow<'a, str>>,
     /// Sent back to whoever sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning_details: Option<Box<RawValue>>,
@@ -34,6 +37,7 @@ struct Returned<'a> {
 
 impl Returned<'_> {
     fn is_empty(&self) -> bool {
-        self.reasoning_content.is_none() && self.reasoning_details.is_none() && self.extra_content.is_empty()
+        let texts = [&self.reasoning_content, &self.thinking];
+        texts.iter().all(|text| text.is_none()) && self.reasoning_details.is_none() && self.extra_content.is_empty()
     }
 }

@@ -8,15 +8,17 @@ use serde_json::value::to_raw_value;
 
 use super::super::arguments;
 use super::super::carried::{self, Part};
+use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Quirks, Show, shown, too_early};
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
+use super::super::lenient::Object;
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::calls::Calls;
 use super::details::Details;
-use super::fast::{self, Plain, Slot};
+use super::fast::{self, Named, Plain, Slot};
 use super::wire::{self, Chunk};
 use super::{NAME, Returned};
 use crate::prompt::{Completion, InferenceError};
@@ -26,10 +28,15 @@ use crate::prompt::{Completion, InferenceError};
 pub(in super::super) struct Reader {
     text: Gathered,
     refusal: Gathered,
+    /// What came as `reasoning_content`, or is to go back as such.
     reasoning: Gathered,
+    /// Other reasoning, which is shown and not kept.
+    passed: Gathered,
+    /// Parts of contents that were thought.
+    thinking: Gathered,
     details: Details,
     calls: Calls,
-    usage: wire::Usage,
+    usage: Counts,
     finish: Option<Reason>,
     done: bool,
     /// A choice was seen, be it an empty one.
@@ -82,8 +89,8 @@ impl Reader {
 
     fn plain(&mut self, plain: Plain<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         self.begun = true;
-        if let Some(text) = &plain.reasoning {
-            self.reasoning(text, show)?;
+        if let Some((named, text)) = &plain.reasoning {
+            self.reasoning(*named, text, show)?;
         }
         if let Some(text) = &plain.content {
             self.content(text, show)?;
@@ -94,22 +101,22 @@ impl Reader {
     fn chunk(&mut self, data: &str, what: &str, show: Show<'_>) -> Result<(), InferenceError> {
         let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| unreadable(what, data, &error))?;
         let is_error = chunk.object.is_some_and(|object| object.to_str() == "error");
-        if chunk.error.is_some() || is_error || (chunk.detail.is_some() && chunk.choices.is_none()) {
+        if chunk.error.is_some() || is_error || (chunk.detail.is_some() && !chunk.choices.is_said()) {
             return Err(in_answer(data));
         }
-        if let Some(usage) = chunk.usage {
-            self.usage = usage;
+        let choice = chunk.choices.first().map_err(|error| unreadable(what, data, &error))?;
+        let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
+        for usage in [groq, choice.as_ref().and_then(|choice| choice.usage.0), chunk.usage.0].into_iter().flatten() {
+            self.usage.update(usage.counts());
         }
-        let Some(choice) = chunk.choices.and_then(|choices| choices.0) else { return Ok(()) };
-        if choice.index.is_some_and(|index| index.0 != 0) {
-            return Ok(());
-        }
+        let Some(choice) = choice.filter(|choice| choice.index.0.is_none_or(|index| index == 0)) else { return Ok(()) };
         if let Some(error) = choice.error {
             return Err(in_answer(error.get()));
         }
         self.begun = true;
-        if let Some(delta) = choice.delta.or(choice.message) {
-            self.delta(&delta, show)?;
+        if let Some(delta) = choice.delta.0.or(choice.message.0) {
+            let calls = delta.tool_calls.all().map_err(|error| unreadable(what, data, &error))?;
+            self.delta(&delta, &calls, show)?;
         }
         if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
             self.finish = Some(Reason::of(&reason.to_str()));
@@ -117,37 +124,46 @@ impl Reader {
         Ok(())
     }
 
-    fn delta(&mut self, delta: &wire::Delta<'_>, show: Show<'_>) -> Result<(), InferenceError> {
-        let reasoning =
-            [&delta.reasoning_content, &delta.reasoning].into_iter().flatten().find(|text| !text.is_empty());
-        if let Some(text) = reasoning {
-            self.reasoning(text, show)?;
+    fn delta(
+        &mut self,
+        delta: &wire::Delta<'_>,
+        calls: &[wire::Call<'_>],
+        show: Show<'_>,
+    ) -> Result<(), InferenceError> {
+        let named = [(Named::Content, &delta.reasoning_content), (Named::Plain, &delta.reasoning)];
+        let mut reasoning = named.into_iter().filter_map(|(named, text)| Some((named, text.as_ref()?)));
+        if let Some((named, text)) = reasoning.find(|(_, text)| !text.is_empty()) {
+            self.reasoning(named, text, show)?;
         }
         if let Some(pieces) = delta.reasoning_details {
             self.details.add(pieces, &mut self.room)?;
         }
-        if let Some(text) = &delta.content {
+        for text in &delta.content.thinking {
+            self.room.take(text)?;
+            self.thought |= !text.is_empty();
+            shown(self.thinking.push(text), Piece::Reasoning, show);
+        }
+        for text in &delta.content.text {
             self.content(text, show)?;
         }
         if let Some(text) = &delta.refusal {
             self.room.take(text)?;
             shown(self.refusal.push(text), Piece::Text, show);
         }
-        if let Some(calls) = &delta.tool_calls {
-            self.calls.add(calls, &mut self.room)?;
-        }
-        if let Some(function) = &delta.function_call {
+        self.calls.add(calls, &mut self.room)?;
+        if let Some(function) = &delta.function_call.0 {
             let function = Some(wire::Function { name: function.name.clone(), arguments: function.arguments });
-            self.calls.add(&[wire::Call { function, ..wire::Call::default() }], &mut self.room)?;
+            let call = wire::Call { function: Object(function), ..wire::Call::default() };
+            self.calls.add(&[call], &mut self.room)?;
         }
         Ok(())
     }
 
-    fn reasoning(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+    fn reasoning(&mut self, named: Named, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         self.room.take(text)?;
         self.thought |= !text.is_empty();
-        let keep = self.quirks.return_reasoning;
-        let piece = if keep { self.reasoning.push(text) } else { self.reasoning.pass(text) };
+        let keep = self.quirks.return_reasoning || named == Named::Content;
+        let piece = if keep { self.reasoning.push(text) } else { self.passed.pass(text) };
         shown(piece, Piece::Reasoning, show);
         Ok(())
     }
@@ -163,7 +179,7 @@ impl Reader {
     }
 
     pub(in super::super) fn used(&self) -> Usage {
-        self.usage.usage()
+        usage(self.usage)
     }
 
     pub(in super::super) fn finish(mut self, ended: Ended) -> Result<Completion, InferenceError> {
@@ -183,11 +199,12 @@ impl Reader {
             return Err(refused("the model refused", &refusal));
         }
         let cut = self.finish.as_ref().is_some_and(Reason::is_cut);
-        let (reasoning, _) = self.reasoning.finish();
+        let ((reasoning, _), (thinking, _)) = (self.reasoning.finish(), self.thinking.finish());
         let mut parts = Vec::new();
         // What led to calls, servers want back with these.
         let returned = Returned {
-            reasoning_content: (self.quirks.return_reasoning && !reasoning.is_empty()).then_some(reasoning.into()),
+            reasoning_content: (!reasoning.is_empty()).then_some(reasoning.into()),
+            thinking: (!thinking.is_empty()).then_some(thinking.into()),
             reasoning_details: self.details.finish(),
             extra_content: self.calls.take_extras(),
         };
@@ -196,29 +213,22 @@ impl Reader {
         }
         let calls = arguments::calls(self.calls.into_gathered(), cut)?;
         let carried = carried::carried(NAME, &parts);
-        let completion = Completion { text, calls, usage: self.usage.usage(), carried, cut };
+        let completion = Completion { text, calls, usage: usage(self.usage), carried, cut };
         finish::with_something(completion, self.finish.as_ref(), self.thought)
     }
 }
 
-impl wire::Usage {
-    fn usage(self) -> Usage {
-        let prompt = self.prompt_tokens_details.unwrap_or_default();
-        let completion = self.completion_tokens_details.unwrap_or_default();
-        let cached = [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cache_read_input_tokens];
-        let written = [prompt.cache_write_tokens, self.cache_creation_input_tokens];
-        let most = |counts: &[Option<u64>]| counts.iter().flatten().copied().max().unwrap_or_default();
-        let (input, output) = (self.prompt_tokens.unwrap_or_default(), self.completion_tokens.unwrap_or_default());
-        let reasoning = completion.reasoning_tokens.unwrap_or_default();
-        // Where the sum says so, reasoning comes on top of the completion (xAI).
-        let apart = reasoning > 0 && self.total_tokens.is_some_and(|total| total == input + output + reasoning);
-        Usage {
-            input_tokens: input,
-            output_tokens: if apart { output + reasoning } else { output },
-            cache_read_input_tokens: most(&cached),
-            cache_creation_input_tokens: most(&written),
-            reasoning_output_tokens: reasoning,
-            cost_usd: None,
-        }
+fn usage(counts: Counts) -> Usage {
+    let count = |count: Option<u64>| count.unwrap_or_default();
+    let (input, output, reasoning) = (count(counts.input), count(counts.output), count(counts.reasoning));
+    // Where the sum says so, reasoning comes on top of the completion (xAI).
+    let apart = reasoning > 0 && counts.total.is_some_and(|total| total == input + output + reasoning);
+    Usage {
+        input_tokens: input,
+        output_tokens: if apart { output + reasoning } else { output },
+        cache_read_input_tokens: count(counts.cache_read),
+        cache_creation_input_tokens: count(counts.cache_written),
+        reasoning_output_tokens: reasoning,
+        cost_usd: None,
     }
 }

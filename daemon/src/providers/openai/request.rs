@@ -61,7 +61,7 @@ enum Message<'a> {
     },
     Assistant {
         /// Null beside calls, as servers give it themselves.
-        content: Option<&'a str>,
+        content: Option<Content<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reasoning_content: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,6 +73,20 @@ enum Message<'a> {
         tool_call_id: String,
         content: &'a str,
     },
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Text(&'a str),
+    Parts(Vec<Part<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part<'a> {
+    Thinking { thinking: [Box<Part<'a>>; 1] },
+    Text { text: Cow<'a, str> },
 }
 
 #[derive(Serialize)]
@@ -185,15 +199,23 @@ fn said<'a>(
             },
         },
     };
+    // An empty one is refused (vLLM, Mistral); beside calls there need be none.
+    let text = match calls {
+        _ if !text.trim().is_empty() => Some(text),
+        [] => Some(NO_TEXT),
+        _ => None,
+    };
     Message::Assistant {
-        // An empty one is refused (vLLM, Mistral); beside calls there need be none.
-        content: match calls {
-            _ if !text.trim().is_empty() => Some(text),
-            [] => Some(NO_TEXT),
-            _ => None,
+        content: match returned.thinking.take() {
+            Some(thinking) => {
+                let thought = Part::Thinking { thinking: [Box::new(Part::Text { text: thinking })] };
+                let said = text.map(|text| Part::Text { text: Cow::Borrowed(text) });
+                Some(Content::Parts(std::iter::once(thought).chain(said).collect()))
+            }
+            None => text.map(Content::Text),
         },
         tool_calls: calls.iter().enumerate().map(call).collect(),
-        reasoning_content: returned.reasoning_content.filter(|_| quirks.return_reasoning),
+        reasoning_content: returned.reasoning_content.filter(|_| !quirks.drop_reasoning),
         reasoning_details: returned.reasoning_details,
     }
 }

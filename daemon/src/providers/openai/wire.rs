@@ -1,21 +1,22 @@
 //! What servers of chat completions send. Borrowed from the event; whatever is not known is skipped.
 
-use std::fmt;
-use std::marker::PhantomData;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
+use super::super::counts::{Counts, first};
+use super::super::lenient::{Number, Object, Objects, Odd};
 use super::super::text::Text;
 
-/// A chunk of a stream, or a whole answer.
+/// A chunk of a stream, or a whole answer. Only one choice is asked for, so only the first is looked at.
 #[derive(Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) choices: Option<First<Choice<'a>>>,
+    pub(super) choices: Objects<'a, Choice<'a>>,
     #[serde(default)]
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Odd<Usage>,
+    #[serde(default)]
+    pub(super) x_groq: Odd<Groq>,
     #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
     /// `error` where an old vLLM reports one.
@@ -26,40 +27,27 @@ pub(super) struct Chunk<'a> {
     pub(super) detail: Option<&'a RawValue>,
 }
 
-/// Only one choice is asked for, so only the first is looked at.
-pub(super) struct First<T>(pub(super) Option<T>);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for First<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Firsts<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Firsts<T> {
-            type Value = First<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<First<T>, A::Error> {
-                let first = seq.next_element()?;
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
-            }
-        }
-        deserializer.deserialize_seq(Firsts(PhantomData))
-    }
+/// What Groq says beside.
+#[derive(Deserialize, Clone, Copy)]
+pub(super) struct Groq {
+    #[serde(default)]
+    pub(super) usage: Odd<Usage>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct Choice<'a> {
     #[serde(default)]
-    pub(super) index: Option<Index>,
+    pub(super) index: Number,
     #[serde(borrow, default)]
-    pub(super) delta: Option<Delta<'a>>,
+    pub(super) delta: Object<Delta<'a>>,
     /// In place of `delta` where the answer is whole.
     #[serde(borrow, default)]
-    pub(super) message: Option<Delta<'a>>,
+    pub(super) message: Object<Delta<'a>>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Option<Text<'a>>,
+    /// Where it is here and not in the chunk.
+    #[serde(default)]
+    pub(super) usage: Odd<Usage>,
     #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
 }
@@ -67,7 +55,7 @@ pub(super) struct Choice<'a> {
 #[derive(Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
-    pub(super) content: Option<Text<'a>>,
+    pub(super) content: Content<'a>,
     #[serde(borrow, default)]
     pub(super) refusal: Option<Text<'a>>,
     /// Reasoning has two names, and some servers use both at once.
@@ -79,20 +67,68 @@ pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
     pub(super) reasoning_details: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    pub(super) tool_calls: Objects<'a, Call<'a>>,
     /// The oldest form of a call.
     #[serde(borrow, default)]
-    pub(super) function_call: Option<Function<'a>>,
+    pub(super) function_call: Object<Function<'a>>,
+}
+
+/// Content: a text, or parts of which some are thought (Mistral).
+#[derive(Debug, Default)]
+pub(super) struct Content<'a> {
+    pub(super) thinking: Vec<Text<'a>>,
+    pub(super) text: Vec<Text<'a>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut content = Self::default();
+        content.take(<&'de RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)?;
+        Ok(content)
+    }
+}
+
+/// A part of a content.
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow, default)]
+    thinking: Option<Text<'a>>,
+}
+
+impl<'a> Content<'a> {
+    fn take(&mut self, raw: &'a RawValue) -> Result<(), serde_json::Error> {
+        match raw.get().as_bytes().first() {
+            Some(b'[') => {
+                let parts: Vec<&RawValue> = serde_json::from_str(raw.get())?;
+                parts.into_iter().try_for_each(|part| self.take(part))
+            }
+            Some(b'{') => {
+                let Part { kind, thinking } = serde_json::from_str(raw.get())?;
+                match &*kind.to_str() {
+                    "" | "text" | "output_text" => self.text.push(Text::of(raw)?),
+                    "thinking" | "reasoning" => self.thinking.push(thinking.map_or_else(|| Text::of(raw), Ok)?),
+                    _ => {}
+                }
+                Ok(())
+            }
+            _ => {
+                self.text.push(Text::of(raw)?);
+                Ok(())
+            }
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]
 pub(super) struct Call<'a> {
     #[serde(default)]
-    pub(super) index: Option<Index>,
+    pub(super) index: Number,
     #[serde(borrow, default)]
     pub(super) id: Option<Text<'a>>,
     #[serde(borrow, default)]
-    pub(super) function: Option<Function<'a>>,
+    pub(super) function: Object<Function<'a>>,
     /// Gemini: what it wants back with the call.
     #[serde(borrow, default)]
     pub(super) extra_content: Option<&'a RawValue>,
@@ -107,70 +143,62 @@ pub(super) struct Function<'a> {
     pub(super) arguments: Option<&'a RawValue>,
 }
 
-/// A place in a list: a number, also as a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Index(pub(super) u64);
-
-impl<'de> Deserialize<'de> for Index {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Indexes;
-        impl Visitor<'_> for Indexes {
-            type Value = Index;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an index")
-            }
-
-            fn visit_u64<E: Error>(self, index: u64) -> Result<Index, E> {
-                Ok(Index(index))
-            }
-
-            fn visit_i64<E: Error>(self, index: i64) -> Result<Index, E> {
-                Ok(Index(index.unsigned_abs()))
-            }
-
-            fn visit_str<E: Error>(self, index: &str) -> Result<Index, E> {
-                index.trim().parse().map(Index).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Indexes)
-    }
-}
-
 /// What an answer used. Servers differ in what they count and where they say it.
 #[derive(Debug, Deserialize, Default, Clone, Copy)]
 pub(super) struct Usage {
     #[serde(default)]
-    pub(super) prompt_tokens: Option<u64>,
+    prompt_tokens: Number,
     #[serde(default)]
-    pub(super) completion_tokens: Option<u64>,
+    completion_tokens: Number,
+    /// The names of the other APIs, which gateways pass on.
     #[serde(default)]
-    pub(super) total_tokens: Option<u64>,
+    input_tokens: Number,
     #[serde(default)]
-    pub(super) prompt_tokens_details: Option<PromptDetails>,
+    output_tokens: Number,
     #[serde(default)]
-    pub(super) completion_tokens_details: Option<CompletionDetails>,
+    total_tokens: Number,
+    #[serde(default)]
+    prompt_tokens_details: Odd<Details>,
+    #[serde(default)]
+    completion_tokens_details: Odd<Details>,
+    #[serde(default)]
+    input_tokens_details: Odd<Details>,
+    #[serde(default)]
+    output_tokens_details: Odd<Details>,
     /// DeepSeek.
     #[serde(default)]
-    pub(super) prompt_cache_hit_tokens: Option<u64>,
+    prompt_cache_hit_tokens: Number,
     /// LiteLLM, in front of Anthropic.
     #[serde(default)]
-    pub(super) cache_read_input_tokens: Option<u64>,
+    cache_read_input_tokens: Number,
     #[serde(default)]
-    pub(super) cache_creation_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Number,
 }
 
 #[derive(Debug, Deserialize, Default, Clone, Copy)]
-pub(super) struct PromptDetails {
+struct Details {
     #[serde(default)]
-    pub(super) cached_tokens: Option<u64>,
+    cached_tokens: Number,
     /// OpenRouter.
     #[serde(default)]
-    pub(super) cache_write_tokens: Option<u64>,
+    cache_write_tokens: Number,
+    #[serde(default)]
+    reasoning_tokens: Number,
 }
 
-#[derive(Debug, Deserialize, Default, Clone, Copy)]
-pub(super) struct CompletionDetails {
-    #[serde(default)]
-    pub(super) reasoning_tokens: Option<u64>,
+impl Usage {
+    pub(super) fn counts(self) -> Counts {
+        let details = |named: Odd<Details>, other: Odd<Details>| named.0.or(other.0).unwrap_or_default();
+        let prompt = details(self.prompt_tokens_details, self.input_tokens_details);
+        let completion = details(self.completion_tokens_details, self.output_tokens_details);
+        let cached = [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cache_read_input_tokens];
+        Counts {
+            input: first([self.prompt_tokens.0, self.input_tokens.0]),
+            output: first([self.completion_tokens.0, self.output_tokens.0]),
+            total: self.total_tokens.0,
+            cache_read: cached.into_iter().filter_map(|count| count.0).max(),
+            cache_written: prompt.cache_write_tokens.0.max(self.cache_creation_input_tokens.0),
+            reasoning: completion.reasoning_tokens.0,
+        }
+    }
 }

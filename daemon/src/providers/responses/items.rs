@@ -5,12 +5,13 @@ use serde_json::value::RawValue;
 
 use super::super::arguments::Called;
 use super::super::carried::Part;
+use super::super::lenient::Objects;
 use super::super::room::{ITEM, Room};
 use super::super::text::{Gathered, Text};
 use crate::prompt::InferenceError;
 
 /// An item as a server sends it.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 pub(super) struct Sent<'a> {
     #[serde(borrow, default)]
     id: Option<Text<'a>>,
@@ -25,7 +26,7 @@ pub(super) struct Sent<'a> {
     #[serde(borrow, default)]
     arguments: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    content: Option<Vec<Content<'a>>>,
+    content: Objects<'a, Content<'a>>,
     #[serde(borrow, default)]
     encrypted_content: Option<Text<'a>>,
 }
@@ -44,12 +45,26 @@ pub(super) enum Kind {
     Message,
     Call,
     Reasoning,
+    /// Of a kind that is not known, such as a call that the server executes itself: whatever comes for it is none of ours.
+    Unknown,
+}
+
+/// How far an item has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Pieces of it came, and nothing else.
+    Pieces,
+    /// It was announced.
+    Begun,
+    /// It came whole.
+    Done,
 }
 
 /// An item so far.
 #[derive(Debug)]
 struct Item {
     kind: Kind,
+    stage: Stage,
     id: String,
     call_id: String,
     index: Option<u64>,
@@ -67,7 +82,18 @@ impl Item {
     fn new(kind: Kind, place: Place<'_>) -> Self {
         let (text, refusal) = (Gathered::default(), Gathered::default());
         let (call_id, name, phase) = (String::new(), String::new(), String::new());
-        Self { kind, id: place.id.to_owned(), call_id, index: place.index, phase, name, text, refusal, raw: None }
+        Self {
+            kind,
+            stage: Stage::Pieces,
+            id: place.id.to_owned(),
+            call_id,
+            index: place.index,
+            phase,
+            name,
+            text,
+            refusal,
+            raw: None,
+        }
     }
 }
 
@@ -84,23 +110,27 @@ pub(super) struct Items(Vec<Item>);
 
 impl Items {
     /// An item began, or is whole: what is said of it here takes the place of what was known.
-    pub(super) fn item(&mut self, raw: &RawValue, index: Option<u64>, room: &mut Room) -> Result<(), InferenceError> {
+    pub(super) fn item(
+        &mut self,
+        raw: &RawValue,
+        index: Option<u64>,
+        stage: Stage,
+        room: &mut Room,
+    ) -> Result<(), InferenceError> {
         // An item of a form that is not known is nothing that an answer of ours has.
-        let Ok(sent) = serde_json::from_str::<Sent<'_>>(raw.get()) else { return Ok(()) };
+        let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
         let kind = match sent.kind.as_ref().map(Text::to_str).as_deref() {
             Some("message") => Kind::Message,
             Some("function_call") => Kind::Call,
             Some("reasoning") => Kind::Reasoning,
-            _ => return Ok(()),
+            _ => Kind::Unknown,
         };
         let id = sent.id.as_ref().map(Text::to_str).unwrap_or_default();
         let call_id = sent.call_id.as_ref().map(Text::to_str).unwrap_or_default();
         let place = Place { id: &id, index };
-        // Servers are known that give an item another id at its end.
-        let found = self.find(kind, place).or_else(|| {
-            self.0.iter().rposition(|item| item.kind == kind && !call_id.is_empty() && item.call_id == call_id)
-        });
+        let found = self.find_item(kind, place, &call_id, stage);
         let item = self.found_or_new(found, kind, place, room)?;
+        item.stage = item.stage.max(stage);
         if item.call_id.is_empty() {
             item.call_id = call_id.into_owned();
         }
@@ -110,8 +140,10 @@ impl Items {
         if let Some(phase) = sent.phase.as_ref().filter(|phase| !phase.is_empty()) {
             item.phase = phase.to_str().into_owned();
         }
-        let content = || sent.content.iter().flatten();
+        let content = sent.content.all().unwrap_or_default();
+        let content = || content.iter();
         match kind {
+            Kind::Unknown => {}
             Kind::Call => replace(&mut item.text, sent.arguments.map(argument_text), room)?,
             Kind::Message => {
                 replace(&mut item.text, content().filter_map(|part| part.text.clone()), room)?;
@@ -137,7 +169,8 @@ impl Items {
         room: &mut Room,
     ) -> Result<&str, InferenceError> {
         room.take(piece)?;
-        Ok(self.at(kind, place, room)?.text.push(piece))
+        let item = self.at(kind, place, room)?;
+        Ok(if item.kind == Kind::Unknown { "" } else { item.text.push(piece) })
     }
 
     /// The arguments of a call, whole.
@@ -147,7 +180,9 @@ impl Items {
         arguments: &Text<'_>,
         room: &mut Room,
     ) -> Result<(), InferenceError> {
-        replace(&mut self.at(Kind::Call, place, room)?.text, [arguments.clone()], room)
+        let found = self.find(Kind::Call, place, Stage::Done);
+        let item = self.found_or_new(found, Kind::Call, place, room)?;
+        replace(&mut item.text, [arguments.clone()], room)
     }
 
     /// A piece of a refusal.
@@ -158,19 +193,50 @@ impl Items {
         room: &mut Room,
     ) -> Result<&str, InferenceError> {
         room.take(piece)?;
-        Ok(self.at(Kind::Message, place, room)?.refusal.push(piece))
+        let item = self.at(Kind::Message, place, room)?;
+        Ok(if item.kind == Kind::Unknown { "" } else { item.refusal.push(piece) })
     }
 
-    /// The item that a piece belongs to. Where it says nothing that is known, it is the last of its kind.
+    /// The item that is announced, or is whole, where something of it came before. Servers are known that give an item another id at its
+    /// end, and some that give all items of an answer the same index: a call is known by its own id, and an index says no more than
+    /// that an item that has not gone so far may be meant.
+    fn find_item(&self, kind: Kind, place: Place<'_>, call_id: &str, stage: Stage) -> Option<usize> {
+        let find = |is: &dyn Fn(&Item) -> bool| self.0.iter().rposition(|item| item.kind == kind && is(item));
+        let other = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
+        let by_call = if call_id.is_empty() { None } else { find(&|item| item.call_id == call_id) };
+        let by_id = || {
+            let same = |item: &Item| item.id == place.id && !other(&item.call_id, call_id);
+            if place.id.is_empty() { None } else { find(&same) }
+        };
+        let by_index = || {
+            let may_be = |item: &Item| item.stage < stage && !other(&item.call_id, call_id);
+            place.index.and_then(|_| find(&|item| item.index == place.index && may_be(item)))
+        };
+        by_call.or_else(by_id).or_else(by_index)
+    }
+
+    /// The item that a piece belongs to.
     fn at(&mut self, kind: Kind, place: Place<'_>, room: &mut Room) -> Result<&mut Item, InferenceError> {
-        let found = self.find(kind, place).or_else(|| self.0.iter().rposition(|item| item.kind == kind));
+        let found = self.find(kind, place, Stage::Begun);
         self.found_or_new(found, kind, place, room)
     }
 
-    fn find(&self, kind: Kind, place: Place<'_>) -> Option<usize> {
-        let find = |is: &dyn Fn(&Item) -> bool| self.0.iter().rposition(|item| item.kind == kind && is(item));
-        let by_id = if place.id.is_empty() { None } else { find(&|item| item.id == place.id) };
-        by_id.or_else(|| place.index.and_then(|_| find(&|item| item.index == place.index)))
+    /// Where a piece belongs: to the item of its id, of its index, or else to the last of its kind that has gone no further than `most`.
+    /// What is of an unknown item by id, or by an index that no item of its kind has, is of that.
+    fn find(&self, kind: Kind, place: Place<'_>, most: Stage) -> Option<usize> {
+        let find = |is: &dyn Fn(&Item) -> bool| self.0.iter().rposition(is);
+        let by_id = |kind| {
+            let same = |item: &Item| item.kind == kind && item.id == place.id;
+            if place.id.is_empty() { None } else { find(&same) }
+        };
+        let is_open = |item: &Item| item.kind == kind && item.stage <= most;
+        let by_index = || place.index.and_then(|_| find(&|item| item.index == place.index && is_open(item)));
+        let unknown_by_index = || {
+            let same = |item: &Item| item.kind == Kind::Unknown && item.index == place.index && item.stage <= most;
+            place.index.and_then(|_| find(&same))
+        };
+        let last = || find(&is_open);
+        by_id(kind).or_else(|| by_id(Kind::Unknown)).or_else(by_index).or_else(unknown_by_index).or_else(last)
     }
 
     fn found_or_new(
@@ -194,7 +260,11 @@ impl Items {
 
     /// Whether nothing was said and nothing is to be called.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.iter().all(|item| item.kind == Kind::Reasoning || (item.kind == Kind::Message && item.text.is_empty()))
+        self.0.iter().all(|item| match item.kind {
+            Kind::Reasoning | Kind::Unknown => true,
+            Kind::Message => item.text.is_empty(),
+            Kind::Call => false,
+        })
     }
 
     pub(super) fn finish(self) -> Finished {
@@ -214,6 +284,7 @@ impl Items {
                     finished.parts.push(Part::Call);
                     finished.calls.push(Called { id: item.call_id, name: item.name, args: item.text });
                 }
+                Kind::Unknown => {}
                 Kind::Reasoning => {
                     finished.thought = true;
                     finished.parts.extend(item.raw.map(Part::Block));

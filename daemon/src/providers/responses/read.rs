@@ -9,15 +9,17 @@ use serde_json::value::RawValue;
 
 use super::super::arguments;
 use super::super::carried;
+use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
+use super::super::lenient::{Number, Object, Odd};
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
 use super::NAME;
 use super::fast::{self, About, Delta};
-use super::items::{Items, Kind, Place};
+use super::items::{Items, Kind, Place, Stage};
 use crate::prompt::{Completion, InferenceError};
 
 #[derive(Deserialize)]
@@ -30,7 +32,7 @@ struct Event<'a> {
     #[serde(borrow, default)]
     item_id: Option<Text<'a>>,
     #[serde(default)]
-    output_index: Option<u64>,
+    output_index: Number,
     #[serde(borrow, default)]
     item: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -46,11 +48,11 @@ struct Response<'a> {
     #[serde(borrow, default)]
     status: Option<Text<'a>>,
     #[serde(borrow, default)]
-    incomplete_details: Option<Incomplete<'a>>,
+    incomplete_details: Object<Incomplete<'a>>,
     #[serde(borrow, default)]
-    output: Option<Vec<&'a RawValue>>,
+    output: Odd<Vec<&'a RawValue>>,
     #[serde(default)]
-    usage: Option<SentUsage>,
+    usage: Odd<SentUsage>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
 }
@@ -61,24 +63,24 @@ struct Incomplete<'a> {
     reason: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone, Copy)]
 struct SentUsage {
     #[serde(default)]
-    input_tokens: Option<u64>,
+    input_tokens: Number,
     #[serde(default)]
-    output_tokens: Option<u64>,
+    output_tokens: Number,
     #[serde(default)]
-    input_tokens_details: Option<Details>,
+    input_tokens_details: Odd<Details>,
     #[serde(default)]
-    output_tokens_details: Option<Details>,
+    output_tokens_details: Odd<Details>,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
 struct Details {
     #[serde(default)]
-    cached_tokens: Option<u64>,
+    cached_tokens: Number,
     #[serde(default)]
-    reasoning_tokens: Option<u64>,
+    reasoning_tokens: Number,
 }
 
 /// Reads one streamed answer.
@@ -89,7 +91,7 @@ pub(in super::super) struct Reader {
     over: Option<Reason>,
     /// The model thought.
     thought: bool,
-    usage: Usage,
+    usage: Counts,
     room: Room,
     form: Form<About>,
 }
@@ -133,7 +135,7 @@ impl Reader {
         let kind = event.kind.as_ref().map(Text::to_str);
         let kind = kind.as_deref().unwrap_or(name);
         let id = event.item_id.as_ref().map(Text::to_str).unwrap_or_default();
-        let place = Place { id: &id, index: event.output_index };
+        let place = Place { id: &id, index: event.output_index.0 };
         let delta = || event.delta.and_then(|raw| serde_json::from_str::<Text<'_>>(raw.get()).ok()).unwrap_or_default();
         match kind {
             "response.output_text.delta" => self.piece(Kind::Message, place, &delta(), show)?,
@@ -145,8 +147,9 @@ impl Reader {
                 shown(self.reasoning.pass(&text), Piece::Reasoning, show);
             }
             "response.output_item.added" | "response.output_item.done" => {
+                let stage = if kind == "response.output_item.added" { Stage::Begun } else { Stage::Done };
                 if let Some(item) = event.item {
-                    self.items.item(item, event.output_index, &mut self.room)?;
+                    self.items.item(item, event.output_index.0, stage, &mut self.room)?;
                 }
             }
             "response.function_call_arguments.done" => {
@@ -179,17 +182,17 @@ impl Reader {
             return Err(in_answer(json));
         }
         let mut listed = Items::default();
-        for (index, item) in (0..).zip(response.output.into_iter().flatten()) {
-            listed.item(item, Some(index), &mut self.room)?;
+        for (index, item) in (0..).zip(response.output.0.into_iter().flatten()) {
+            listed.item(item, Some(index), Stage::Done, &mut self.room)?;
         }
         if listed.calls() > self.items.calls() || (self.items.is_empty() && !listed.is_empty()) {
             self.items = listed;
         }
-        if let Some(usage) = response.usage {
-            self.usage = usage.usage();
+        if let Some(usage) = response.usage.0 {
+            self.usage.update(usage.counts());
         }
         let said = response.status.as_ref().map(Text::to_str);
-        let reason = response.incomplete_details.and_then(|details| details.reason).unwrap_or_default();
+        let reason = response.incomplete_details.0.and_then(|details| details.reason).unwrap_or_default();
         self.over = Some(match status.or(said.as_deref()) {
             Some("failed" | "cancelled") => return Err(in_answer(json)),
             Some("incomplete") if reason.is_empty() => Reason::of("max_output_tokens"),
@@ -209,7 +212,7 @@ impl Reader {
     }
 
     pub(in super::super) fn used(&self) -> Usage {
-        self.usage
+        usage(self.usage)
     }
 
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
@@ -225,7 +228,7 @@ impl Reader {
         let completion = Completion {
             text: items.text,
             calls: arguments::calls(items.calls, cut)?,
-            usage: self.usage,
+            usage: usage(self.usage),
             carried: carried::carried(NAME, &items.parts),
             cut,
         };
@@ -241,15 +244,25 @@ fn shown_of(kind: Kind, piece: &str, show: Show<'_>) {
 }
 
 impl SentUsage {
-    fn usage(&self) -> Usage {
-        let (input, output) = (self.input_tokens_details, self.output_tokens_details);
-        Usage {
-            input_tokens: self.input_tokens.unwrap_or_default(),
-            output_tokens: self.output_tokens.unwrap_or_default(),
-            cache_read_input_tokens: input.and_then(|details| details.cached_tokens).unwrap_or_default(),
-            cache_creation_input_tokens: 0,
-            reasoning_output_tokens: output.and_then(|details| details.reasoning_tokens).unwrap_or_default(),
-            cost_usd: None,
+    fn counts(self) -> Counts {
+        let details = |details: Odd<Details>| details.0.unwrap_or_default();
+        Counts {
+            input: self.input_tokens.0,
+            output: self.output_tokens.0,
+            cache_read: details(self.input_tokens_details).cached_tokens.0,
+            reasoning: details(self.output_tokens_details).reasoning_tokens.0,
+            ..Counts::default()
         }
+    }
+}
+
+fn usage(counts: Counts) -> Usage {
+    Usage {
+        input_tokens: counts.input.unwrap_or_default(),
+        output_tokens: counts.output.unwrap_or_default(),
+        cache_read_input_tokens: counts.cache_read.unwrap_or_default(),
+        cache_creation_input_tokens: 0,
+        reasoning_output_tokens: counts.reasoning.unwrap_or_default(),
+        cost_usd: None,
     }
 }

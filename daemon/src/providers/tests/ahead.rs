@@ -9,6 +9,9 @@ use super::{Read, events, told};
 
 /// Events in which any value may stand for each `§`, and what may come between them.
 const OPENAI: &[&str] = &[
+    r#"{"choices":[{"delta":{"content":§,"reasoning_content":§}}],"x_groq":§}"#,
+    r#"{"choices":[{"index":§,"delta":{"content":§},"usage":§}]}"#,
+    r#"{"choices":[{"delta":{"reasoning_content":§,"reasoning":§,"content":[{"type":"thinking","thinking":§}]}}]}"#,
     r#"{"id":§,"object":"chat.completion.chunk","created":§,"choices":[{"index":0,"delta":{"content":§}}]}"#,
     r#"{"choices":[{"index":0,"delta":{"content":§},"logprobs":{"a":[§,{"b":§}]},"finish_reason":null}],"usage":null}"#,
     r#"{"choices":[{"delta":{"content":§,"reasoning_content":§,"reasoning":null}}],"object":"chat.completion.chunk"}"#,
@@ -51,6 +54,8 @@ const ANTHROPIC: &[&str] = &[
 ];
 
 const RESPONSES: &[&str] = &[
+    r#"{"type":"response.output_item.added","output_index":§,"item":{"type":"function_call","id":§,"call_id":§,"name":"n"}}"#,
+    r#"{"type":"response.output_item.done","output_index":0,"item":{"type":§,"id":§,"content":§,"arguments":§}}"#,
     r#"{"type":"response.output_text.delta","sequence_number":§,"item_id":"m","output_index":0,"delta":§,"logprobs":[]}"#,
     r#"{"type":"response.output_text.delta","item_id":§,"delta":§,"obfuscation":§}"#,
     r#"{"type":"response.function_call_arguments.delta","item_id":"f","output_index":§,"delta":§,"item":null}"#,

@@ -7,6 +7,7 @@ mod anthropic_blocks;
 mod call_ids;
 mod empty;
 mod fixtures;
+mod odd;
 mod openai;
 mod openai_calls;
 mod requests;

@@ -200,18 +200,51 @@ fn reasoning_goes_back_before_what_it_led_to() {
     assert_eq!((&body["store"], &body["include"][0]), (&json!(false), &json!("reasoning.encrypted_content")));
 }
 
+/// P11 and rule 9.
 #[test]
-fn reasoning_goes_back_in_chat_only_where_the_server_wants_it() {
-    let stream = include_str!("../fixtures/own-openai-reasoning.sse");
-    let events = super::events(stream);
-    let quirks = Quirks { return_reasoning: true, ..Quirks::default() };
-    for quirks in [Quirks::default(), quirks] {
-        let events = events.iter().map(|(name, data)| (name.as_str(), data.as_str()));
-        let completion = super::read_all(HttpDialect::OpenAi, events, Ended::Clean, quirks).end.unwrap();
-        let entries = [user("go"), recorded(&completion), result(1, "ok", false)];
-        let body = sent(HttpDialect::OpenAi, &Settings { quirks, ..settings() }, &Prompt::from_transcript(&entries));
-        let expected = if quirks.return_reasoning { json!("We need the size.") } else { Value::Null };
-        assert_eq!(body["messages"][1]["reasoning_content"], expected);
+fn reasoning_goes_back_in_chat_beside_calls_to_who_sent_it_as_reasoning_content() {
+    let piece = |name: &str, text: &str| json!({"choices": [{"delta": {name: text}}]});
+    let call = json!({"index": 0, "id": "c", "function": {"name": "shell", "arguments": "{}"}});
+    let call = json!({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]});
+    let says = json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "stop"}]});
+    let (back, drop) =
+        (Quirks { return_reasoning: true, ..Quirks::default() }, Quirks { drop_reasoning: true, ..Quirks::default() });
+    let (content, plain) = ("reasoning_content", "reasoning");
+    for (quirks, names, last, expected) in [
+        (Quirks::default(), [content, content], &call, json!("We need the size.")),
+        (Quirks::default(), [plain, plain], &call, Value::Null),
+        (Quirks::default(), [content, content], &says, Value::Null),
+        (back, [content, content], &call, json!("We need the size.")),
+        (back, [plain, plain], &call, json!("We need the size.")),
+        (back, [plain, plain], &says, Value::Null),
+        (drop, [content, content], &call, Value::Null),
+    ] {
+        let pieces =
+            [piece(names[0], "We need"), piece(names[1], " the size."), (*last).clone()].map(|event| event.to_string());
+        for size in [usize::MAX, 1, 7] {
+            let completion =
+                super::read_chunks(HttpDialect::OpenAi, &super::stream_of(&pieces), size, quirks).end.unwrap();
+            let results = completion.calls.iter().map(|_| result(1, "ok", false));
+            let entries: Vec<Entry> = [user("go"), recorded(&completion)].into_iter().chain(results).collect();
+            let settings = Settings { quirks, ..settings() };
+            let body = sent(HttpDialect::OpenAi, &settings, &Prompt::from_transcript(&entries));
+            assert_eq!(body["messages"][1]["reasoning_content"], expected, "{quirks:?} {names:?}");
+        }
+    }
+    // In another dialect, and with another provider, it is nothing that anybody wants.
+    let pieces = [piece(content, "We need the size."), call].map(|event| event.to_string());
+    let mut completion = super::read_in_chunks(HttpDialect::OpenAi, &super::stream_of(&pieces)).end.unwrap();
+    completion.carried = completion.carried.map(|carried| Carried { provider: Some("p".into()), ..carried });
+    let entries = [user("go"), recorded(&completion), result(1, "ok", false)];
+    let prompt = || Prompt::from_transcript(&entries);
+    for (dialect, provider, goes) in [
+        (HttpDialect::OpenAi, "p", true),
+        (HttpDialect::OpenAi, "q", false),
+        (HttpDialect::Responses, "p", false),
+        (HttpDialect::Anthropic, "p", false),
+    ] {
+        let body = sent(dialect, &settings(), &prompt().of_provider(provider)).to_string();
+        assert_eq!(body.contains("We need the size."), goes, "{dialect:?} {provider}");
     }
 }
 

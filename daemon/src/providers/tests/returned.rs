@@ -18,7 +18,7 @@ fn answered(events: &[Value]) -> Completion {
 }
 
 /// The model's turn, as it goes back with the results of its calls.
-fn sent_back(completion: &Completion, quirks: Quirks) -> Value {
+pub(super) fn sent_back(completion: &Completion, quirks: Quirks) -> Value {
     let ids = (1..).map(CallId::from_u64);
     let calls: Vec<CallRequest> =
         ids.zip(&completion.calls).map(|(id, call)| CallRequest::new(id, &*call.tool, &*call.args)).collect();
