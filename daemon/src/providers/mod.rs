@@ -24,3 +24,4 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod text;
+mod too_long;

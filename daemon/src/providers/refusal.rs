@@ -5,14 +5,16 @@
 //! | retry, retry after | rate limits, overload, faults of the server, streams that broke; what says nothing at all |
 //! | credentials | the key, its permissions, and the account behind it: quota and credit are for a person to settle, too |
 //! | context too long | by code, or by one of the many ways in which servers put it |
+//! | unusable | the model made a call that the server itself could not read |
 //! | never | what is wrong with the request, and refusals of the model or of a content filter: asking again gets the same |
 //!
-//! Bodies come in the shape of any family on the endpoints of any other, so nothing here depends on the dialect.
+//! Bodies come in the shape of any family on the endpoints of any other, so nothing here depends on the dialect. What a gateway passes on
+//! of another server is read as an error of its own.
 
 use harness_protocol::time::{Span, Timestamp};
 use serde_json::Value;
 
-use super::rate_limit;
+use super::{rate_limit, too_long};
 use crate::prompt::{ErrorClass, InferenceError};
 
 /// Characters of a provider's message that are passed on.
@@ -21,26 +23,23 @@ const SHOWN: usize = 500;
 /// What a response with an error status means.
 pub fn classify(status: u16, headers: &[(&str, &str)], body: &str, now: Timestamp) -> InferenceError {
     let said = Said::read(body);
-    let class = class(Some(status), &said);
+    let class = class(said.status().filter(|_| said.passed_on == Some(true)).or(Some(status)), &said);
     let wait = || rate_limit::wait(headers, now).or_else(|| said.wait());
     let class = match class {
         ErrorClass::Retry => wait().map_or(ErrorClass::Retry, ErrorClass::RetryAfter),
         other => other,
     };
-    let reason = if said.message.is_empty() { "without a word" } else { &said.message };
-    InferenceError::new(class, format!("the provider refused with status {status}: {reason}"))
+    InferenceError::new(class, format!("the provider refused with status {status}: {}", said.reason()))
 }
 
 /// What an error means that came in place of an answer, or in its middle: an object of JSON, or any text.
 pub(super) fn in_answer(body: &str) -> InferenceError {
     let said = Said::read(body);
-    let status = said.code.parse().ok().filter(|code| (300..600).contains(code));
-    let class = match class(status, &said) {
+    let class = match class(said.status(), &said) {
         ErrorClass::Retry => said.wait().map_or(ErrorClass::Retry, ErrorClass::RetryAfter),
         other => other,
     };
-    let reason = if said.message.is_empty() { "without a word" } else { &said.message };
-    InferenceError::new(class, format!("the provider broke off: {reason}"))
+    InferenceError::new(class, format!("the provider broke off: {}", said.reason()))
 }
 
 /// The stream is not what was agreed, or not whole.
@@ -60,19 +59,33 @@ pub(super) fn unreadable(what: &str, body: &str, error: &serde_json::Error) -> I
     broken(format!("the provider sent {what} that cannot be read ({error}): {}", shortened(&readable(body))))
 }
 
+/// Characters of a message that are looked at.
+const LOOKED_AT: usize = 8_192;
+/// How deep an error of another server may lie in one.
+const DEEPEST: u32 = 3;
+
 /// What there is to go by.
 struct Said {
     message: String,
+    /// As much of it as is looked at, in lower case.
+    lower: String,
     /// Code, type and status in lower case, one after the other.
     kinds: String,
     /// The code alone.
     code: String,
+    /// The error is another server's, which this one passes on; and whether that one names a status.
+    passed_on: Option<bool>,
 }
 
 impl Said {
     fn read(body: &str) -> Self {
+        Self::read_within(body, DEEPEST)
+    }
+
+    fn read_within(body: &str, deep: u32) -> Self {
+        let body = body.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
         let Ok(value) = serde_json::from_str::<Value>(body) else {
-            return Self { message: shortened(&readable(body)), kinds: String::new(), code: String::new() };
+            return Self::new(&readable(body), String::new(), String::new());
         };
         let value = value.get(0).unwrap_or(&value);
         // {"error": {…}}, {"error": "…"}, {"detail": …}, {"message": …}; {"response": {"error": {…}}} in a stream.
@@ -82,14 +95,36 @@ impl Said {
         let field = |name: &str| error.get(name).filter(|value| !value.is_null());
         let message = text(error)
             .or_else(|| field("message").and_then(text))
-            .or_else(|| error.pointer("/metadata/raw").and_then(text))
             .or_else(|| field("detail").map(|detail| text(detail).unwrap_or_else(|| detail.to_string())))
-            .or_else(|| value.get("message").and_then(text))
-            .unwrap_or_else(|| error.to_string());
+            .or_else(|| value.get("message").and_then(text));
+        let of_another = || {
+            let raw = error.pointer("/metadata/raw").filter(|raw| !raw.is_null());
+            let raw = raw.map(|raw| text(raw).unwrap_or_else(|| raw.to_string())).filter(|raw| !raw.trim().is_empty());
+            raw.or_else(|| message.clone().filter(|message| message.trim_start().starts_with('{')))
+        };
         let word = |name: &str| field(name).map(|value| text(value).unwrap_or_else(|| value.to_string()));
         let code = word("code").unwrap_or_default().to_ascii_lowercase();
         let kinds = ["type", "status"].into_iter().filter_map(word).collect::<Vec<_>>().join(" ").to_ascii_lowercase();
-        Self { message: shortened(&message), kinds: format!("{code} {kinds}"), code }
+        let kinds = format!("{code} {kinds}");
+        match of_another().filter(|_| deep > 0).map(|raw| Self::read_within(&raw, deep - 1)) {
+            Some(inner) => Self {
+                kinds: format!("{kinds} {}", inner.kinds),
+                passed_on: Some(inner.status().is_some()),
+                code: if inner.status().is_some() { inner.code } else { code },
+                ..inner
+            },
+            None => Self::new(&message.unwrap_or_else(|| error.to_string()), kinds, code),
+        }
+    }
+
+    fn new(message: &str, kinds: String, code: String) -> Self {
+        let lower = message.chars().take(LOOKED_AT).collect::<String>().to_ascii_lowercase();
+        Self { message: shortened(message), lower, kinds, code, passed_on: None }
+    }
+
+    /// The status that an error names itself.
+    fn status(&self) -> Option<u16> {
+        self.code.parse().ok().filter(|code| (300..600).contains(code))
     }
 
     fn is(&self, kinds: &[&str]) -> bool {
@@ -97,8 +132,42 @@ impl Said {
     }
 
     fn says(&self, phrases: &[&str]) -> bool {
-        let message = self.message.to_ascii_lowercase();
-        phrases.iter().any(|phrase| message.contains(phrase))
+        phrases.iter().any(|phrase| self.lower.contains(phrase))
+    }
+
+    /// What is told of it, with what may cure it where that is known.
+    fn reason(&self) -> String {
+        let message = if self.message.is_empty() { "without a word" } else { &self.message };
+        match self.cure() {
+            Some(quirk) => format!("{message} (quirks = [\"{quirk}\"] of the provider may cure that)"),
+            None => message.to_owned(),
+        }
+    }
+
+    /// The quirk that a server has which says this.
+    fn cure(&self) -> Option<&'static str> {
+        if !self.says(&["reasoning_content"]) {
+            return None;
+        }
+        let is_wanted = ["must be", "missing", "required", "pass back", "passed back", "provide", "expected", "need"];
+        let is_refused = [
+            "unsupported",
+            "not supported",
+            "not permitted",
+            "not allowed",
+            "unknown",
+            "unrecognized",
+            "unexpected",
+            "extra",
+            "additional propert",
+        ];
+        if self.says(&is_refused) {
+            Some("drop-reasoning")
+        } else if self.says(&is_wanted) {
+            Some("return-reasoning")
+        } else {
+            None
+        }
     }
 
     /// "Please try again in 1.2s."
@@ -109,9 +178,31 @@ impl Said {
     }
 }
 
+/// What a server says that could not read the call that its model made, by its kind and in words (Groq, Ollama, Gemini).
+const UNUSABLE_KINDS: [&str; 5] = [
+    "tool_use_failed",
+    "output_parse_failed",
+    "json_validate_failed",
+    "malformed_function_call",
+    "malformed_tool_call",
+];
+const UNUSABLE_PHRASES: [&str; 5] = [
+    "failed to call a function",
+    "tool call validation failed",
+    "error parsing tool call",
+    "failed to parse tool call",
+    "model generated output that could not be parsed",
+];
+/// What passes by itself.
+const PASSING_KINDS: [&str; 6] = ["rate_limit", "overload", "server_error", "timeout", "unavailable", "exhausted"];
+
 fn class(status: Option<u16>, said: &Said) -> ErrorClass {
-    if is_too_long(said) {
+    let may_be_guessed = matches!(status, None | Some(400 | 413 | 422 | 500));
+    if too_long::is_said(&said.kinds, &said.code, &said.lower, may_be_guessed) {
         return ErrorClass::ContextTooLong;
+    }
+    if said.is(&UNUSABLE_KINDS) || said.says(&UNUSABLE_PHRASES) {
+        return ErrorClass::Unusable;
     }
     if said.is(&["insufficient_quota", "billing", "payment_required", "insufficient_credits"])
         || said.says(&[
@@ -126,6 +217,10 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     if said.is(&["content_filter", "content_policy"]) || (status == Some(403) && said.says(&["moderation", "flagged"]))
     {
         return ErrorClass::Never;
+    }
+    // The status is then that of the server that passes it on.
+    if said.passed_on == Some(false) && said.is(&PASSING_KINDS) {
+        return ErrorClass::Retry;
     }
     match status {
         Some(401..=403 | 407) => ErrorClass::Credentials,
@@ -142,7 +237,7 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
 fn class_by_kind(said: &Said) -> ErrorClass {
     if said.is(&["authentication", "invalid_api_key", "permission", "unauthorized", "unauthenticated", "forbidden"]) {
         ErrorClass::Credentials
-    } else if said.is(&["rate_limit", "overload", "server_error", "timeout", "unavailable", "exhausted"]) {
+    } else if said.is(&PASSING_KINDS) {
         ErrorClass::Retry
     } else if said.is(&[
         "invalid_request",
@@ -156,24 +251,6 @@ fn class_by_kind(said: &Said) -> ErrorClass {
     } else {
         ErrorClass::Retry
     }
-}
-
-fn is_too_long(said: &Said) -> bool {
-    said.is(&["context_length", "exceed_context", "context_window", "string_above_max_length", "request_too_large"])
-        || said.says(&[
-            "maximum context length",
-            "context length",
-            "context window",
-            "context size",
-            "context limit",
-            "exceeds the context",
-            "prompt is too long",
-            "input is too long",
-            "too many input tokens",
-            "reduce the length",
-            "request too large",
-            "exceeds the maximum number of tokens",
-        ])
 }
 
 /// A text that may be a page of HTML: its title, or its words.
@@ -297,6 +374,127 @@ mod tests {
             (404, r#"{"error":"model 'x' not found"}"#, Never),
         ] {
             assert_eq!(class_of(status, body), class, "{body}");
+        }
+    }
+
+    /// P5.
+    #[test]
+    fn prompts_that_are_too_long_are_recognised_in_bodies_of_each_family() {
+        for body in [
+            r#"{"message": "too many tokens: total number of tokens in the prompt exceeds the limit of 4081"}"#,
+            r#"{"error": {"message": "prompt token count of 70000 exceeds the limit of 64000", "code": "model_max_prompt_tokens_exceeded"}}"#,
+            r#"{"error": {"code": "invalid_parameter_error", "message": "Range of input length should be [1, 129024]", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"code": "1261", "message": "Prompt exceeds max length"}}"#,
+            r#"{"error": {"code": 1261, "message": "?"}}"#,
+            r#"{"error": {"code": "1210", "message": "tokens in request more than max tokens allowed"}}"#,
+            r#"{"error": {"message": "Invalid request: Your request exceeded model token limit: 262144 (requested: 300000)", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"message": "Invalid request: total message size 10176584 exceeds limit 2097152", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"message": "Token limit reached", "code": 400}}"#,
+            r#"{"code": "Client specified an invalid argument", "error": "This model's maximum prompt length is 131072 but the request contains 200000 tokens."}"#,
+            r#"{"detail": "Your input exceeds the maximum allowed length of 32000 tokens"}"#,
+            r#"{"object": "error", "message": "The conversation is too long: 210000 tokens", "code": 400}"#,
+            r#"{"type": "error", "error": {"type": "invalid_request_error", "message": "input length and others exceed the context: 210000 tokens"}}"#,
+            "prompt too long; exceeded max context length by 4000 tokens",
+        ] {
+            assert_eq!(class_of(400, body), ErrorClass::ContextTooLong, "{body}");
+            assert_eq!(class_of(400, &format!("\n\n  {body}")), ErrorClass::ContextTooLong, "{body}");
+            assert_eq!(in_answer(body).class, ErrorClass::ContextTooLong, "{body}");
+        }
+        let limit = r#"{"error":{"message":"This request would exceed the rate limit of 80000 input tokens per minute","type":"rate_limit_error"}}"#;
+        assert_eq!(class_of(429, limit), ErrorClass::Retry);
+        let answer = r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 4096 completion tokens","type":"invalid_request_error"}}"#;
+        assert_eq!(class_of(400, answer), ErrorClass::Never);
+    }
+
+    /// P6.
+    #[test]
+    fn what_a_gateway_passes_on_is_read_as_an_error_of_its_own() {
+        use ErrorClass::{ContextTooLong, Never, Retry, Unusable};
+        let raw = |raw: &str| serde_json::json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "provider_name": "X"}}});
+        for (body, class, told) in [
+            (
+                raw(r#"{"error":{"message":"prompt is too long: 215000 tokens > 200000 maximum"}}"#),
+                ContextTooLong,
+                "prompt is too long",
+            ),
+            (
+                raw(r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#),
+                Retry,
+                "Overloaded",
+            ),
+            (raw(r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#), Retry, "slow down"),
+            (raw(r#"{"error":{"code":503,"message":"no engine"}}"#), Retry, "no engine"),
+            (raw(r#"{"error":{"code":"tool_use_failed","message":"no call"}}"#), Unusable, "no call"),
+            (raw("upstream says: temperature is out of range"), Never, "temperature is out of range"),
+            (
+                raw(&raw(r#"{"error":{"message":"prompt is too long"}}"#).to_string()),
+                ContextTooLong,
+                "prompt is too long",
+            ),
+            (
+                serde_json::json!({"error": {"message": "Provider returned error", "metadata": {"raw": {"error": {"message": "input is too long"}}}, "code": 400}}),
+                ContextTooLong,
+                "input is too long",
+            ),
+            (
+                serde_json::json!({"error": {"message": "{\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}", "code": 400}}),
+                Retry,
+                "slow down",
+            ),
+            (raw(""), Never, "Provider returned error"),
+            (
+                serde_json::json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": null}}}),
+                Never,
+                "Provider returned error",
+            ),
+        ] {
+            let error = classify(400, &[], &body.to_string(), NOW);
+            assert_eq!(error.class, class, "{body}");
+            assert!(error.message.contains(told), "{}", error.message);
+            assert!(in_answer(&body.to_string()).message.contains(told), "{body}");
+        }
+    }
+
+    /// P7.
+    #[test]
+    fn a_call_that_its_server_could_not_read_is_asked_again() {
+        for body in [
+            r#"{"error": {"message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.", "type": "invalid_request_error", "code": "tool_use_failed", "failed_generation": "x"}}"#,
+            r#"{"error": {"message": "Failed to call a function.", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"message": "Tool call validation failed: attempted to call tool 'x' which was not in request.tools", "type": "invalid_request_error"}}"#,
+            r#"{"error": {"message": "Parsing failed.", "type": "invalid_request_error", "code": "output_parse_failed"}}"#,
+            r#"{"error": {"message": "no", "type": "invalid_request_error", "code": "json_validate_failed"}}"#,
+            r#"{"error": "error parsing tool call: raw='{\"a\":', err=unexpected end of JSON input"}"#,
+            r#"{"error": {"code": 400, "status": "MALFORMED_FUNCTION_CALL", "message": "no"}}"#,
+        ] {
+            assert_eq!(class_of(400, body), ErrorClass::Unusable, "{body}");
+            assert_eq!(in_answer(body).class, ErrorClass::Unusable, "{body}");
+        }
+    }
+
+    /// P11.
+    #[test]
+    fn an_error_about_reasoning_names_the_quirk_that_may_cure_it() {
+        for (message, quirk) in [
+            ("The `reasoning_content` in the thinking mode must be passed back to the API.", Some("return-reasoning")),
+            (
+                "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+                Some("return-reasoning"),
+            ),
+            ("messages.1.reasoning_content: field required", Some("return-reasoning")),
+            ("property 'reasoning_content' is unsupported", Some("drop-reasoning")),
+            ("messages.1.reasoning_content: Extra inputs are not permitted", Some("drop-reasoning")),
+            ("Unrecognized request argument supplied: reasoning_content", Some("drop-reasoning")),
+            ("temperature must be below 2", None),
+        ] {
+            let body = serde_json::json!({"error": {"message": message, "type": "invalid_request_error"}}).to_string();
+            let error = classify(400, &[], &body, NOW);
+            let named = quirk.map(|quirk| format!("quirks = [\"{quirk}\"]"));
+            assert_eq!(error.class, ErrorClass::Never, "{message}");
+            match named {
+                Some(named) => assert!(error.message.contains(&named), "{}", error.message),
+                None => assert!(!error.message.contains("quirks"), "{}", error.message),
+            }
         }
     }
 
