@@ -222,7 +222,7 @@ fn what_a_model_said_goes_back_to_strict_servers_of_responses_as_role_and_conten
     };
     let commentary = json!({"role": "assistant", "content": "I look.", "phase": "commentary"});
     let answer = json!({"role": "assistant", "content": "Done.", "phase": "final_answer"});
-    assert_eq!(said(1), [commentary.clone()]);
+    assert_eq!(said(1), std::slice::from_ref(&commentary));
     assert_eq!(said(2), [commentary.clone(), answer.clone()]);
     assert_eq!(said(3), [commentary, answer, json!({"role": "assistant", "content": "Yes."})]);
     for request in &requests {

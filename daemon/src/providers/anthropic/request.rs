@@ -180,7 +180,7 @@ fn message<'a>(message: &'a Neutral, ids: &CallIds<'_>) -> Message<'a> {
         }
         Neutral::Assistant { text, calls, carried } => {
             let pieces = carried::pieces(NAME, text, calls, carried.as_deref());
-            ("assistant", pieces.into_iter().map(|said| piece(said, ids)).collect())
+            ("assistant", pieces.iter().map(|said| piece(said, ids)).collect())
         }
     };
     if content.is_empty() {
@@ -189,7 +189,7 @@ fn message<'a>(message: &'a Neutral, ids: &CallIds<'_>) -> Message<'a> {
     Message { role, content }
 }
 
-fn piece<'a>(piece: Piece<'a>, ids: &CallIds<'_>) -> Content<'a> {
+fn piece<'a>(piece: &Piece<'a>, ids: &CallIds<'_>) -> Content<'a> {
     match piece {
         Piece::Block(block) => Content::Carried(block),
         Piece::Text(text) | Piece::Said(text, _) => Content::Block(Block::text(text)),

@@ -19,12 +19,12 @@ fn chat(chunks: &[Value]) -> String {
     stream(&chunks.iter().cloned().chain([end]).collect::<Vec<_>>()) + "data: [DONE]\n\n"
 }
 
-fn delta(delta: Value) -> Value {
+fn delta(delta: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta}]})
 }
 
 fn hi() -> Value {
-    delta(json!({"content": "hi"}))
+    delta(&json!({"content": "hi"}))
 }
 
 fn messages(more: &[Value]) -> String {
@@ -123,7 +123,11 @@ fn side_fields_of_odd_types_cost_no_answer() {
         json!({"type": "content_block_delta", "index": 0.0, "delta": {"type": 7}}),
         json!({"type": "content_block_stop", "index": null}),
     ] {
-        assert_eq!(read_in_chunks(Anthropic, &messages(&[event.clone()])).end.unwrap().text, "hi", "{event}");
+        assert_eq!(
+            read_in_chunks(Anthropic, &messages(std::slice::from_ref(&event))).end.unwrap().text,
+            "hi",
+            "{event}"
+        );
     }
     for more in [
         json!({"incomplete_details": "x"}),
@@ -149,7 +153,7 @@ fn content_reasoning_and_ids_are_read_in_whatever_form_they_come() {
         (json!({"content": "hi", "reasoning": [{"type": "text", "text": "h"}, "m"]}), "hi", "hm"),
         (json!({"content": "hi", "reasoning_content": {"text": "hm"}}), "hi", "hm"),
     ] {
-        let read = read_in_chunks(OpenAi, &chat(&[self::delta(delta.clone())]));
+        let read = read_in_chunks(OpenAi, &chat(&[self::delta(&delta)]));
         assert_eq!((read.text.as_str(), read.reasoning.as_str()), (text, reasoning), "{delta}");
         assert_eq!(read.end.unwrap().text, text, "{delta}");
     }
@@ -163,7 +167,7 @@ fn content_reasoning_and_ids_are_read_in_whatever_form_they_come() {
     ] {
         let call = |args: &str| json!({"index": index, "id": id, "function": {"name": "zz", "arguments": args}});
         let more = json!({"index": index, "function": {"arguments": "1}"}});
-        let chunks = [delta(json!({"tool_calls": [call("{\"a\":")]})), delta(json!({"tool_calls": [more]}))];
+        let chunks = [delta(&json!({"tool_calls": [call("{\"a\":")]})), delta(&json!({"tool_calls": [more]}))];
         let read = read_in_chunks(OpenAi, &chat(&chunks));
         assert_eq!(read.calls(), [("zz".to_owned(), "{\"a\":1}".to_owned(), None)], "{index} {id}");
         assert_eq!(read.end.unwrap().calls[0].given, given, "{index} {id}");
@@ -188,19 +192,19 @@ fn parts_of_a_content_that_were_thought_are_shown_as_thinking_and_go_back_beside
         (vec![thought(json!([{"type": "text", "text": "h"}, "m"])), json!("hi")], "hm", "hi"),
         (vec![json!([{"type": "reasoning", "text": "hm"}]), json!(["hi"])], "hm", "hi"),
     ] {
-        let chunks: Vec<Value> = contents.iter().map(|content| delta(json!({"content": content}))).collect();
+        let chunks: Vec<Value> = contents.iter().map(|content| delta(&json!({"content": content}))).collect();
         let read = read_in_chunks(OpenAi, &chat(&chunks));
         assert_eq!((read.reasoning.as_str(), read.text.as_str()), (reasoning, text), "{contents:?}");
         let completion = read.end.unwrap();
         assert_eq!((completion.text.as_str(), completion.carried), (text, None), "{contents:?}");
-        let with_call: Vec<Value> = chunks.into_iter().chain([delta(json!({"tool_calls": call}))]).collect();
+        let with_call: Vec<Value> = chunks.into_iter().chain([delta(&json!({"tool_calls": call}))]).collect();
         let completion = read_in_chunks(OpenAi, &chat(&with_call)).end.unwrap();
         let sent = super::returned::sent_back(&completion, Quirks::default());
         let expected = json!([thought(words("hm")), {"type": "text", "text": "hi"}]);
         assert_eq!(sent["content"], expected, "{contents:?}");
     }
     // Thought and nothing said is no answer.
-    let error = read_in_chunks(OpenAi, &chat(&[delta(json!({"content": [thought(words("hm"))]}))])).end.unwrap_err();
+    let error = read_in_chunks(OpenAi, &chat(&[delta(&json!({"content": [thought(words("hm"))]}))])).end.unwrap_err();
     assert_eq!(error.class, ErrorClass::Unusable);
 }
 
@@ -268,8 +272,8 @@ fn an_empty_object_ahead_of_arguments_and_arguments_said_twice_are_the_arguments
         (&["{\"a\":1}", "{\"a\":"], None),
         (&["{}", "[1]"], None),
     ] {
-        let piece = |args: &&str| delta(json!({"tool_calls": [{"index": 0, "function": {"arguments": args}}]}));
-        let begin = delta(json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz"}}]}));
+        let piece = |args: &&str| delta(&json!({"tool_calls": [{"index": 0, "function": {"arguments": args}}]}));
+        let begin = delta(&json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz"}}]}));
         let of_chat = chat(&std::iter::once(begin).chain(pieces.iter().map(piece)).collect::<Vec<_>>());
         let block = json!({"type": "tool_use", "id": "t", "name": "zz", "input": {}});
         let start = json!({"type": "content_block_start", "index": 1, "content_block": block});
@@ -296,7 +300,7 @@ fn an_empty_object_ahead_of_arguments_and_arguments_said_twice_are_the_arguments
 fn an_empty_object_before_a_cut_is_not_run() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz", "arguments": "{}"}}]});
     let end = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]});
-    let (_, _, unusable) = read_in_chunks(OpenAi, &stream(&[delta(call), end])).calls().remove(0);
+    let (_, _, unusable) = read_in_chunks(OpenAi, &stream(&[delta(&call), end])).calls().remove(0);
     assert!(unusable.unwrap().contains("cut off"));
 }
 
@@ -438,7 +442,7 @@ fn names_of_tools_are_without_signs_of_a_models_own_format() {
         let block = json!({"type": "tool_use", "id": "t", "name": name, "input": {}});
         let item = json!({"type": "function_call", "id": "f", "call_id": "c", "name": name, "arguments": "{}"});
         for (dialect, stream) in [
-            (OpenAi, chat(&[delta(json!({"tool_calls": call}))])),
+            (OpenAi, chat(&[delta(&json!({"tool_calls": call}))])),
             (
                 Anthropic,
                 messages(&[
