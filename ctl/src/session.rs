@@ -18,6 +18,8 @@ use crate::patience::PATIENCE;
 use crate::start;
 use crate::start_error::StartError;
 
+/// Between two looks at the clock, for whoever watches a request that takes long.
+const SECOND: Duration = Duration::from_secs(1);
 /// Requests that change nothing. Whether they were taken does not matter.
 const READS: &[&str] = &[
     "daemon.hello",
@@ -157,6 +159,29 @@ impl Session {
         limit: Option<Duration>,
     ) -> Result<M::Reply, Failure> {
         self.ask::<M>(params, limit, READS.contains(&M::NAME))
+    }
+
+    /// A request that may take any time, as a change of many runs does; `each_second` is called while there is no reply.
+    pub(crate) fn call_watched<M: Method>(
+        &mut self,
+        params: &M::Params,
+        mut each_second: impl FnMut(),
+    ) -> Result<M::Reply, Failure> {
+        loop {
+            let reply = self.client().and_then(|client| {
+                let ticket = client.send::<M>(params)?;
+                loop {
+                    match client.reply(ticket, Some(SECOND)) {
+                        Err(ClientError::Silent { .. }) => each_second(),
+                        reply => return Ok(reply?),
+                    }
+                }
+            });
+            match reply {
+                Err(failure) if failure.is_unread() => self.recover(&failure)?,
+                other => return other,
+            }
+        }
     }
 
     /// A submit: with a key it may be repeated.

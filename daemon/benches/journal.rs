@@ -13,9 +13,11 @@ use harness_protocol::id::Seq;
 use harness_protocol::run::CallResult;
 use harness_protocol::script::{Script, ScriptedCall, Turn};
 use harness_protocol::spec::RunSpec;
+use harnessd::blocking::Blocking;
 use harnessd::config::Config;
 use harnessd::control::request::{ConnectionId, Request, Wanted};
-use harnessd::driver::{Clock, Driver, Order, Parts, Service};
+use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Service};
+use harnessd::fair::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
 use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Tool};
@@ -29,7 +31,7 @@ use harnessd::tools;
 use harnessd::world::Engine;
 use harnessd::world::boundary::{CallTask, Caller, Command, Now};
 use rusqlite::params;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 type Batches = Arc<Mutex<Vec<(CommitClass, Arc<Commit>)>>>;
 
@@ -49,8 +51,8 @@ impl Journal for Noting {
         self.store.commit(commit, class)
     }
 
-    async fn tidy(&mut self) -> Result<bool, CommitError> {
-        self.store.tidy().await
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static {
+        self.store.tidy()
     }
 }
 
@@ -102,7 +104,7 @@ async fn path(runs: usize) -> f64 {
     let reports = inbox.clone();
     let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
     let clock = Clock::start();
-    let (orders, taken) = mpsc::channel(1);
+    let orders = Orders::default();
     let parts = Parts {
         engine: Engine::new(config, tools::catalogue(), 7),
         journal,
@@ -119,17 +121,18 @@ async fn path(runs: usize) -> f64 {
             state_dir: String::new(),
             socket_activated: false,
             connections: Box::new(|| 0),
-            processes: Box::new(|_| Vec::new()),
+            processes: Arc::new(|_| Vec::new()),
             uid: 0,
             held: None,
             stuck: false,
             disk: Arc::new(Default::default),
         },
-        reload: Box::new(|| Err(String::new())),
+        reload: Arc::new(Mutex::new(|| Err(String::new()))),
+        blocking: Blocking::new(4),
         most_waiting: 100,
         erase: Box::new(drop),
     };
-    let driver = tokio::spawn(Driver::new(parts, taken).run());
+    let driver = tokio::spawn(Driver::new(parts, orders.clone()).run());
     let call = || ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({"command": "du -sh ."}) };
     let looks = || Turn { text: "Let me see.".to_owned(), calls: vec![call()], ..Turn::default() };
     let says = "It holds some four kilobytes, most of them in the one large file.".to_owned();
@@ -150,8 +153,8 @@ async fn path(runs: usize) -> f64 {
                 let (tell, told) = oneshot::channel();
                 let command = Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None };
                 let caller = Caller { uid: 0, run: None };
-                let request = Request { connection: ConnectionId(0), caller, wanted: Wanted::Own(command, tell) };
-                inbox.request(request).ok().unwrap();
+                let (connection, party) = (ConnectionId(client as u64 + 1), Party::Connection(client as u64 + 1));
+                inbox.put(Request::new(connection, caller, party, Wanted::Own(command, tell))).await;
                 told.await.unwrap().unwrap();
             }
         });
@@ -167,7 +170,7 @@ async fn path(runs: usize) -> f64 {
         }
     }
     let ours = begun.elapsed();
-    orders.send(Order::Stop).await.unwrap();
+    orders.give(Order::Stop);
     driver.await.unwrap().unwrap();
     let batches = std::mem::take(&mut *batches.lock().unwrap());
     let events: usize = batches.iter().map(|(_, commit)| commit.events.len()).sum();

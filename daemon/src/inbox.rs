@@ -1,14 +1,28 @@
-//! The driver's inbox: everything that can wake it, in two queues.
+//! The driver's inbox: everything that can wake it. Reports of jobs in the order of their coming, requests by turns.
 //!
-//! Outcomes always fit: a job puts exactly one there when it ends, so the queue is bounded by the jobs that are out. Only
-//! requests can be told `busy`. Whoever puts something in never waits.
+//! Reports always fit: a job puts exactly one there when it ends, so they are bounded by the jobs that are out. A request has to
+//! find room: its connection waits, and reads no further, where it has enough here already. Turns go round over the parties, and
+//! within a party over its connections; what one connection asks stays in order. A connection can be *held*: what it asks next
+//! stays here until what it asked before is done. Never looks into a request.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::fair::{Party, Round};
 use crate::world::boundary::{Ask, JobId, Outcome};
+
+/// Requests of one connection that wait here at once; further ones stay unread in its socket.
+const OF_CONNECTION: usize = 128;
+/// Requests of all processes of one run together.
+const OF_RUN: usize = 16;
+/// Requests that are taken in one turn, of all connections together.
+pub const TURN: usize = 32;
+/// Of these, such as may take milliseconds each.
+const HEAVY: usize = 4;
+/// Reports that are taken in one turn.
+const REPORTS: usize = 512;
 
 /// What a job tells the driver.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,11 +33,70 @@ pub enum Report {
     Ask(JobId, Ask),
 }
 
-/// The queues of an inbox whose requests are `R`.
+/// How a request is to be queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Changes something; microseconds.
+    Change,
+    /// Reads something; microseconds.
+    Light,
+    /// Reads much; up to milliseconds.
+    Heavy,
+    /// The connection is gone. Always fits, and is the last of its connection.
+    Left,
+}
+
+/// What can be put into an inbox.
+pub trait Queued {
+    /// The connection that asks.
+    fn connection(&self) -> u64;
+    /// To whom that connection belongs.
+    fn party(&self) -> Party;
+    /// What kind of a request it is.
+    fn kind(&self) -> Kind;
+}
+
+/// A connection, as far as it has something here.
+#[derive(Debug)]
+struct Line<R> {
+    queue: VecDeque<R>,
+    party: Party,
+    /// What it asks next waits until what it asked before is done.
+    held: bool,
+    /// Requests that were done when the first of the queue became the first.
+    since: u64,
+    /// The most requests of others that one of its requests has waited behind.
+    most_behind: u64,
+    room: Arc<Notify>,
+}
+
+/// The connections of a party that may have a turn, by what they ask next.
+#[derive(Debug, Default)]
+struct Lines {
+    light: Round<u64>,
+    heavy: Round<u64>,
+    /// Requests here, of all its connections.
+    count: usize,
+    /// Connections here.
+    lines: usize,
+    room: Arc<Notify>,
+}
+
 #[derive(Debug)]
 struct Queues<R> {
     reports: VecDeque<Report>,
-    requests: VecDeque<R>,
+    lines: BTreeMap<u64, Line<R>>,
+    parties: BTreeMap<Party, Lines>,
+    light: Round<Party>,
+    heavy: Round<Party>,
+    /// Requests here.
+    count: usize,
+    /// Of these, those whose connection is not held.
+    ready: usize,
+    /// Requests that were taken and are not done.
+    in_turn: u64,
+    /// Requests that are done.
+    done: u64,
 }
 
 /// An inbox. Clones are the same inbox.
@@ -45,10 +118,149 @@ impl<R> Clone for Inbox<R> {
     }
 }
 
-impl<R> Inbox<R> {
-    /// An inbox that holds at most `max_requests` requests.
+impl<R: Queued> Queues<R> {
+    /// Whether there is room for one more of this connection. One that has nothing here always fits, unless it is a run's: so a
+    /// full inbox keeps nobody away.
+    fn has_room(&self, connection: u64, party: Party, most: usize) -> bool {
+        if matches!(party, Party::Run(_)) && self.parties.get(&party).is_some_and(|lines| lines.count >= OF_RUN) {
+            return false;
+        }
+        let own = self.lines.get(&connection).map_or(0, |line| line.queue.len());
+        own == 0 || (own < OF_CONNECTION && self.count < most)
+    }
+
+    /// The line of the connection that a request comes from, and one more request in the counts.
+    fn line_for(&mut self, request: &R) -> &mut Line<R> {
+        let party = request.party();
+        let of_party = self.parties.entry(party).or_default();
+        of_party.count += 1;
+        self.count += 1;
+        let line = self.lines.entry(request.connection()).or_insert_with(|| {
+            of_party.lines += 1;
+            let room = if matches!(party, Party::Run(_)) { Arc::clone(&of_party.room) } else { Arc::default() };
+            Line { queue: VecDeque::new(), party, held: false, since: 0, most_behind: 0, room }
+        });
+        self.ready += usize::from(!line.held);
+        line
+    }
+
+    fn push(&mut self, request: R) {
+        let connection = request.connection();
+        let line = self.line_for(&request);
+        line.queue.push_back(request);
+        if line.queue.len() == 1 {
+            let done = self.done;
+            self.first_of(connection, done);
+        }
+    }
+
+    /// The first of a connection's queue is another one: it waits from now on, when `done` requests are done.
+    fn first_of(&mut self, connection: u64, done: u64) {
+        if let Some(line) = self.lines.get_mut(&connection) {
+            line.since = done;
+        }
+        self.enter(connection);
+    }
+
+    /// A connection has a turn, by what it asks first.
+    fn enter(&mut self, connection: u64) {
+        let Some(line) = self.lines.get(&connection).filter(|line| !line.held) else { return };
+        let Some(first) = line.queue.front() else { return };
+        let (party, heavy) = (line.party, first.kind() == Kind::Heavy);
+        let of_party = self.parties.entry(party).or_default();
+        let (lines, parties) =
+            if heavy { (&mut of_party.heavy, &mut self.heavy) } else { (&mut of_party.light, &mut self.light) };
+        lines.enter(connection);
+        parties.enter(party);
+    }
+
+    /// The connection whose turn it is. `waits` are those that have had theirs.
+    fn next_line(&mut self, heavy: bool, waits: &BTreeSet<u64>) -> Option<u64> {
+        let (lines, parties) = (&self.lines, &mut self.parties);
+        let is_ready = |connection: u64| {
+            lines.get(&connection).is_some_and(|line| {
+                let fits = line.queue.front().is_some_and(|first| (first.kind() == Kind::Heavy) == heavy);
+                fits && !line.held && !waits.contains(&connection)
+            })
+        };
+        let round = if heavy { &mut self.heavy } else { &mut self.light };
+        let mut found = None;
+        round.next(|party| {
+            let Some(of_party) = parties.get_mut(&party) else { return false };
+            let of_party = if heavy { &mut of_party.heavy } else { &mut of_party.light };
+            found = of_party.next(is_ready);
+            found.is_some()
+        })?;
+        found
+    }
+
+    /// Takes the first request of a connection that is not held.
+    fn pop(&mut self, connection: u64) -> Option<R> {
+        let line = self.lines.get_mut(&connection)?;
+        let request = line.queue.pop_front()?;
+        line.room.notify_waiters();
+        self.count -= 1;
+        self.ready -= 1;
+        let party = line.party;
+        let of_party = self.parties.get_mut(&party)?;
+        of_party.count -= 1;
+        if request.kind() == Kind::Left {
+            self.lines.remove(&connection);
+            of_party.lines -= 1;
+            if of_party.lines == 0 {
+                self.parties.remove(&party);
+            }
+        }
+        Some(request)
+    }
+
+    /// A turn: first what is quick. A connection's change behind a read of its own stays for the next one, because changes are made
+    /// before reads are answered.
+    fn turn(&mut self) -> Vec<R> {
+        let (mut taken, mut has_read, mut waits) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for (heavy, most) in [(false, TURN - HEAVY), (true, HEAVY)] {
+            let all = taken.len() + most;
+            while taken.len() < all
+                && let Some(connection) = self.next_line(heavy, &waits)
+            {
+                let Some(line) = self.lines.get_mut(&connection) else { break };
+                let kind = line.queue.front().map_or(Kind::Left, Queued::kind);
+                if kind == Kind::Change && has_read.contains(&connection) {
+                    waits.insert(connection);
+                    continue;
+                }
+                if matches!(kind, Kind::Light | Kind::Heavy) {
+                    has_read.insert(connection);
+                }
+                // Ahead of it were those that are done since it became the first of its connection, and those of this turn.
+                let now = self.done + taken.len() as u64;
+                line.most_behind = line.most_behind.max(now.saturating_sub(line.since));
+                taken.extend(self.pop(connection));
+                self.first_of(connection, now + 1);
+            }
+        }
+        for connection in waits {
+            self.enter(connection);
+        }
+        self.in_turn += taken.len() as u64;
+        taken
+    }
+}
+
+impl<R: Queued> Inbox<R> {
+    /// An inbox that holds about `max_requests` requests: one more of each connection that has none there.
     pub fn new(max_requests: usize) -> Self {
-        let queues = Mutex::new(Queues { reports: VecDeque::new(), requests: VecDeque::new() });
+        let queues = Mutex::new(Queues {
+            reports: VecDeque::new(),
+            lines: BTreeMap::new(),
+            parties: BTreeMap::new(),
+            light: Round::default(),
+            heavy: Round::default(),
+            count: 0,
+            ready: 0,
+            in_turn: 0,
+            done: 0,
+        });
         Self { shared: Arc::new(Shared { queues, came: Notify::new(), max_requests }) }
     }
 
@@ -62,58 +274,350 @@ impl<R> Inbox<R> {
         self.shared.came.notify_one();
     }
 
-    /// Puts in a request.
+    /// Puts in a request, if there is room.
     ///
     /// # Errors
-    /// Gives the request back when the inbox is full.
+    /// Gives the request back where there is none.
     pub fn request(&self, request: R) -> Result<(), R> {
         {
             let mut queues = self.queues();
-            if queues.requests.len() >= self.shared.max_requests {
+            let fits = request.kind() == Kind::Left
+                || queues.has_room(request.connection(), request.party(), self.shared.max_requests);
+            if !fits {
                 return Err(request);
             }
-            queues.requests.push_back(request);
+            queues.push(request);
         }
         self.shared.came.notify_one();
         Ok(())
     }
 
-    /// Takes what is there: all reports, and at most `max` requests.
-    pub fn take(&self, max: usize) -> (Vec<Report>, Vec<R>) {
+    /// Puts in a request once there is room for it. Dropped before, nothing was put in.
+    pub async fn put(&self, mut request: R) {
+        loop {
+            let room = self.room_for(&request);
+            let emptied = room.notified();
+            tokio::pin!(emptied);
+            // From here on nothing that is taken out is missed.
+            emptied.as_mut().enable();
+            match self.request(request) {
+                Ok(()) => return,
+                Err(back) => request = back,
+            }
+            emptied.await;
+        }
+    }
+
+    /// What tells that there may be room for a request.
+    fn room_for(&self, request: &R) -> Arc<Notify> {
+        let queues = self.queues();
+        let of_line = queues.lines.get(&request.connection()).map(|line| &line.room);
+        let of_party = queues.parties.get(&request.party()).map(|lines| &lines.room);
+        of_line.or(of_party).map(Arc::clone).unwrap_or_default()
+    }
+
+    /// Takes reports, a turn's worth.
+    pub fn take_reports(&self) -> Vec<Report> {
         let mut queues = self.queues();
-        let reports = queues.reports.drain(..).collect();
-        let count = queues.requests.len().min(max);
-        let requests = queues.requests.drain(..count).collect();
-        if !queues.requests.is_empty() {
+        let count = queues.reports.len().min(REPORTS);
+        let reports = queues.reports.drain(..count).collect();
+        if !queues.reports.is_empty() {
             self.shared.came.notify_one();
         }
-        (reports, requests)
+        reports
     }
 
-    /// How much is there.
-    pub fn pending(&self) -> usize {
-        let queues = self.queues();
-        queues.reports.len() + queues.requests.len()
-    }
-
-    /// Wakes whoever waits, though nothing came: something was left there.
-    pub fn wake(&self) {
-        self.shared.came.notify_one();
-    }
-
-    /// Takes at most `max` requests and leaves the reports where they are.
-    pub fn take_requests(&self, max: usize) -> Vec<R> {
+    /// Takes a turn's requests.
+    pub fn take_requests(&self) -> Vec<R> {
         let mut queues = self.queues();
-        let count = queues.requests.len().min(max);
-        let requests = queues.requests.drain(..count).collect();
-        if !queues.requests.is_empty() {
+        let requests = queues.turn();
+        if queues.ready > 0 {
             self.shared.came.notify_one();
         }
         requests
     }
 
+    /// What was taken is done.
+    pub fn turn_is_over(&self) {
+        let mut queues = self.queues();
+        queues.done += std::mem::take(&mut queues.in_turn);
+    }
+
+    /// What a connection asks next stays here until it is [released](Self::release); `back` are requests of it that were taken
+    /// already, in order.
+    pub fn hold(&self, connection: u64, back: Vec<R>) {
+        let mut queues = self.queues();
+        for request in back.into_iter().rev() {
+            queues.line_for(&request).queue.push_front(request);
+        }
+        if let Some(line) = queues.lines.get_mut(&connection)
+            && !line.held
+        {
+            line.held = true;
+            let waiting = line.queue.len();
+            queues.ready -= waiting;
+        }
+    }
+
+    /// What a connection asked before is done, or comes again as `first`: the next of it may have a turn.
+    pub fn release(&self, connection: u64, first: Option<R>) {
+        {
+            let mut queues = self.queues();
+            if let Some(first) = first {
+                queues.line_for(&first).queue.push_front(first);
+            }
+            if let Some(line) = queues.lines.get_mut(&connection)
+                && line.held
+            {
+                line.held = false;
+                let waiting = line.queue.len();
+                queues.ready += waiting;
+            }
+            let done = queues.done;
+            queues.first_of(connection, done);
+        }
+        self.shared.came.notify_one();
+    }
+
+    /// The most requests of others that a request of this connection has waited behind, once nothing of its own was ahead of it.
+    pub fn most_behind(&self, connection: u64) -> u64 {
+        self.queues().lines.get(&connection).map_or(0, |line| line.most_behind)
+    }
+
+    /// How much is there that can be taken.
+    pub fn pending(&self) -> usize {
+        let queues = self.queues();
+        queues.reports.len() + queues.ready
+    }
+
+    /// Wakes the driver, though nothing came.
+    pub fn wake(&self) {
+        self.shared.came.notify_one();
+    }
+
     /// Waits until something is put in. May return without anything there.
     pub async fn came(&self) {
         self.shared.came.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use harness_protocol::id::RunId;
+
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Asked {
+        connection: u64,
+        party: Party,
+        kind: Kind,
+        number: u32,
+    }
+
+    impl Queued for Asked {
+        fn connection(&self) -> u64 {
+            self.connection
+        }
+
+        fn party(&self) -> Party {
+            self.party
+        }
+
+        fn kind(&self) -> Kind {
+            self.kind
+        }
+    }
+
+    fn asked(connection: u64, kind: Kind, number: u32) -> Asked {
+        Asked { connection, party: Party::Process(u32::try_from(connection).unwrap()), kind, number }
+    }
+
+    /// Fills up the queues of these connections.
+    fn flood(inbox: &Inbox<Asked>, requests: &[Asked]) {
+        for request in requests {
+            while inbox.request(*request).is_ok() {}
+        }
+    }
+
+    /// Takes turns until the request of this connection is taken; meanwhile the flood goes on.
+    fn turns_until(inbox: &Inbox<Asked>, connection: u64, requests: &[Asked]) -> u64 {
+        for _ in 0..1_000 {
+            let taken = inbox.take_requests();
+            flood(inbox, requests);
+            inbox.turn_is_over();
+            if taken.iter().any(|request| request.connection == connection) {
+                return inbox.most_behind(connection);
+            }
+        }
+        unreachable!("it never had a turn")
+    }
+
+    /// A4. Whatever floods, a connection that asks now and then waits behind at most 64 requests of others.
+    #[test]
+    fn whatever_floods_a_request_waits_behind_at_most_64_of_others() {
+        let run = Party::Run(RunId::from_u64(7));
+        let of = |count: u64, party: fn(u64) -> Party, kind| -> Vec<Asked> {
+            (1..=count).map(|connection| Asked { connection, party: party(connection), kind, number: 0 }).collect()
+        };
+        let process = |connection: u64| Party::Process(u32::try_from(connection).unwrap());
+        let floods: Vec<(&str, Vec<Asked>)> = vec![
+            ("one connection that reads", of(1, process, Kind::Light)),
+            ("one connection that changes", of(1, process, Kind::Change)),
+            ("one connection that lists", of(1, process, Kind::Heavy)),
+            ("a thousand connections of one process", of(1_000, |_| Party::Process(1), Kind::Light)),
+            ("a thousand processes", of(1_000, process, Kind::Light)),
+            ("a thousand processes that list", of(1_000, process, Kind::Heavy)),
+            ("a thousand peers without a process", of(1_000, Party::Connection, Kind::Change)),
+            (
+                "six connections of a run",
+                (1..=6).map(|c| Asked { party: run, ..asked(c, Kind::Light, 0) }).collect::<Vec<_>>(),
+            ),
+            (
+                "readers, changers and listers",
+                [
+                    of(300, process, Kind::Light),
+                    of(300, |c| Party::Process(u32::try_from(c).unwrap() + 300), Kind::Heavy),
+                ]
+                .concat()
+                .into_iter()
+                .enumerate()
+                .map(|(at, one)| Asked { connection: at as u64 + 1, ..one })
+                .collect(),
+            ),
+        ];
+        for (what, requests) in floods {
+            for kind in [Kind::Light, Kind::Change] {
+                let inbox = Inbox::new(4_096);
+                flood(&inbox, &requests);
+                for _ in 0..100 {
+                    assert!(inbox.take_requests().len() <= TURN);
+                    flood(&inbox, &requests);
+                    inbox.turn_is_over();
+                }
+                for number in 0..4 {
+                    // In the middle of a turn.
+                    let _taken = inbox.take_requests();
+                    inbox.request(asked(5_000, kind, number)).unwrap();
+                    flood(&inbox, &requests);
+                    inbox.turn_is_over();
+                    let behind = turns_until(&inbox, 5_000, &requests);
+                    assert!(behind <= 64, "{what}, {kind:?}: behind {behind}");
+                    // It asks again once all the others have had a turn as well.
+                    for _ in 0..40 {
+                        drop(inbox.take_requests());
+                        flood(&inbox, &requests);
+                        inbox.turn_is_over();
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_of_a_flooding_process_waits_no_longer_than_any_other() {
+        let requests: Vec<Asked> =
+            (1..=500).map(|c| Asked { party: Party::Process(1), ..asked(c, Kind::Light, 0) }).collect();
+        let inbox = Inbox::new(4_096);
+        flood(&inbox, &requests);
+        for _ in 0..50 {
+            drop(inbox.take_requests());
+            flood(&inbox, &requests);
+            inbox.turn_is_over();
+        }
+        inbox.request(Asked { party: Party::Process(1), ..asked(5_000, Kind::Change, 0) }).unwrap();
+        assert!(turns_until(&inbox, 5_000, &requests) <= 64);
+    }
+
+    #[test]
+    fn what_one_connection_asks_stays_in_order_and_its_changes_do_not_overtake_its_reads() {
+        let inbox = Inbox::new(100);
+        let kinds = [Kind::Change, Kind::Light, Kind::Change, Kind::Heavy, Kind::Light, Kind::Change, Kind::Heavy];
+        for (number, kind) in kinds.into_iter().enumerate() {
+            inbox.request(asked(1, kind, u32::try_from(number).unwrap())).unwrap();
+        }
+        let mut numbers = Vec::new();
+        while inbox.pending() > 0 {
+            let taken = inbox.take_requests();
+            assert!(!taken.is_empty());
+            let read = taken.iter().position(|one| one.kind != Kind::Change).unwrap_or(taken.len());
+            assert!(taken[read..].iter().all(|one| one.kind != Kind::Change), "{taken:?}");
+            numbers.extend(taken.iter().map(|one| one.number));
+            inbox.turn_is_over();
+        }
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_connection_that_is_held_has_no_turn_and_goes_on_where_it_was() {
+        let inbox = Inbox::new(100);
+        (0..4).for_each(|number| inbox.request(asked(1, Kind::Change, number)).unwrap());
+        inbox.request(asked(2, Kind::Change, 9)).unwrap();
+        let taken = inbox.take_requests();
+        let own: Vec<Asked> = taken.into_iter().filter(|one| one.connection == 1).collect();
+        // The first of it needs something that takes time; the others were taken already.
+        inbox.hold(1, own[1..].to_vec());
+        inbox.turn_is_over();
+        inbox.request(asked(1, Kind::Change, 4)).unwrap();
+        assert_eq!((inbox.take_requests(), inbox.pending()), (Vec::new(), 0));
+        inbox.release(1, Some(own[0]));
+        let numbers: Vec<u32> = inbox.take_requests().iter().map(|one| one.number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_full_inbox_keeps_nobody_away_who_has_nothing_there() {
+        let inbox = Inbox::new(200);
+        let requests: Vec<Asked> = (1..=10).map(|connection| asked(connection, Kind::Light, 0)).collect();
+        flood(&inbox, &requests);
+        assert!(inbox.request(asked(1, Kind::Light, 0)).is_err());
+        assert!(inbox.request(asked(77, Kind::Light, 0)).is_ok());
+    }
+
+    #[test]
+    fn all_processes_of_a_run_have_room_for_few_together() {
+        let inbox = Inbox::new(4_096);
+        let run = Party::Run(RunId::from_u64(7));
+        let mut count = 0;
+        for connection in 1..=50 {
+            while inbox.request(Asked { party: run, ..asked(connection, Kind::Light, 0) }).is_ok() {
+                count += 1;
+            }
+        }
+        assert_eq!(count, OF_RUN);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_room_gets_it_once_something_is_taken() {
+        let inbox = Inbox::new(4_096);
+        let request = asked(1, Kind::Change, 0);
+        flood(&inbox, &[request]);
+        let waiting = tokio::spawn({
+            let inbox = inbox.clone();
+            async move { inbox.put(asked(1, Kind::Change, 99)).await }
+        });
+        let mut last = None;
+        while last.is_none_or(|one: Asked| one.number != 99) {
+            last = inbox.take_requests().last().copied().or(last);
+            inbox.turn_is_over();
+            tokio::task::yield_now().await;
+        }
+        waiting.await.unwrap();
+    }
+
+    #[test]
+    fn a_connection_that_has_left_leaves_nothing_behind() {
+        let inbox = Inbox::new(100);
+        for connection in 1..=20 {
+            inbox.request(asked(connection, Kind::Change, 0)).unwrap();
+            inbox.request(asked(connection, Kind::Left, 1)).unwrap();
+        }
+        while !inbox.take_requests().is_empty() {
+            inbox.turn_is_over();
+        }
+        let queues = inbox.queues();
+        assert!(queues.lines.is_empty() && queues.parties.is_empty() && queues.count == 0 && queues.ready == 0);
     }
 }

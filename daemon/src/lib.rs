@@ -4,6 +4,7 @@
 // Pure: no clock, no I/O, no runtime.
 pub mod catalogue;
 pub mod config;
+pub mod fair;
 pub mod lane;
 pub mod prompt;
 pub mod world;
@@ -12,6 +13,9 @@ pub mod world;
 pub mod process;
 pub mod providers;
 pub mod tools;
+
+// Work that blocks, bounded.
+pub mod blocking;
 
 // What lies between the world and everybody else; of the world these see its boundary only.
 pub mod control;

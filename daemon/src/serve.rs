@@ -2,8 +2,10 @@
 //!
 //! Owns which part is given to which. What each part does is its own affair.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
@@ -12,11 +14,12 @@ use harness_protocol::rpc::{DiskUsage, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::blocking::Blocking;
 use crate::config::{Config, ConfigSource, changes};
 use crate::control::connection;
 use crate::control::door::Door;
@@ -26,13 +29,13 @@ use crate::control::peer::Members;
 use crate::control::request::{ConnectionId, Request};
 use crate::control::rights::Origin;
 use crate::detach::{self, Inherited};
-use crate::driver::{Clock, Driver, Order, Parts, Reloaded, Service};
+use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
 use crate::feed::Feed;
 use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Tool};
 use crate::journal::disk;
 use crate::journal::history::History;
-use crate::journal::{Ballast, CommitError};
+use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, keeper};
 use crate::providers::check::check_script;
@@ -43,6 +46,8 @@ use crate::tools::{self, shell::Shell};
 
 /// How long connections may take to end when the daemon stops.
 const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Reads of the journal, and of `/proc`, at once.
+const READS: usize = 4;
 /// How old a count of the outputs' bytes may be.
 const COUNTED_EVERY: Span = Span::from_secs(30);
 
@@ -80,13 +85,16 @@ pub enum ServeError {
     Restore(#[from] RestoreError),
     /// What keepers leave behind when they are killed would not be ours.
     #[error("cannot become the parent of what is left behind: {0}")]
-    Keepers(std::io::Error),
+    Keepers(io::Error),
     /// Something could never be committed.
     #[error("{0}; what was acknowledged is there with the next start")]
     Commit(CommitError),
     /// A provider cannot be used as it is configured.
     #[error(transparent)]
     Provider(#[from] BuildError),
+    /// There is no thread for the driver.
+    #[error("cannot start the driver: {0}")]
+    Thread(io::Error),
     /// The driver is gone.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
@@ -97,7 +105,7 @@ impl ServeError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Provider(_) => exit::USAGE,
-            Self::Restore(_) | Self::Keepers(_) | Self::Commit(_) | Self::Driver => exit::INTERNAL,
+            Self::Restore(_) | Self::Keepers(_) | Self::Commit(_) | Self::Thread(_) | Self::Driver => exit::INTERNAL,
         }
     }
 }
@@ -138,7 +146,9 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
 
-    let door = door(&config, inbox.clone(), (feed.clone(), history.clone()), (&keepers, &outputs), &providers);
+    let blocking = Blocking::new(READS);
+    let reading = (feed.clone(), history.clone(), blocking.clone());
+    let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), &providers);
     let door = Arc::new(door);
     let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
     let shell: Arc<dyn Tool> = Arc::new(shell);
@@ -157,13 +167,13 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         state_dir: state_dir.display().to_string(),
         socket_activated: listener.is_activated(),
         connections: Box::new(move || counted.connections()),
-        processes: Box::new(move |run| processes(&shown, run)),
+        processes: Arc::new(move |run| processes(&shown, run)),
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
         stuck: false,
         disk: usage(&state_dir, outputs.clone()),
     };
-    let (orders, taken) = mpsc::channel(8);
+    let orders = Orders::default();
     let parts = Parts {
         engine,
         journal: store,
@@ -172,14 +182,15 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         damage,
         executor,
         feed,
-        inbox,
+        inbox: inbox.clone(),
         clock,
         service,
         reload: reloader(setup.config_source, config, Arc::clone(&listener), providers),
+        blocking: blocking.clone(),
         most_waiting,
         erase: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     };
-    let mut driver = tokio::spawn(Driver::new(parts, taken).run());
+    let mut driver = drive(Driver::new(parts, orders.clone())).map_err(ServeError::Thread)?;
 
     info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
     setup.notifier.ready("serving");
@@ -192,6 +203,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let mut connections = JoinSet::new();
     let watched = setup.notifier.watchdog();
     let mut watchdog = tokio::time::interval(watched.unwrap_or(Duration::from_secs(3600)));
+    let (mut reloads, mut beats) = (orders.reloads(), 0);
     let mut number = 0;
     let driven = loop {
         tokio::select! {
@@ -201,18 +213,25 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
                 connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
             }
             _ = connections.join_next(), if !connections.is_empty() => {}
-            _ = watchdog.tick(), if watched.is_some() => setup.notifier.alive(),
+            _ = watchdog.tick(), if watched.is_some() => {
+                // It lives who moves, and that is the driver: one that has nothing to do is woken for it.
+                let moved = orders.beats();
+                if moved != beats {
+                    beats = moved;
+                    setup.notifier.alive();
+                }
+                inbox.wake();
+            }
+            _ = reloads.changed() => setup.notifier.ready("serving"),
             asked = setup.signals.next() => match asked {
                 Asked::Reload => {
                     setup.notifier.reloading();
-                    // A driver that takes no orders is ending; it is waited for above.
-                    let _ = orders.try_send(Order::Reload);
-                    setup.notifier.ready("serving");
+                    orders.give(Order::Reload);
                 }
                 Asked::Stop => {
                     info!("stopping");
                     setup.notifier.stopping("stopping");
-                    let _ = orders.try_send(Order::Stop);
+                    orders.give(Order::Stop);
                 }
             },
         }
@@ -222,6 +241,18 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
+}
+
+/// Lets the driver drive on a thread of its own: whatever keeps the others busy, it goes on, and the other way round.
+fn drive(driver: Driver<Store>) -> io::Result<oneshot::Receiver<Result<(), CommitError>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let (tell, driven) = oneshot::channel();
+    let drive = move || {
+        // Whoever waits for its end may be gone. A panic is told of by the log, and by the sender that is dropped.
+        drop(tell.send(runtime.block_on(driver.run())));
+    };
+    thread::Builder::new().name("driver".to_owned()).spawn(drive)?;
+    Ok(driven)
 }
 
 fn feed(config: &Config, last: Seq) -> Feed {
@@ -289,7 +320,7 @@ fn keeper_program(inherited: Inherited, lock: KeepersLock) -> KeeperProgram {
 fn door(
     config: &Config,
     inbox: Inbox<Request>,
-    (feed, history): (Feed, History),
+    (feed, history, blocking): (Feed, History, Blocking),
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
     providers: &Arc<Providers>,
 ) -> Door {
@@ -300,6 +331,7 @@ fn door(
         inbox,
         feed,
         history,
+        blocking,
         bounds: config.limits.clone(),
         trace: Box::new(move |process| match keepers.trace(process) {
             Lineage::Outside => Origin::Outside,
@@ -323,15 +355,10 @@ fn check_spec(spec: &RunSpec) -> Result<(), String> {
 }
 
 /// Reads the configuration again. What was before stays when something is wrong.
-fn reloader(
-    source: ConfigSource,
-    config: Config,
-    listener: Arc<Listener>,
-    clients: Arc<Providers>,
-) -> Box<dyn FnMut() -> Result<Reloaded, String> + Send> {
+fn reloader(source: ConfigSource, config: Config, listener: Arc<Listener>, clients: Arc<Providers>) -> Reload {
     let running = config.clone();
     let current = Mutex::new(config);
-    Box::new(move || {
+    Arc::new(Mutex::new(move || {
         let fresh = source.load().map_err(|error| error.to_string())?;
         clients.replace(&fresh.providers).map_err(|error| error.to_string())?;
         let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,5 +374,5 @@ fn reloader(
         changes.extend(changes::for_the_next_start(&running, &fresh));
         current.clone_from(&fresh);
         Ok(Reloaded { file: Some(source.path.display().to_string()), lanes, config: fresh, changes })
-    })
+    }))
 }

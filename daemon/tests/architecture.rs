@@ -15,6 +15,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prompt", &[]),
     ("catalogue", &[]),
     ("feed", &[]),
+    ("fair", &[]),
+    ("blocking", &["fair"]),
     ("lane", &[]),
     ("policy", &[]),
     ("sandbox", &[]),
@@ -26,13 +28,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
     ("providers", &["catalogue", "prompt", "config", "process"]),
     ("tools", &["catalogue", "prompt", "policy", "sandbox", "config", "process"]),
-    ("inbox", &[BOUNDARY]),
+    ("inbox", &[BOUNDARY, "fair"]),
     ("journal", &[BOUNDARY, "prompt", "config"]),
     (
         "jobs",
         &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"],
     ),
-    ("control", &[BOUNDARY, "feed", "inbox", "journal", "prompt", "config"]),
+    ("control", &[BOUNDARY, "blocking", "fair", "feed", "inbox", "journal", "prompt", "config"]),
     ("observe", &[BOUNDARY, "lane", "config"]),
 ];
 const BOUNDARY: &str = "world::boundary";
@@ -40,7 +42,7 @@ const BOUNDARY: &str = "world::boundary";
 const TOP: &[&str] = &["driver", "lib", "main", "cli", "restore", "serve"];
 
 /// Pure modules: no I/O, no clock, no runtime.
-const PURE: &[&str] = &["catalogue", "prompt", "lane", "policy", "sandbox", "world"];
+const PURE: &[&str] = &["catalogue", "fair", "prompt", "lane", "policy", "sandbox", "world"];
 const IMPURE_PATHS: &[&str] = &[
     "tokio",
     "nix",

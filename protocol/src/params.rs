@@ -268,6 +268,14 @@ pub struct Changed {
     /// Selected runs for which there was nothing to do, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<Unchanged>,
+    /// How many more it changed than it lists.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_listed: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A run for which there was nothing to do.

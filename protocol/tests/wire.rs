@@ -326,7 +326,11 @@ fn the_wire_is_what_the_golden_file_says() {
     line(
         &mut text,
         "changed",
-        &Changed { runs: vec![RUN], unchanged: vec![Unchanged { run: RUN, why: "it has failed already".to_owned() }] },
+        &Changed {
+            runs: vec![RUN],
+            unchanged: vec![Unchanged { run: RUN, why: "it has failed already".to_owned() }],
+            not_listed: 0,
+        },
     );
     line(&mut text, "answered", &Answered { interaction: INTERACTION, run: RUN });
     line(&mut text, "output", &OutputReply { offset: 1, bytes: vec![0, 255], total: 3, live: true });

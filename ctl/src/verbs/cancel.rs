@@ -5,10 +5,10 @@ use harness_protocol::rpc::{CancelParams, method};
 use crate::cli::runs::CancelArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::verbs::changed::{selector, tell_or_fail};
+use crate::verbs::changed::{change, selector, tell_or_fail};
 
 pub(super) fn run(ctx: &mut Ctx, args: &CancelArgs) -> Result<u8, Failure> {
     let params = CancelParams { select: selector(&args.select)?, force: args.force };
-    let changed = ctx.session.call::<method::RunCancel>(&params)?;
+    let changed = change::<method::RunCancel>(ctx, &params, &params.select, "cancelling")?;
     tell_or_fail(ctx, &changed, "cancelled")
 }

@@ -1,13 +1,15 @@
 //! What a change of runs did: the ids of those that changed, and why others did not.
 
 use std::io::Write;
+use std::time::Instant;
 
-use harness_protocol::rpc::{Changed, Selector};
+use harness_protocol::rpc::{Changed, Method, Selector};
 
 use crate::cli::runs::SelectArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::output::note;
+use crate::output::{Progress, note};
+use crate::render::units::span;
 
 /// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
 pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
@@ -21,6 +23,25 @@ pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
     Ok(select)
 }
 
+/// Names in one request that are few: an answer comes within the usual time.
+const FEW: usize = 100;
+
+/// Asks for a change of runs. One of many is made in pieces, and takes as long as it takes.
+pub(super) fn change<M: Method<Reply = Changed>>(
+    ctx: &mut Ctx,
+    params: &M::Params,
+    select: &Selector,
+    doing: &str,
+) -> Result<Changed, Failure> {
+    if (1..=FEW).contains(&select.runs.len()) {
+        return ctx.session.call::<M>(params);
+    }
+    let (mut progress, begun) = (Progress::new(), Instant::now());
+    ctx.session.call_watched::<M>(params, || {
+        progress.show(format_args!("{doing} runs: {}", span(begun.elapsed().into())));
+    })
+}
+
 /// Tells what changed. `what` is what was done to them.
 pub(super) fn tell(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<(), Failure> {
     write(ctx, changed).map_err(|failure| {
@@ -29,6 +50,9 @@ pub(super) fn tell(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<(), F
             runs => format!("{} runs were {what}", runs.len()),
         })
     })?;
+    if changed.not_listed > 0 {
+        note(format_args!("harnessctl: {} more were {what}", changed.not_listed));
+    }
     for unchanged in &changed.unchanged {
         note(format_args!("harnessctl: run {}: {}", unchanged.run, in_english(&unchanged.why)));
     }

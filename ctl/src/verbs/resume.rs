@@ -5,9 +5,10 @@ use harness_protocol::rpc::{SelectParams, method};
 use crate::cli::runs::SelectArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
-use crate::verbs::changed::{selector, tell_or_fail};
+use crate::verbs::changed::{change, selector, tell_or_fail};
 
 pub(super) fn run(ctx: &mut Ctx, args: &SelectArgs) -> Result<u8, Failure> {
-    let changed = ctx.session.call::<method::RunResume>(&SelectParams { select: selector(args)? })?;
+    let params = SelectParams { select: selector(args)? };
+    let changed = change::<method::RunResume>(ctx, &params, &params.select, "resuming")?;
     tell_or_fail(ctx, &changed, "resumed")
 }

@@ -1,7 +1,8 @@
 //! One connection: reads requests in order, hands them to the driver, writes what comes back.
 //!
 //! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
-//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection lives on; an oversized one ends it.
+//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection lives on; an
+//! oversized one ends it.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -31,8 +32,9 @@ use super::outgoing::Outgoing;
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::rights::Who;
-use super::subscription;
+use super::subscription::{self, Past};
 use super::wire::{self, Line};
+use crate::fair::Party;
 use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
@@ -52,12 +54,18 @@ const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
 
 /// Serves a connection to its end.
 pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
-    let Accepted { stream, who, slot } = accepted;
+    let Accepted { stream, who, pid, slot } = accepted;
+    let party = match (&who, pid) {
+        (Who::Run { run, .. }, _) => Party::Run(*run),
+        (_, Some(pid)) => Party::Process(pid),
+        (_, None) => Party::Connection(id.0),
+    };
     let (read, write) = stream.into_split();
     let outgoing = Arc::new(Outgoing::default());
     let mut connection = Connection {
         id,
         who,
+        party,
         places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
         large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
         waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
@@ -82,24 +90,24 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
             let _ = timeout(LAST_WORDS, written).await;
         }
     }
-    connection.close().await;
+    connection.close();
     drop(slot);
 }
 
 /// Writes what is put into the queue, until it is closed or the peer is gone.
 async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing) {
-    while let Some((bytes, places)) = outgoing.next().await {
-        if write.write_all(&bytes).await.is_err() {
+    while let Some(piece) = outgoing.next().await {
+        if write.write_all(&piece.bytes).await.is_err() {
             return;
         }
-        drop(places);
-        outgoing.written(bytes.len());
+        outgoing.written(piece);
     }
 }
 
 struct Connection {
     id: ConnectionId,
     who: Who,
+    party: Party,
     door: Arc<Door>,
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
@@ -158,14 +166,9 @@ impl Connection {
                 std::future::pending::<()>().await;
             }
         };
-        let gone = async {
-            while !is_gone(read.as_ref()) {
-                tokio::time::sleep(LOOK_FOR_PEER).await;
-            }
-        };
         tokio::select! {
             () = answered => {}
-            () = gone => {}
+            () = gone(read) => {}
         }
     }
 
@@ -179,7 +182,7 @@ impl Connection {
         match line {
             Line::Notification => {}
             Line::Bad(id, error) => {
-                self.outgoing.reply(&Response::<()>::new(id, Err(error)), Some(Place { request, special: None }));
+                self.outgoing.reply(Response::<()>::new(id, Err(error)), Some(Place { request, special: None }));
             }
             Line::Call(id, call) => {
                 let special = match *call {
@@ -190,7 +193,7 @@ impl Connection {
                                 let message = "too many requests of this connection wait already; use another one";
                                 let error = RpcError::new(ErrorKind::Busy, message);
                                 let place = Place { request, special: None };
-                                self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), Some(place));
+                                self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
                                 return true;
                             }
                         }
@@ -207,23 +210,33 @@ impl Connection {
                     },
                     _ => None,
                 };
-                self.call(id, *call, Place { request, special });
+                return self.call(id, *call, Place { request, special }, read).await;
             }
         }
         true
     }
 
     fn refuse(&self, id: Option<RequestId>, error: RpcError) {
-        self.outgoing.reply(&Response::<()>::new(id, Err(error)), None);
+        self.outgoing.reply(Response::<()>::new(id, Err(error)), None);
     }
 
-    fn call(&mut self, id: RequestId, call: Call, place: Place) {
+    /// Obeys a call. Says whether to go on: not, when the peer is gone.
+    async fn call(&mut self, id: RequestId, call: Call, place: Place, read: &OwnedReadHalf) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
         let caller = match (self.who.admit(call.name()), &call) {
-            (Ok(_), Call::DaemonHello(params)) => return responder.send(wire::hello(params)),
+            (Ok(_), Call::DaemonHello(params)) => {
+                responder.send(wire::hello(params));
+                return true;
+            }
             (Ok(Some(caller)), _) => caller,
-            (Ok(None), _) => return responder.send::<()>(Err(self.who.refusal(call.name()).into())),
-            (Err(refusal), _) => return responder.send::<()>(Err(refusal.into())),
+            (Ok(None), _) => {
+                responder.send::<()>(Err(self.who.refusal(call.name()).into()));
+                return true;
+            }
+            (Err(refusal), _) => {
+                responder.send::<()>(Err(refusal.into()));
+                return true;
+            }
         };
         match call {
             Call::EventUnsubscribe(params) => match self.subscriptions.remove(&params.subscription) {
@@ -233,26 +246,27 @@ impl Connection {
                 }
                 None => responder.send::<()>(Err(RpcError::new(ErrorKind::NotFound, "no such subscription"))),
             },
-            Call::EventSubscribe(params) => self.subscribe(caller, params, responder),
-            Call::RunOutput(params) => self.output(caller, params, responder),
+            Call::EventSubscribe(params) => return self.subscribe(caller, params, responder, read).await,
+            Call::RunOutput(params) => return self.output(caller, params, responder, read).await,
             Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
             Call::ProviderCheck(params) => {
-                let (id, door) = (self.id, Arc::clone(&self.door));
-                self.tasks.spawn(async move { responder.send(provider_check::check(id, caller, &door, params).await) });
+                let (uid, door) = (caller.uid, Arc::clone(&self.door));
+                self.tasks.spawn(async move { responder.send(provider_check::check(uid, &door, params).await) });
             }
-            other => self.ask(caller, other, responder),
+            other => return self.ask(caller, other, responder, read).await,
         }
+        true
     }
 
     /// Asks the driver what only it can tell or do.
-    fn ask(&self, caller: Caller, call: Call, responder: Responder) {
+    async fn ask(&self, caller: Caller, call: Call, responder: Responder, read: &OwnedReadHalf) -> bool {
         let wanted = match wire::command(call) {
             Ok(command) => {
                 if let Command::Submit { spec, .. } = &command
                     && let Err(why) = (self.door.check_spec)(spec)
                 {
                     responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, why)));
-                    return;
+                    return true;
                 }
                 Wanted::Command(command, responder)
             }
@@ -271,52 +285,56 @@ impl Connection {
                 Call::DaemonStop(_) => Wanted::Stop(responder),
                 // Everything else was taken before.
                 _ => {
-                    return responder
-                        .send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
+                    responder.send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
+                    return true;
                 }
             },
         };
-        if let Err(refused) = self.put(caller, wanted) {
-            match *refused {
-                Wanted::Command(_, responder)
-                | Wanted::Read(_, responder)
-                | Wanted::Wait(_, responder)
-                | Wanted::Drain(_, responder)
-                | Wanted::Prune(_, responder)
-                | Wanted::Backup(_, responder)
-                | Wanted::Reload(responder)
-                | Wanted::Stop(responder) => responder.send::<()>(Err(busy())),
-                Wanted::Subscribe(..) | Wanted::Output(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Left => {}
-            }
+        self.put(caller, wanted, read).await
+    }
+
+    fn request(&self, caller: Caller, wanted: Wanted) -> Request {
+        Request::new(self.id, caller, self.party, wanted)
+    }
+
+    /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone before.
+    async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
+        let Err(request) = self.door.inbox.request(self.request(caller, wanted)) else { return true };
+        tokio::select! {
+            () = self.door.inbox.put(request) => true,
+            () = gone(read) => false,
         }
     }
 
-    /// Puts a request into the inbox; gives it back when that is full.
-    fn put(&self, caller: Caller, wanted: Wanted) -> Result<(), Box<Wanted>> {
-        let request = Request { connection: self.id, caller, wanted };
-        self.door.inbox.request(request).map_err(|request| Box::new(request.wanted))
-    }
-
-    fn subscribe(&mut self, caller: Caller, params: SubscribeParams, responder: Responder) {
+    async fn subscribe(
+        &mut self,
+        caller: Caller,
+        params: SubscribeParams,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
         self.subscriptions.retain(|_, task| !task.is_finished());
         if self.subscriptions.len() >= self.door.bounds.subscriptions_per_connection as usize {
             let most = self.door.bounds.subscriptions_per_connection;
             let message =
                 format!("a connection has at most {most} subscriptions (limits.subscriptions_per_connection)");
-            return responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
+            responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
+            return true;
         }
         if let Some(unknown) = params.kinds.iter().find(|kind| !event::EVENT_KINDS.contains(&kind.as_str())) {
             let short: String = unknown.chars().take(80).collect();
             let message = format!("no kind of event is called {short:?}; there are: {}", event::EVENT_KINDS.join(", "));
-            return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            return true;
         }
         let (tell, told) = oneshot::channel();
-        if self.put(caller, Wanted::Subscribe(params, tell)).is_err() {
-            return responder.send::<()>(Err(busy()));
+        if !self.put(caller, Wanted::Subscribe(params, tell), read).await {
+            return false;
         }
         let subscription = SubscriptionId(self.next_subscription);
         self.next_subscription += 1;
-        let (feed, history) = (self.door.feed.clone(), self.door.history.clone());
+        let (history, blocking) = (self.door.history.clone(), self.door.blocking.clone());
+        let (feed, past) = (self.door.feed.clone(), Past { history, blocking, party: self.party });
         let outgoing = Arc::clone(&self.outgoing);
         let task = self.tasks.spawn(async move {
             match told.await {
@@ -324,49 +342,57 @@ impl Connection {
                     // Deltas from before the answer are not missed.
                     let deltas = follow.deltas.then(|| feed.listen());
                     responder.send(Ok(Subscribed { subscription, last_seq: follow.last }));
-                    subscription::run(subscription, follow, deltas, &feed, &history, &outgoing).await;
+                    subscription::run(subscription, follow, deltas, &feed, &past, &outgoing).await;
                 }
                 Ok(Err(error)) => responder.send::<()>(Err(error)),
                 Err(_) => drop(responder),
             }
         });
         self.subscriptions.insert(subscription, task);
+        true
     }
 
-    fn output(&mut self, caller: Caller, params: OutputParams, responder: Responder) {
+    async fn output(
+        &mut self,
+        caller: Caller,
+        params: OutputParams,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
         let (tell, told) = oneshot::channel();
         let (stream, offset) = (params.stream, params.offset);
         let limit = params.limit.unwrap_or(OUTPUT_BYTES).min(MOST_OUTPUT_BYTES);
-        if self.put(caller, Wanted::Output(params, tell)).is_err() {
-            return responder.send::<()>(Err(busy()));
+        if !self.put(caller, Wanted::Output(params, tell), read).await {
+            return false;
         }
-        let door = Arc::clone(&self.door);
+        let (door, party) = (Arc::clone(&self.door), self.party);
         self.tasks.spawn(async move {
             let Ok(place) = told.await else { return drop(responder) };
             let OutputPlace { run, call, live } = match place {
                 Ok(place) => place,
                 Err(error) => return responder.send::<()>(Err(error)),
             };
-            let read = tokio::task::spawn_blocking(move || (door.read_output)(run, call, stream, offset, limit)).await;
+            let blocking = door.blocking.clone();
+            let read = blocking.get(party, move || (door.read_output)(run, call, stream, offset, limit)).await;
             responder.send(match read {
-                Ok(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
-                Ok(Err(error)) => {
+                Some(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
+                Some(Err(error)) => {
                     Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
                 }
-                Err(_) => Err(RpcError::new(ErrorKind::Internal, "the output could not be read")),
+                None => Err(RpcError::new(ErrorKind::Internal, "the output could not be read")),
             });
         });
+        true
     }
 
     /// Lets go of everything, and tells the driver that nobody waits here any more.
-    async fn close(mut self) {
+    fn close(mut self) {
         self.outgoing.close();
         self.tasks.abort_all();
         // Who may not even wait for a run has nobody waiting here.
         let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
-        while self.put(caller, Wanted::Left).is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        // It always fits.
+        let _ = self.door.inbox.request(self.request(caller, Wanted::Left));
     }
 }
 
@@ -375,20 +401,17 @@ async fn place_among(places: &Arc<Semaphore>, read: &OwnedReadHalf) -> Option<Ow
     if let Ok(place) = Arc::clone(places).try_acquire_owned() {
         return Some(place);
     }
-    let gone = async {
-        while !is_gone(read.as_ref()) {
-            tokio::time::sleep(LOOK_FOR_PEER).await;
-        }
-    };
     tokio::select! {
         place = Arc::clone(places).acquire_owned() => place.ok(),
-        () = gone => None,
+        () = gone(read) => None,
     }
 }
 
-fn busy() -> RpcError {
-    let error = RpcError::new(ErrorKind::Busy, "more requests wait than are taken (limits.inbox); try again");
-    error.retry_after(harness_protocol::time::Span::from_secs(1))
+/// Waits until the peer is gone.
+async fn gone(read: &OwnedReadHalf) {
+    while !is_gone(read.as_ref()) {
+        tokio::time::sleep(LOOK_FOR_PEER).await;
+    }
 }
 
 /// Whether the peer has closed both directions: nobody reads any more.

@@ -11,6 +11,7 @@ use harness_protocol::spec::RunSpec;
 
 use super::request::Request;
 use super::rights::Origin;
+use crate::blocking::Blocking;
 use crate::config::Bounds;
 use crate::feed::Feed;
 use crate::inbox::Inbox;
@@ -41,6 +42,8 @@ pub struct Door {
     pub feed: Feed,
     /// And where those are that happened before.
     pub history: History,
+    /// Where the reading of them is done.
+    pub blocking: Blocking,
     /// Bounds.
     pub bounds: Bounds,
     /// Whose a process is.

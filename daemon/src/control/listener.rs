@@ -36,6 +36,8 @@ pub struct Accepted {
     pub stream: UnixStream,
     /// Who is at its other end.
     pub who: Who,
+    /// Its process when it connected, where the kernel names one.
+    pub pid: Option<u32>,
     /// Its place among the connections; to be kept as long as the connection.
     pub slot: Slot,
 }
@@ -160,7 +162,7 @@ impl Listener {
         if refused > 0 {
             info!(refused, "there is room for connections again");
         }
-        Some(Accepted { stream, who, slot })
+        Some(Accepted { stream, who, pid: peer.pid, slot })
     }
 
     fn may_come_in(&self, peer: &Peer) -> bool {

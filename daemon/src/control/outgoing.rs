@@ -1,9 +1,11 @@
 //! What is to be written to a connection: replies, which always fit, and notifications, which wait for room.
 //!
 //! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not read
-//! costs a bounded amount of memory, and nobody else anything.
+//! costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when it is written:
+//! whoever answers, the driver above all, does not.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
@@ -31,9 +33,38 @@ pub struct Outgoing {
 
 #[derive(Debug, Default)]
 struct Queue {
-    frames: VecDeque<(Vec<u8>, Option<Place>)>,
+    frames: VecDeque<(Frame, Option<Place>)>,
+    /// Of what is encoded.
     bytes: usize,
+    /// Frames that were put in and are not written.
+    unwritten: usize,
     closed: bool,
+}
+
+/// Something to write.
+enum Frame {
+    Encoded(Vec<u8>),
+    /// To be encoded where it is written.
+    Answer(Box<dyn FnOnce() -> Vec<u8> + Send>),
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Encoded(_) => "Encoded",
+            Self::Answer(_) => "Answer",
+        })
+    }
+}
+
+/// What is written in one piece.
+#[derive(Debug)]
+pub struct Piece {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The places that it frees once it is written.
+    places: Vec<Place>,
+    frames: usize,
 }
 
 impl Outgoing {
@@ -42,22 +73,11 @@ impl Outgoing {
     }
 
     /// Puts a reply in. It always fits.
-    pub fn reply<T: Serialize>(&self, response: &Response<T>, place: Option<Place>) {
-        let mut frame = Vec::new();
-        let encoded = framing::encode(response, &mut frame);
-        if encoded.is_err() || frame.len() > MAX_FRAME_BYTES + 1 {
-            let message =
-                format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
-            frame.clear();
-            let error = RpcError::new(ErrorKind::Internal, message);
-            if framing::encode(&Response::<()>::new(response.id.clone(), Err(error)), &mut frame).is_err() {
-                return;
-            }
-        }
-        self.push(frame, place);
+    pub fn reply<T: Serialize + Send + 'static>(&self, response: Response<T>, place: Option<Place>) {
+        self.push(Frame::Answer(Box::new(move || encoded(response))), place);
     }
 
-    fn push(&self, frame: Vec<u8>, place: Option<Place>) {
+    fn push(&self, frame: Frame, place: Option<Place>) {
         let mut queue = self.queue();
         if queue.bytes > MOST_UNREAD {
             // Whoever asks for this much and reads none of it does not want it.
@@ -66,7 +86,10 @@ impl Outgoing {
             return;
         }
         if !queue.closed {
-            queue.bytes += frame.len();
+            if let Frame::Encoded(bytes) = &frame {
+                queue.bytes += bytes.len();
+            }
+            queue.unwritten += 1;
             queue.frames.push_back((frame, place));
             drop(queue);
             self.filled.notify_one();
@@ -90,45 +113,61 @@ impl Outgoing {
             }
             emptied.await;
         }
-        self.push(frame, None);
+        self.push(Frame::Encoded(frame), None);
         true
     }
 
-    /// Everything that is to be written now, in one piece, with the places that it frees once it is; `None` when closed.
-    pub async fn next(&self) -> Option<(Vec<u8>, Vec<Place>)> {
+    /// What is to be written now, in one piece; `None` when closed. Small frames go together; a large one goes alone.
+    pub async fn next(&self) -> Option<Piece> {
+        let mut piece = Piece { bytes: Vec::new(), places: Vec::new(), frames: 0 };
         loop {
-            {
+            let next = {
                 let mut queue = self.queue();
                 if queue.closed {
                     return None;
                 }
-                if let Some((mut bytes, place)) = queue.frames.pop_front() {
-                    let mut places: Vec<Place> = place.into_iter().collect();
-                    // Small frames go together; a large one goes alone.
-                    while bytes.len() < ROOM
-                        && let Some((frame, place)) = queue.frames.pop_front()
-                    {
-                        bytes.extend_from_slice(&frame);
-                        places.extend(place);
+                queue.frames.pop_front()
+            };
+            match next {
+                Some((frame, place)) => {
+                    let bytes = match frame {
+                        Frame::Encoded(bytes) => bytes,
+                        Frame::Answer(encode) => {
+                            let bytes = encode();
+                            self.queue().bytes += bytes.len();
+                            bytes
+                        }
+                    };
+                    if piece.frames == 0 {
+                        piece.bytes = bytes;
+                    } else {
+                        piece.bytes.extend_from_slice(&bytes);
                     }
-                    return Some((bytes, places));
+                    piece.frames += 1;
+                    piece.places.extend(place);
+                    if piece.bytes.len() >= ROOM {
+                        return Some(piece);
+                    }
                 }
+                None if piece.frames > 0 => return Some(piece),
+                None => self.filled.notified().await,
             }
-            self.filled.notified().await;
         }
     }
 
-    /// These bytes were written.
-    pub fn written(&self, bytes: usize) {
+    /// This piece was written.
+    pub fn written(&self, piece: Piece) {
         let mut queue = self.queue();
-        queue.bytes = queue.bytes.saturating_sub(bytes);
+        queue.bytes = queue.bytes.saturating_sub(piece.bytes.len());
+        queue.unwritten = queue.unwritten.saturating_sub(piece.frames);
         drop(queue);
+        drop(piece.places);
         self.emptied.notify_waiters();
     }
 
     /// Whether everything that was put in has been written.
     pub fn is_drained(&self) -> bool {
-        self.queue().bytes == 0
+        self.queue().unwritten == 0
     }
 
     /// Waits until everything that was put in has been written.
@@ -149,11 +188,26 @@ impl Outgoing {
         let frames = {
             let mut queue = self.queue();
             queue.closed = true;
-            queue.bytes = 0;
+            (queue.bytes, queue.unwritten) = (0, 0);
             std::mem::take(&mut queue.frames)
         };
         drop(frames);
         self.filled.notify_one();
         self.emptied.notify_waiters();
+    }
+}
+
+/// A response as a frame, or in its place one that says that it does not fit into one.
+fn encoded<T: Serialize>(response: Response<T>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    if framing::encode(&response, &mut frame).is_ok() && frame.len() <= MAX_FRAME_BYTES + 1 {
+        return frame;
+    }
+    let message = format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
+    let error = RpcError::new(ErrorKind::Internal, message);
+    frame = Vec::new();
+    match framing::encode(&Response::<()>::new(response.id, Err(error)), &mut frame) {
+        Ok(()) => frame,
+        Err(_) => Vec::new(),
     }
 }

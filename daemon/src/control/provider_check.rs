@@ -9,16 +9,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::door::Door;
-use super::request::{ConnectionId, Request, Wanted};
-use crate::world::boundary::{Caller, Command};
+use super::request::{Request, Wanted};
+use crate::world::boundary::Command;
 
 /// Checks one provider, or all of them beside each other.
-pub(super) async fn check(
-    connection: ConnectionId,
-    caller: Caller,
-    door: &Door,
-    params: ProviderCheckParams,
-) -> Result<ProviderChecks, RpcError> {
+pub(super) async fn check(uid: u32, door: &Door, params: ProviderCheckParams) -> Result<ProviderChecks, RpcError> {
     let names: Vec<Arc<str>> = match params.provider {
         Some(name) => vec![name],
         None => (door.list_providers)().into_iter().map(|provider| provider.name).collect(),
@@ -45,10 +40,9 @@ pub(super) async fn check(
     for check in checks.iter().filter(|check| check.ok) {
         let (tell, told) = oneshot::channel();
         let wanted = Wanted::Own(Command::Release(Arc::clone(&check.provider)), tell);
-        if door.inbox.request(Request { connection, caller, wanted }).is_ok() {
-            // It is no part of the answer whether there was anything to let go on.
-            let _ = told.await;
-        }
+        door.inbox.put(Request::own(uid, wanted)).await;
+        // It is no part of the answer whether there was anything to let go on.
+        let _ = told.await;
     }
     Ok(ProviderChecks { checks })
 }

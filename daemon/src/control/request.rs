@@ -3,14 +3,17 @@
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
     BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId,
-    Response, RpcError, ShowParams, SubscribeParams, WaitParams,
+    Response, RpcError, Selector, ShowParams, SubscribeParams, Unchanged, WaitParams,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 pub use super::outgoing::Outgoing;
+use crate::fair::Party;
+use crate::inbox::{Kind, Queued};
 use crate::world::boundary::{Caller, Command, Reply};
 
 /// Number of a connection.
@@ -22,10 +25,58 @@ pub struct ConnectionId(pub u64);
 pub struct Request {
     /// Through which connection.
     pub connection: ConnectionId,
+    /// With whom it takes turns.
+    pub party: Party,
     /// Who.
     pub caller: Caller,
     /// What.
     pub wanted: Wanted,
+    /// What was looked up for it already.
+    pub known: Known,
+}
+
+/// What was looked up in the journal for a request.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Runs that it named and that have left the world: they have ended.
+    pub ended: Vec<Unchanged>,
+    /// Its idempotency key was looked up, and whether a run was made under it since.
+    pub key_used: Option<Arc<AtomicBool>>,
+}
+
+impl Request {
+    /// A request, for which nothing was looked up.
+    pub fn new(connection: ConnectionId, caller: Caller, party: Party, wanted: Wanted) -> Self {
+        Self { connection, caller, party, wanted, known: Known::default() }
+    }
+
+    /// A request of a part of the daemon.
+    pub fn own(uid: u32, wanted: Wanted) -> Self {
+        Self::new(ConnectionId(0), Caller { uid, run: None }, Party::Daemon, wanted)
+    }
+}
+
+impl Queued for Request {
+    fn connection(&self) -> u64 {
+        self.connection.0
+    }
+
+    fn party(&self) -> Party {
+        self.party
+    }
+
+    fn kind(&self) -> Kind {
+        match &self.wanted {
+            Wanted::Command(..) | Wanted::Own(..) | Wanted::Tidy(_) | Wanted::Drain(..) | Wanted::Reload(_) => {
+                Kind::Change
+            }
+            Wanted::Read(Read::Status | Read::Lanes, _) | Wanted::Wait(..) | Wanted::Stop(_) => Kind::Light,
+            Wanted::Read(Read::Show(params), _) if !params.transcript => Kind::Light,
+            Wanted::Read(..) | Wanted::Prune(..) | Wanted::Backup(..) | Wanted::Which(..) => Kind::Heavy,
+            Wanted::Subscribe(..) | Wanted::Output(..) => Kind::Heavy,
+            Wanted::Left => Kind::Left,
+        }
+    }
 }
 
 /// What may be wanted.
@@ -35,6 +86,8 @@ pub enum Wanted {
     Command(Command, Responder),
     /// A change of the world, wanted by a part of the daemon.
     Own(Command, oneshot::Sender<Result<Reply, RpcError>>),
+    /// Which runs of the world are selected, wanted by a part of the daemon.
+    Which(Which, oneshot::Sender<Result<WhichFound, RpcError>>),
     /// That the journal gives back space, a little; told whether there is more.
     Tidy(oneshot::Sender<bool>),
     /// That finished runs are removed.
@@ -57,6 +110,51 @@ pub enum Wanted {
     Output(OutputParams, oneshot::Sender<Result<OutputPlace, RpcError>>),
     /// The connection is gone: nobody waits any more.
     Left,
+}
+
+impl Wanted {
+    /// Tells whoever asked that it is refused.
+    pub fn refuse(self, error: RpcError) {
+        match self {
+            Self::Command(_, responder)
+            | Self::Prune(_, responder)
+            | Self::Backup(_, responder)
+            | Self::Read(_, responder)
+            | Self::Wait(_, responder)
+            | Self::Drain(_, responder)
+            | Self::Reload(responder)
+            | Self::Stop(responder) => responder.send::<()>(Err(error)),
+            // Whoever asked may be gone.
+            Self::Own(_, tell) => drop(tell.send(Err(error))),
+            Self::Tidy(tell) => drop(tell.send(false)),
+            Self::Which(_, tell) => drop(tell.send(Err(error))),
+            Self::Subscribe(_, tell) => drop(tell.send(Err(error))),
+            Self::Output(_, tell) => drop(tell.send(Err(error))),
+            Self::Left => {}
+        }
+    }
+}
+
+/// Runs of the world that are to be found, a part of them at a time.
+#[derive(Debug)]
+pub struct Which {
+    /// By name, or by what they are.
+    pub select: Selector,
+    /// Only those with a number above this one, where they are not named.
+    pub after: u64,
+    /// Only those that had been made when this was the highest number of a run and the last event.
+    pub until: (u64, Seq),
+}
+
+/// Those that were found.
+#[derive(Debug, Default)]
+pub struct WhichFound {
+    /// Runs of the world.
+    pub runs: Vec<RunId>,
+    /// Names of which the world knows no run.
+    pub gone: Vec<String>,
+    /// The number to go on after, where there are more.
+    pub next: Option<u64>,
 }
 
 /// Reads that are answered from the world.
@@ -129,9 +227,9 @@ impl Responder {
     }
 
     /// Answers.
-    pub fn send<T: Serialize>(mut self, answer: Result<T, RpcError>) {
+    pub fn send<T: Serialize + Send + 'static>(mut self, answer: Result<T, RpcError>) {
         let Some(id) = self.id.take() else { return };
-        self.outgoing.reply(&Response::new(Some(id), answer), self.place.take());
+        self.outgoing.reply(Response::new(Some(id), answer), self.place.take());
     }
 }
 
@@ -139,7 +237,7 @@ impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             let error = RpcError::new(harness_protocol::rpc::ErrorKind::Busy, "the daemon is stopping; try again");
-            self.outgoing.reply(&Response::<()>::new(Some(id), Err(error)), self.place.take());
+            self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), self.place.take());
         }
     }
 }

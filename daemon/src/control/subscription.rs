@@ -16,6 +16,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::outgoing::Outgoing;
 use super::request::Follow;
+use crate::blocking::Blocking;
+use crate::fair::Party;
 use crate::feed::{Feed, Tail};
 use crate::journal::Record;
 use crate::journal::history::History;
@@ -32,7 +34,7 @@ pub(super) async fn run(
     mut follow: Follow,
     mut deltas: Option<broadcast::Receiver<Arc<Delta>>>,
     feed: &Feed,
-    history: &History,
+    past: &Past,
     outgoing: &Outgoing,
 ) {
     let mut watch = feed.watch();
@@ -42,7 +44,7 @@ pub(super) async fn run(
         loop {
             match feed.after(cursor) {
                 Tail::Nothing => break,
-                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, history, outgoing).await {
+                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, past, outgoing).await {
                     Some(at) => cursor = at,
                     None => return,
                 },
@@ -91,14 +93,14 @@ async fn catch_up(
     follow: &mut Follow,
     cursor: Seq,
     to: Seq,
-    history: &History,
+    past: &Past,
     outgoing: &Outgoing,
 ) -> Option<Seq> {
     // The events of one run are looked up; those of many are picked out as they come.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
     let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: Gap { from, to } };
-    let Some((records, end)) = read(history, cursor, of).await else {
+    let Some((records, end)) = past.read(cursor, of).await else {
         send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
         return Some(to);
     };
@@ -140,23 +142,36 @@ async fn catch_up(
     Some(at)
 }
 
-/// A page of the journal. A read that fails is tried again for a while: what it would have shown is there.
-async fn read(history: &History, cursor: Seq, of: Option<RunId>) -> Option<(Vec<Record>, bool)> {
-    for attempt in 1.. {
-        let reader = history.clone();
-        let read = tokio::task::spawn_blocking(move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
-        let why = match read {
-            Ok(Ok(read)) => return Some(read),
-            Ok(Err(error)) => error.message,
-            Err(error) => error.to_string(),
-        };
-        tracing::error!(why, attempt, "what a subscriber follows cannot be read");
-        if attempt == MOST_ATTEMPTS {
-            break;
+/// What has happened before, and with whom a subscriber takes turns at reading it.
+#[derive(Debug, Clone)]
+pub(super) struct Past {
+    /// Where it is.
+    pub(super) history: History,
+    /// Where the reading is done.
+    pub(super) blocking: Blocking,
+    /// Whose connection it is.
+    pub(super) party: Party,
+}
+
+impl Past {
+    /// A page of the journal. A read that fails is tried again for a while: what it would have shown is there.
+    async fn read(&self, cursor: Seq, of: Option<RunId>) -> Option<(Vec<Record>, bool)> {
+        for attempt in 1.. {
+            let reader = self.history.clone();
+            let read = self.blocking.get(self.party, move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
+            let why = match read {
+                Some(Ok(read)) => return Some(read),
+                Some(Err(error)) => error.message,
+                None => "a fault of ours ended the reading".to_owned(),
+            };
+            tracing::error!(why, attempt, "what a subscriber follows cannot be read");
+            if attempt == MOST_ATTEMPTS {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        None
     }
-    None
 }
 
 impl Follow {

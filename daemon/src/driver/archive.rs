@@ -15,10 +15,12 @@ use harness_protocol::rpc::{
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::{Span, Timestamp};
 
+use crate::blocking::Blocking;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::request::OutputPlace;
 use crate::control::subscription::without_values;
+use crate::fair::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
@@ -34,19 +36,19 @@ pub(super) struct Archive {
     pub(super) history: History,
     config: Arc<Config>,
     tools: Arc<Catalogue>,
+    blocking: Blocking,
 }
 
 impl Archive {
-    pub(super) fn new(history: History, engine: &Engine) -> Self {
+    pub(super) fn new(history: History, engine: &Engine, blocking: Blocking) -> Self {
         let (config, tools) = engine.setup();
-        Self { history, config: Arc::new(config.clone()), tools: Arc::new(tools.clone()) }
+        Self { history, config: Arc::new(config.clone()), tools: Arc::new(tools.clone()), blocking }
     }
 
-    /// Does something with it where it may block.
-    pub(super) fn off_to(&self, work: impl FnOnce(&Self) + Send + 'static) {
+    /// Does something with it where it may block, when the turn of `party` comes.
+    pub(super) fn off_to(&self, party: Party, work: impl FnOnce(&Self) + Send + 'static) {
         let archive = self.clone();
-        // It answers whoever waits; nobody waits for it.
-        drop(tokio::task::spawn_blocking(move || work(&archive)));
+        self.blocking.run(party, move || work(&archive));
     }
 
     /// The world of one run: what happened to it, and nothing else. It does not leave that world.
@@ -144,17 +146,28 @@ impl Archive {
         Ok(page)
     }
 
-    /// Why nothing can be changed about runs that have left, of those that are selected.
-    pub(super) fn ended(&self, select: &Selector, names: &[String], uid: u32) -> Result<Vec<Unchanged>, RpcError> {
-        let mut ended: Vec<Unchanged> = Vec::new();
+    /// Why nothing can be changed about runs that have left, of those that are selected; also the names of such as have come into the
+    /// world meanwhile.
+    pub(super) fn ended(
+        &self,
+        select: &Selector,
+        names: &[String],
+        uid: u32,
+    ) -> Result<(Vec<Unchanged>, Vec<String>), RpcError> {
+        let (mut ended, mut here) = (Vec::<Unchanged>::new(), Vec::new());
         for name in names {
-            let view = self.view(self.history.find(name, uid)?)?;
+            let run = self.history.find(name, uid)?;
+            if !self.history.has_left(run)? {
+                here.push(name.clone());
+                continue;
+            }
+            let view = self.view(run)?;
             if fits(select, &view) && !ended.iter().any(|one| one.run == view.id) {
                 let how = if view.state == RunState::Cancelled { "was" } else { "has" };
                 ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
             }
         }
-        Ok(ended)
+        Ok((ended, here))
     }
 
     /// What somebody who waits for a run that has left is told: it has ended.
@@ -172,17 +185,18 @@ impl Archive {
         }
     }
 
-    /// The run that was made under a key.
+    /// The run that was made under a key, if it has left the world. Another one may have come to be meanwhile: the world knows that.
     pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
         match self.history.by_key(space, key)? {
-            Some(run) => self.finished(run).map(Some),
-            None => Ok(None),
+            Some(run) if self.history.has_left(run)? => self.finished(run).map(Some),
+            Some(_) | None => Ok(None),
         }
     }
 
-    /// A run by name, as far as another one can come from it.
-    pub(super) fn finished_by_name(&self, name: &str, uid: u32) -> Result<Box<Finished>, RpcError> {
-        self.finished(self.history.find(name, uid)?)
+    /// A run by name, as far as another one can come from it, if it has left the world.
+    pub(super) fn finished_by_name(&self, name: &str, uid: u32) -> Result<Option<Box<Finished>>, RpcError> {
+        let run = self.history.find(name, uid)?;
+        if self.history.has_left(run)? { self.finished(run).map(Some) } else { Ok(None) }
     }
 
     fn finished(&self, run: RunId) -> Result<Box<Finished>, RpcError> {

@@ -16,14 +16,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_protocol::event::EventBody;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError};
 use harness_protocol::time::Span;
+use tokio::time::Instant;
 use tracing::{error, info};
 
-use super::{BATCH, Driver, Order, Pending, class_of, touched};
-use crate::control::request::{ConnectionId, Request, Wanted};
+use super::Driver;
+use crate::control::request::{Request, Wanted};
+use crate::fair::Party;
 use crate::journal::crash::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::world::Step;
@@ -35,13 +37,29 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// How long those wait whose request is in a step that cannot be committed.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the disk may take for an answer before the daemon is held and answers what can be answered.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Events of steps that wait for a commit together.
+const MOST_GATHERED: usize = 4_096;
 
 /// A commit that has not gone through yet, and what is done when it has.
 pub(super) struct UnderWay {
     commit: Arc<Commit>,
     class: CommitClass,
     effects: Vec<Effect>,
-    end: Pin<Box<dyn Future<Output = Result<(), CommitError>> + Send>>,
+    end: End<Result<(), CommitError>>,
+    /// When it has taken so long that the daemon is held.
+    pub(super) patient_until: Instant,
+}
+
+/// What the disk is waited for.
+type End<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What steps came to while a commit was under way.
+pub(super) struct Gathered {
+    commit: Commit,
+    class: CommitClass,
+    effects: Vec<Effect>,
 }
 
 /// Waits for the end of the commit that is under way; for ever, where none is.
@@ -53,42 +71,68 @@ pub(super) async fn end_of(under_way: &mut Option<UnderWay>) -> Result<(), Commi
 }
 
 impl<J: Journal> Driver<J> {
-    /// Begins to commit what a step came to, once the commit before it has gone through.
+    /// Begins to commit what a step came to. While another commit is under way, that is done together with what else comes to be until
+    /// that one has gone through.
     pub(super) async fn hand_over(&mut self, step: Step) {
         let Step { events, effects, archived } = step;
-        let before = match self.under_way.take() {
-            Some(before) => match self.insist(before).await {
-                Some(done) => Some(done),
-                // Told to stop while it could not commit: nobody was told anything of this step.
-                None => return,
-            },
-            None => None,
-        };
-        let mut at_once = Vec::new();
-        if events.is_empty() {
-            at_once = effects;
+        self.lookups.note(&events);
+        let class = class_of(&effects);
+        if self.under_way.is_none() && events.is_empty() {
+            self.act(effects);
+        } else if self.under_way.is_none() {
+            self.begin(Gathered { commit: Commit { events, archived }, class, effects });
         } else {
-            let class = class_of(&effects);
-            let commit = Arc::new(Commit { events, archived });
-            let end = Box::pin(self.parts.journal.commit(&commit, class));
-            self.under_way = Some(UnderWay { commit, class, effects, end });
+            let Gathered { commit, class: all, effects: so_far } = self.gathered.get_or_insert_with(|| Gathered {
+                commit: Commit::default(),
+                class: CommitClass::Written,
+                effects: Vec::new(),
+            });
+            commit.events.extend(events);
+            commit.archived.extend(archived);
+            so_far.extend(effects);
+            *all = (*all).max(class);
+            if commit.events.len() >= MOST_GATHERED {
+                self.finish_one().await;
+            }
         }
-        if let Some((commit, effects)) = before {
-            self.show(&commit, effects);
-        }
-        self.act(at_once);
         if !self.touched.is_empty() {
             self.catch_up().await;
         }
     }
 
+    fn begin(&mut self, gathered: Gathered) {
+        let Gathered { commit, class, effects } = gathered;
+        let commit = Arc::new(commit);
+        let end = Box::pin(self.parts.journal.commit(&commit, class));
+        let patient_until = self.patient_until();
+        self.under_way = Some(UnderWay { commit, class, effects, end, patient_until });
+    }
+
+    /// Waits for the commit that is under way, shows what it was, and begins the next one.
+    async fn finish_one(&mut self) {
+        let Some(under_way) = self.under_way.take() else { return };
+        let Some((commit, effects)) = self.insist(under_way).await else {
+            // Told to stop while it could not commit: nobody was told anything of what was stepped since.
+            self.gathered = None;
+            return;
+        };
+        match self.gathered.take() {
+            Some(next) if next.commit.events.is_empty() => {
+                self.show(&commit, effects);
+                self.act(next.effects);
+            }
+            Some(next) => {
+                self.begin(next);
+                self.show(&commit, effects);
+            }
+            None => self.show(&commit, effects),
+        }
+    }
+
     /// Waits until nothing is under way: what the world is, is in the journal.
     pub(super) async fn catch_up(&mut self) {
-        while let Some(under_way) = self.under_way.take() {
-            match self.insist(under_way).await {
-                Some((commit, effects)) => self.show(&commit, effects),
-                None => return,
-            }
+        while self.under_way.is_some() {
+            self.finish_one().await;
         }
         self.tell_waiters();
     }
@@ -98,7 +142,10 @@ impl<J: Journal> Driver<J> {
         let Some(under_way) = self.under_way.take() else { return };
         let end = Box::pin(std::future::ready(outcome));
         self.under_way = Some(UnderWay { end, ..under_way });
-        self.catch_up().await;
+        self.finish_one().await;
+        if !self.touched.is_empty() || self.under_way.is_none() {
+            self.catch_up().await;
+        }
     }
 
     /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again.
@@ -144,10 +191,10 @@ impl<J: Journal> Driver<J> {
     /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the daemon is told to
     /// stop before it has gone through.
     async fn insist(&mut self, under_way: UnderWay) -> Option<(Arc<Commit>, Vec<Effect>)> {
-        let UnderWay { commit, class, effects, end } = under_way;
+        let UnderWay { commit, class, effects, end, patient_until } = under_way;
         let mut wait = FIRST_RETRY;
         let since = self.parts.clock.now().mono;
-        let mut outcome = end.await;
+        let mut outcome = self.patiently(end, patient_until).await?;
         loop {
             let Err(failure) = outcome else {
                 self.parts.service.stuck = false;
@@ -156,10 +203,7 @@ impl<J: Journal> Driver<J> {
                 }
                 return Some((commit, effects));
             };
-            if self.parts.service.held.replace(format!("{}; {}", failure.reason, failure.fault.advice())).is_none() {
-                error!(%failure, "held: new work is refused until there is room again");
-            }
-            self.parts.engine.hold(true);
+            self.hold(&failure);
             if failure.fault == CommitFault::Ours {
                 // The world is ahead of what can ever be in the journal; the next start makes it anew.
                 self.broken = Some(failure);
@@ -172,7 +216,8 @@ impl<J: Journal> Driver<J> {
             {
                 self.on_ballast = true;
                 self.next_try = Some(self.parts.clock.now().mono + FIRST_RETRY.into());
-                outcome = self.parts.journal.commit(&commit, class).await;
+                let end = Box::pin(self.parts.journal.commit(&commit, class));
+                outcome = self.patiently(end, self.patient_until()).await?;
                 continue;
             }
             if self.parts.clock.now().mono.saturating_sub(since) >= PATIENCE.into() {
@@ -181,11 +226,43 @@ impl<J: Journal> Driver<J> {
             let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
             wait = (wait * 2).min(LONGEST_RETRY);
             self.parts.service.stuck = true;
-            if !self.hold_until(retry).await {
-                return None;
-            }
-            outcome = self.parts.journal.commit(&commit, class).await;
+            self.hold_until(Box::pin(tokio::time::sleep_until(retry))).await?;
+            let end = Box::pin(self.parts.journal.commit(&commit, class));
+            outcome = self.patiently(end, self.patient_until()).await?;
         }
+    }
+
+    /// Nothing can be committed: the daemon is held.
+    fn hold(&mut self, failure: &CommitError) {
+        if self.parts.service.held.replace(format!("{}; {}", failure.reason, failure.fault.advice())).is_none() {
+            error!(%failure, "held: new work is refused until there is room again");
+        }
+        self.parts.engine.hold(true);
+    }
+
+    /// Until when the disk may take for what it is asked now.
+    pub(super) fn patient_until(&self) -> Instant {
+        self.parts.clock.at(self.parts.clock.now().mono + SILENCE.into())
+    }
+
+    /// Waits for the disk. One that takes seconds holds the daemon: meanwhile it answers what can be answered. Nothing where it is
+    /// told to stop before.
+    pub(super) async fn patiently<T>(&mut self, mut end: End<T>, until: Instant) -> Option<T> {
+        tokio::select! {
+            biased;
+            outcome = &mut end => return Some(outcome),
+            () = tokio::time::sleep_until(until) => {}
+        }
+        let reason = format!("the disk of the journal has not answered for {} s", SILENCE.as_secs());
+        self.hold(&CommitError { fault: CommitFault::Failing, reason });
+        self.parts.service.stuck = true;
+        self.give_answers_up();
+        let outcome = self.hold_until(end).await?;
+        self.parts.service.stuck = false;
+        if !self.on_ballast {
+            self.let_go();
+        }
+        Some(outcome)
     }
 
     /// Nothing is held any more.
@@ -209,7 +286,10 @@ impl<J: Journal> Driver<J> {
             return;
         }
         let taken = match self.parts.ballast.clone() {
-            Some(ballast) => tokio::task::spawn_blocking(move || ballast.take().is_ok()).await.unwrap_or(false),
+            Some(ballast) => {
+                let taken = self.parts.blocking.get(Party::Daemon, move || ballast.take().is_ok());
+                taken.await.unwrap_or(false)
+            }
             None => true,
         };
         if taken {
@@ -224,26 +304,16 @@ impl<J: Journal> Driver<J> {
     fn give_answers_up(&mut self) {
         let mut error = self.held_error();
         error.message.push_str("; what was asked may still take effect once it commits");
-        for (_, pending) in std::mem::take(&mut self.replies).into_values() {
-            match pending {
-                Pending::Nobody => {}
-                Pending::Own(tell) => drop(tell.send(Err(error.clone()))),
-                Pending::Answer(responder)
-                | Pending::Changed(_, responder)
-                | Pending::AfterDrain(_, responder)
-                | Pending::AfterReload(_, _, responder) => responder.send::<()>(Err(error.clone())),
-            }
-        }
+        self.replies.give_up(&error);
     }
 
-    /// While stuck: answers reads, refuses the rest. Says whether to go on.
-    async fn hold_until(&mut self, retry: tokio::time::Instant) -> bool {
-        let sleep = tokio::time::sleep_until(retry);
-        tokio::pin!(sleep);
+    /// While stuck: answers reads, refuses the rest, until `end`. Nothing where it is told to stop before.
+    async fn hold_until<T>(&mut self, mut end: End<T>) -> Option<T> {
         loop {
+            self.orders.beat();
             self.answer_what_can_be();
             if self.stopping {
-                return false;
+                return None;
             }
             let (due, clock) = (self.waiters.first_due(), self.parts.clock);
             let time_is_up = async {
@@ -253,14 +323,12 @@ impl<J: Journal> Driver<J> {
                 }
             };
             tokio::select! {
-                () = &mut sleep => return true,
+                ended = &mut end => return Some(ended),
                 () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
                 () = time_is_up => self.waiters.give_up(&self.parts.engine, self.parts.clock.now(), &self.held_error()),
-                order = self.orders.recv() => {
-                    if order != Some(Order::Reload) {
-                        self.stopping = true;
-                        return false;
-                    }
+                () = self.orders.stop() => {
+                    self.stopping = true;
+                    return None;
                 }
             }
         }
@@ -268,32 +336,39 @@ impl<J: Journal> Driver<J> {
 
     fn answer_what_can_be(&mut self) {
         // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
-        let in_step: BTreeSet<ConnectionId> = self.replies.values().map(|(connection, _)| *connection).collect();
+        let in_step = self.replies.connections();
         let mut requests = std::mem::take(&mut self.reads);
         requests.append(&mut self.backlog);
         if requests.len() < self.parts.most_waiting {
-            requests.extend(self.parts.inbox.take_requests(BATCH));
+            requests.extend(self.parts.inbox.take_requests());
         }
         for request in requests {
-            let Request { connection, caller, wanted } = request;
-            match wanted {
+            let Request { connection, caller, party, .. } = request;
+            match request.wanted {
                 Wanted::Stop(responder) => self.stop(responder),
-                Wanted::Command(_, responder) | Wanted::Drain(_, responder) | Wanted::Reload(responder) => {
-                    responder.send::<()>(Err(self.held_error()));
-                }
-                Wanted::Own(_, tell) => drop(tell.send(Err(self.held_error()))),
-                Wanted::Tidy(tell) => drop(tell.send(false)),
+                wanted @ (Wanted::Command(..)
+                | Wanted::Own(..)
+                | Wanted::Tidy(_)
+                | Wanted::Drain(..)
+                | Wanted::Reload(_)) => wanted.refuse(self.held_error()),
                 wanted if in_step.contains(&connection) => {
-                    self.backlog.push_back(Request { connection, caller, wanted });
+                    self.backlog.push_back(Request { wanted, ..request });
                 }
                 // That a run has ended may be in the step that is held: who waits for it is told once that is committed.
                 Wanted::Wait(params, responder) => {
-                    let waited_for = self.wait_for(connection, caller, params, responder);
+                    let waited_for = self.wait_for(connection, caller, party, params, responder);
                     self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
                 }
-                wanted => self.read(Request { connection, caller, wanted }),
+                wanted => {
+                    let request = Request { wanted, ..request };
+                    if let Some(request) = self.lookups.resolved(request, &self.parts.engine) {
+                        self.read(request);
+                    }
+                }
             }
         }
+        self.lookups.begin();
+        self.parts.inbox.turn_is_over();
     }
 
     /// Whether a command is refused while the daemon lives on its ballast: those that make new work.
@@ -306,4 +381,15 @@ impl<J: Journal> Driver<J> {
         let message = format!("held: {reason}");
         RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
     }
+}
+
+/// Synced where an answer promises to survive power loss.
+fn class_of(effects: &[Effect]) -> CommitClass {
+    let promises = effects.iter().any(|effect| matches!(effect, Effect::Reply { reply: Ok(_), synced: true, .. }));
+    if promises { CommitClass::Synced } else { CommitClass::Written }
+}
+
+/// The runs that these events are about.
+fn touched(events: &[Arc<Event>]) -> BTreeSet<RunId> {
+    events.iter().filter_map(|event| event.run).collect()
 }

@@ -9,14 +9,18 @@ use std::time::Duration;
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError, Unchanged};
 use harness_protocol::time::{Span, Timestamp};
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, oneshot};
+use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
+use crate::blocking::Blocking;
 use crate::config::Retention;
-use crate::control::request::{ConnectionId, Request, Responder, Wanted};
+use crate::control::request::{Request, Responder, Wanted};
+use crate::fair::Party;
 use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
-use crate::world::boundary::{Caller, Command, Reply};
+use crate::world::boundary::{Command, Reply};
 
 /// Runs removed with one step.
 const CHUNK: usize = 200;
@@ -28,6 +32,8 @@ const MOST: usize = 200_000;
 pub(super) struct Housekeeper {
     history: History,
     inbox: Inbox<Request>,
+    blocking: Blocking,
+    runtime: Handle,
     uid: u32,
     turn: Arc<Mutex<()>>,
 }
@@ -42,14 +48,15 @@ struct Order {
 }
 
 impl Housekeeper {
-    pub(super) fn new(history: History, inbox: Inbox<Request>, uid: u32) -> Self {
-        Self { history, inbox, uid, turn: Arc::default() }
+    /// One that works on the runtime that this is called in.
+    pub(super) fn new(history: History, inbox: Inbox<Request>, blocking: Blocking, uid: u32) -> Self {
+        Self { history, inbox, blocking, runtime: Handle::current(), uid, turn: Arc::default() }
     }
 
     /// Prunes as somebody wants it. Names were resolved to ids.
     pub(super) fn prune(&self, params: PruneParams, now: Timestamp, responder: Responder) {
         let keeper = self.clone();
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let before = params.older_than_seconds.map(|age| now.before(age));
             let named: Vec<RunId> = params.select.runs.iter().filter_map(|run| run.parse().ok()).collect();
             let which = Prunable { select: params.select, before, before_or_at: None };
@@ -62,7 +69,15 @@ impl Housekeeper {
     }
 
     /// Keeps to the configuration's limits for as long as the daemon lives.
-    pub(super) async fn keep_within(self, retention: Retention, time: impl Fn() -> Timestamp + Send) {
+    pub(super) fn keep_within(
+        &self,
+        retention: Retention,
+        time: impl Fn() -> Timestamp + Send + 'static,
+    ) -> AbortHandle {
+        self.runtime.spawn(self.clone().keep(retention, time)).abort_handle()
+    }
+
+    async fn keep(self, retention: Retention, time: impl Fn() -> Timestamp + Send) {
         if retention.age.is_none() && retention.runs.is_none() {
             return;
         }
@@ -99,9 +114,8 @@ impl Housekeeper {
         }
         while all.runs.len() < MOST {
             let (history, asked) = (self.history.clone(), which.clone());
-            let found = tokio::task::spawn_blocking(move || history.prunable(&asked, after, chunk));
-            let found =
-                found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))??;
+            let found = self.blocking.get(Party::Daemon, move || history.prunable(&asked, after, chunk));
+            let found = found.await.ok_or_else(unread)??;
             let Some(&(last, _)) = found.last() else { break };
             after = last;
             let runs = self.trees(found.into_iter().map(|(_, run)| run).collect()).await?;
@@ -124,7 +138,7 @@ impl Housekeeper {
     /// The runs of these trees; the top of each comes last, so that what is left by a crash is still found by it.
     async fn trees(&self, tops: Vec<RunId>) -> Result<Vec<RunId>, RpcError> {
         let history = self.history.clone();
-        let found = tokio::task::spawn_blocking(move || {
+        let found = self.blocking.get(Party::Daemon, move || {
             let mut runs = Vec::new();
             for top in tops {
                 runs.extend(history.tree_below(top, u32::MAX)?.into_iter().rev());
@@ -132,13 +146,12 @@ impl Housekeeper {
             }
             Ok(runs)
         });
-        found.await.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))?
+        found.await.ok_or_else(unread)?
     }
 
     async fn boundary(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
         let (history, which) = (self.history.clone(), which.clone());
-        let found = tokio::task::spawn_blocking(move || history.last_beyond(&which, keep)).await;
-        found.map_err(|_| RpcError::new(ErrorKind::Internal, "the journal could not be read"))?
+        self.blocking.get(Party::Daemon, move || history.last_beyond(&which, keep)).await.ok_or_else(unread)?
     }
 
     async fn ask(&self, command: Command) -> Result<Changed, RpcError> {
@@ -156,17 +169,16 @@ impl Housekeeper {
 
     async fn tell<T>(&self, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
         let (tell, told) = oneshot::channel();
-        let caller = Caller { uid: self.uid, run: None };
-        let mut request = Request { connection: ConnectionId(0), caller, wanted: wanted(tell) };
-        while let Err(back) = self.inbox.request(request) {
-            request = back;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        self.inbox.put(Request::own(self.uid, wanted(tell))).await;
         told.await.map_err(|_| {
             let error = RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again");
             error.retry_after(Span::from_secs(1))
         })
     }
+}
+
+fn unread() -> RpcError {
+    RpcError::new(ErrorKind::Internal, "the journal could not be read")
 }
 
 /// Whoever names a run is told why it stays.

@@ -1,5 +1,5 @@
-//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only; what it may ask at
-//! all is in the table of rights (`control::rights`).
+//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only; what it may ask
+//! at all is in the table of rights (`control::rights`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
     DaemonStatusReply, DiskUsage, ErrorKind, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
-    ShowParams, Shown, SubscribeParams, WaitParams,
+    Selector, ShowParams, Shown, SubscribeParams, WaitParams,
 };
 use harness_protocol::run::{RunView, WaitKind, WaitingFor};
 
@@ -16,7 +16,10 @@ use tokio::sync::oneshot;
 
 use super::Service;
 use super::archive::Archive;
+use super::housekeeping::Housekeeper;
+use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
+use crate::fair::Party;
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Now};
 use crate::world::view::{Listed, Named};
@@ -34,7 +37,10 @@ pub(super) struct View<'v> {
     pub(super) engine: &'v Engine,
     pub(super) service: &'v Service,
     pub(super) archive: &'v Archive,
+    /// Where `/proc` is read: not behind a disk that does not answer.
+    pub(super) near: &'v Blocking,
     pub(super) caller: Caller,
+    pub(super) party: Party,
     pub(super) now: Now,
 }
 
@@ -44,8 +50,8 @@ impl View<'_> {
         let found = self.engine.find(name, self.caller.uid)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
-            Some(_) => Ok(found),
-            None => self.archive.only(name, found, self.caller.uid),
+            // Whether another run's id begins so was looked up before.
+            Some(_) | None => Ok(found),
         }
     }
 
@@ -60,8 +66,8 @@ impl View<'_> {
         let (uid, now, held) = (self.caller.uid, self.now, self.service.held.clone());
         match read {
             Read::Show(params) => match self.find(&params.run) {
-                Ok(run) => responder.send(self.show(run, &params)),
-                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+                Ok(run) => self.show(run, &params, responder),
+                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
                     responder.send(archive.show(params, uid, now).map(|shown| Shown { held, ..shown }));
                 }),
                 Err(error) => responder.send::<()>(Err(error)),
@@ -70,9 +76,9 @@ impl View<'_> {
             Read::Export(params) => match self.find(&params.run) {
                 Ok(run) => {
                     let view = self.engine.view(run, now);
-                    self.archive.off_to(move |archive| responder.send(archive.export(&params, run, view)));
+                    self.archive.off_to(self.party, move |archive| responder.send(archive.export(&params, run, view)));
                 }
-                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
                     let found = archive.history.find(&params.run, uid);
                     responder.send(found.and_then(|run| archive.export(&params, run, None)));
                 }),
@@ -86,26 +92,24 @@ impl View<'_> {
                 }
                 responder.send(Ok(lanes));
             }
-            Read::Status => {
-                let mut status = self.status();
-                let disk = Arc::clone(&self.service.disk);
-                self.archive.off_to(move |archive| {
-                    for (state, count) in archive.history.counts().unwrap_or_default() {
-                        *status.runs.entry(state).or_default() += count;
-                    }
-                    status.disk = disk();
-                    responder.send(Ok(status));
-                });
-            }
+            // It has a way of its own.
+            Read::Status => responder.send::<()>(Err(forbidden())),
         }
     }
 
-    fn show(&self, run: RunId, params: &ShowParams) -> Result<Shown, RpcError> {
-        let mut shown = self.engine.show(params, self.caller.uid, self.now)?;
-        mark_held(self.service, std::slice::from_mut(&mut shown.run), self.now);
-        shown.held.clone_from(&self.service.held);
-        shown.processes = (self.service.processes)(run);
-        Ok(shown)
+    fn show(&self, run: RunId, params: &ShowParams, responder: Responder) {
+        match self.engine.show(params, self.caller.uid, self.now) {
+            Ok(mut shown) => {
+                mark_held(self.service, std::slice::from_mut(&mut shown.run), self.now);
+                shown.held.clone_from(&self.service.held);
+                let processes = Arc::clone(&self.service.processes);
+                self.near.run(self.party, move || {
+                    shown.processes = processes(run);
+                    responder.send(Ok(shown));
+                });
+            }
+            Err(error) => responder.send::<()>(Err(error)),
+        }
     }
 
     fn list(&self, mut params: ListParams, responder: Responder) {
@@ -135,7 +139,7 @@ impl View<'_> {
             return match allowed {
                 Ok(mut named) => {
                     named.retain(|one| !matches!(one, Named::Here(run) if !within(run)));
-                    self.archive.off_to(move |archive| {
+                    self.archive.off_to(self.party, move |archive| {
                         responder.send(archive.named(&params, named, uid).map(|page| RunPage { held, ..page }));
                     });
                 }
@@ -147,12 +151,12 @@ impl View<'_> {
                 listed.runs.iter_mut().for_each(|(_, run)| {
                     mark_held(self.service, std::slice::from_mut(run), self.now);
                 });
-                self.archive.off_to(move |archive| {
+                self.archive.off_to(self.party, move |archive| {
                     responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
                 });
             }
             // The tree that is wanted has left as a whole.
-            Err(error) if self.is_elsewhere(&error) => self.archive.off_to(move |archive| {
+            Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
                 let name = params.root.take().unwrap_or_default();
                 let nothing = Listed { runs: Vec::new(), down_to: 0 };
                 let found = archive.history.find(&name, uid);
@@ -184,48 +188,60 @@ impl View<'_> {
             return responder.send::<()>(Err(error));
         }
         let uid = self.caller.uid;
-        self.archive.off_to(move |archive| responder.send(archive.waited(&params.run, &params.states, uid)));
+        self.archive
+            .off_to(self.party, move |archive| responder.send(archive.waited(&params.run, &params.states, uid)));
     }
 
-    /// The names in a request to prune, as ids.
-    pub(super) fn resolved(&self, mut params: PruneParams) -> Result<PruneParams, RpcError> {
+    /// Prunes: the names are ids then, those of the world by the world, the others by the journal.
+    pub(super) fn prune(&self, params: PruneParams, housekeeper: &Housekeeper, responder: Responder) {
         let select = &params.select;
         let names_some = !(select.runs.is_empty() && select.labels.is_empty() && select.states.is_empty());
         if !names_some && !select.all && params.older_than_seconds.is_none() && params.keep.is_none() {
             let message = "name the runs, or select them by label, state or age, or all";
-            return Err(RpcError::new(ErrorKind::Invalid, message));
+            return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
         }
-        for name in &mut params.select.runs {
-            let (run, parent, root) = match self.find(name) {
-                Ok(run) if self.engine.state_of(run).is_some_and(|state| !state.is_terminal()) => {
-                    let message = format!("run {run} is live; cancel it first");
-                    return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+        let found: Result<Vec<ToPrune>, RpcError> = select.runs.iter().map(|name| self.to_prune(name)).collect();
+        let (uid, now, housekeeper) = (self.caller.uid, self.engine.time(self.now), housekeeper.clone());
+        match found {
+            Ok(found) => self.archive.off_to(self.party, move |archive| {
+                let runs: Result<Vec<String>, RpcError> =
+                    found.into_iter().map(|one| one.resolved(archive, uid)).collect();
+                match runs {
+                    Ok(runs) => {
+                        let select = Selector { runs, ..params.select };
+                        housekeeper.prune(PruneParams { select, ..params }, now, responder);
+                    }
+                    Err(error) => responder.send::<()>(Err(error)),
                 }
-                Ok(run) => {
-                    let view = self.engine.view(run, self.now);
-                    (run, view.as_ref().and_then(|view| view.parent), view.map_or(run, |view| view.root))
-                }
-                Err(error) if self.is_elsewhere(&error) => {
-                    let run = self.archive.history.find(name, self.caller.uid)?;
-                    let view = self.archive.view(run)?;
-                    (run, view.parent, view.root)
-                }
-                Err(error) => return Err(error),
-            };
-            if self.engine.state_of(root).is_some_and(|state| !state.is_terminal()) {
-                let message = format!("run {run} stays: something of its tree is live and may ask for its answer");
-                return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
-            }
-            if parent.is_some() {
-                let message = format!("run {run} belongs to the tree of {root}, which goes as a whole: prune that");
-                return Err(RpcError::new(ErrorKind::Invalid, message));
-            }
-            *name = run.to_string();
+            }),
+            Err(error) => responder.send::<()>(Err(error)),
         }
-        Ok(params)
     }
 
-    fn status(&self) -> DaemonStatusReply {
+    fn to_prune(&self, name: &str) -> Result<ToPrune, RpcError> {
+        let is_live = |run| self.engine.state_of(run).is_some_and(|state| !state.is_terminal());
+        match self.find(name) {
+            Ok(run) if is_live(run) => {
+                let message = format!("run {run} is live; cancel it first");
+                Err(RpcError::new(ErrorKind::NoLongerApplies, message))
+            }
+            Ok(run) => {
+                let view = self.engine.view(run, self.now);
+                let root = view.as_ref().map_or(run, |view| view.root);
+                if is_live(root) {
+                    let message = format!("run {run} stays: something of its tree is live and may ask for its answer");
+                    return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+                }
+                is_top(run, view.and_then(|view| view.parent), root)?;
+                Ok(ToPrune::Here(name.to_owned(), run))
+            }
+            Err(error) if self.is_elsewhere(&error) => Ok(ToPrune::Gone(name.to_owned())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A status, as far as the world tells it. `waited_behind` is of the connection that asks.
+    pub(super) fn status(&self, waited_behind: u64) -> DaemonStatusReply {
         let (engine, service) = (self.engine, self.service);
         let health = match &service.held {
             Some(_) => Health::Held,
@@ -249,9 +265,10 @@ impl View<'_> {
             executing: engine.executing(),
             last_seq: engine.last_seq(),
             connections: (service.connections)(),
-            rss_bytes: crate::observe::usage::resident_bytes(),
-            open_files: crate::observe::usage::open_files(),
+            rss_bytes: None,
+            open_files: None,
             disk: DiskUsage::default(),
+            waited_behind,
         }
     }
 
@@ -261,7 +278,8 @@ impl View<'_> {
         match follow {
             Err(error) if self.is_elsewhere(&error) && params.run.is_some() => {
                 let uid = self.caller.uid;
-                self.archive.off_to(move |archive| drop(tell.send(follow_archived(archive, last, params, uid))));
+                self.archive
+                    .off_to(self.party, move |archive| drop(tell.send(follow_archived(archive, last, params, uid))));
             }
             follow => drop(tell.send(follow)),
         }
@@ -303,7 +321,7 @@ impl View<'_> {
         match place {
             Err(error) if self.is_elsewhere(&error) => {
                 let uid = self.caller.uid;
-                self.archive.off_to(move |archive| drop(tell.send(archive.output(&params, uid))));
+                self.archive.off_to(self.party, move |archive| drop(tell.send(archive.output(&params, uid))));
             }
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 drop(tell.send(Err(RpcError::new(ErrorKind::NotFound, error.message))));
@@ -311,6 +329,38 @@ impl View<'_> {
             place => drop(tell.send(place)),
         }
     }
+}
+
+/// A run that is to be pruned.
+enum ToPrune {
+    /// It is in the world; by this name.
+    Here(String, RunId),
+    /// It is not.
+    Gone(String),
+}
+
+impl ToPrune {
+    /// Its id.
+    fn resolved(self, archive: &Archive, uid: u32) -> Result<String, RpcError> {
+        match self {
+            Self::Here(name, run) => archive.only(&name, run, uid).map(|run| run.to_string()),
+            Self::Gone(name) => {
+                let run = archive.history.find(&name, uid)?;
+                let view = archive.view(run)?;
+                is_top(run, view.parent, view.root)?;
+                Ok(run.to_string())
+            }
+        }
+    }
+}
+
+/// A tree goes as a whole.
+fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RpcError> {
+    if parent.is_none() {
+        return Ok(());
+    }
+    let message = format!("run {run} belongs to the tree of {root}, which goes as a whole: prune that");
+    Err(RpcError::new(ErrorKind::Invalid, message))
 }
 
 /// The number after which a subscription begins.

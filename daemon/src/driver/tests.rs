@@ -8,18 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use harness_protocol::id::Seq;
-use harness_protocol::rpc::{ErrorKind, ListParams, RequestId, Selector};
+use harness_protocol::rpc::{DiskUsage, ErrorKind, ListParams, RequestId, RpcError, Selector, ShowParams, WaitParams};
 use harness_protocol::run::CallResult;
 use harness_protocol::script::{Script, ScriptedCall, Turn};
 use harness_protocol::spec::RunSpec;
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::Config;
-use crate::control::request::{Outgoing, Place, Read};
+use crate::control::request::{Outgoing, Place, Read, Wanted};
+use crate::fair::Party;
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
+use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
 use crate::providers::http::{Providers, Surroundings};
 use crate::world::boundary::CallTask;
@@ -40,7 +42,7 @@ struct Bench {
     feed: Feed,
     journal: Journalist,
     calls: Arc<AtomicUsize>,
-    orders: mpsc::Sender<Order>,
+    orders: Orders,
     driver: JoinHandle<Result<(), CommitError>>,
 }
 
@@ -59,7 +61,7 @@ impl Bench {
         let reports = inbox.clone();
         let report = Arc::new(move |report| reports.report(report));
         let clock = Clock::start();
-        let (orders, taken) = mpsc::channel(1);
+        let orders = Orders::default();
         let parts = Parts {
             engine: Engine::new(config, crate::tools::catalogue(), 7),
             journal,
@@ -73,33 +75,40 @@ impl Bench {
                 state_dir: "/test".to_owned(),
                 socket_activated: false,
                 connections: Box::new(|| 1),
-                processes: Box::new(|_| Vec::new()),
+                processes: Arc::new(|_| Vec::new()),
                 uid: 1000,
                 held: None,
                 stuck: false,
                 disk: Arc::new(DiskUsage::default),
             },
-            reload: Box::new(|| Err("there is no configuration here".to_owned())),
+            reload: Arc::new(Mutex::new(|| Err("there is no configuration here".to_owned()))),
+            blocking: Blocking::new(2),
             most_waiting: 100,
             erase: Box::new(drop),
             history: History::none(),
             ballast: None,
             damage: Default::default(),
         };
-        let driver = tokio::spawn(Driver::new(parts, taken).run());
+        let driver = tokio::spawn(Driver::new(parts, orders.clone()).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
     }
 
     /// Asks through connection `connection`.
     fn ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Answer {
+        self.try_ask(connection, wanted).unwrap()
+    }
+
+    /// The same; nothing where there is no room for it.
+    fn try_ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Option<Answer> {
         let outgoing = Arc::new(Outgoing::default());
         let places = Arc::new(Semaphore::new(1));
         let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), special: None };
         let responder = Responder::new(RequestId::Number(1), Arc::clone(&outgoing), place);
         let caller = Caller { uid: 1000, run: None };
-        let request = Request { connection: ConnectionId(connection), caller, wanted: wanted(responder) };
-        self.inbox.request(request).unwrap();
-        Answer(outgoing)
+        let party = Party::Connection(connection);
+        let request = Request::new(ConnectionId(connection), caller, party, wanted(responder));
+        self.inbox.request(request).ok()?;
+        Some(Answer(outgoing))
     }
 
     fn submit(&self, connection: u64) -> Answer {
@@ -127,7 +136,7 @@ impl Bench {
     }
 
     async fn stop(self) {
-        self.orders.send(Order::Stop).await.unwrap();
+        self.orders.give(Order::Stop);
         self.driver.await.unwrap().unwrap();
     }
 }
@@ -137,7 +146,7 @@ struct Answer(Arc<Outgoing>);
 
 impl Answer {
     async fn get(&self) -> Result<Value, RpcError> {
-        let bytes = tokio::time::timeout(Duration::from_secs(20), self.0.next()).await.unwrap().unwrap().0;
+        let bytes = tokio::time::timeout(Duration::from_secs(20), self.0.next()).await.unwrap().unwrap().bytes;
         let mut response: Value = serde_json::from_slice(&bytes).unwrap();
         match response.get_mut("result") {
             Some(result) => Ok(result.take()),
@@ -282,5 +291,102 @@ async fn a_signal_stops_a_daemon_that_is_held() {
     let before = bench.tries();
     let _caught = bench.submit(1);
     bench.tried(before).await;
+    bench.stop().await;
+}
+
+/// A15. A disk that does not answer holds the daemon within seconds: what changes something is told so, what reads is answered, and
+/// a stop is a stop.
+#[tokio::test]
+async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
+    let bench = Bench::start();
+    let run = id(&bench.submit(1).get().await.unwrap());
+    bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
+    bench.journal.set(Mood::Slow);
+    let before = bench.tries();
+    let caught = bench.submit(1);
+    bench.tried(before).await;
+    let status = bench.status().await;
+    assert_eq!((&status["health"], &status["stuck"]), (&"held".into(), &true.into()));
+    assert!(status["held"].as_str().unwrap().contains("has not answered"), "{status}");
+    assert_eq!(caught.get().await.unwrap_err().kind(), ErrorKind::Held);
+    let all = || Selector { all: true, ..Selector::default() };
+    let changes: Vec<Command> = vec![
+        Command::Cancel { select: all(), force: true },
+        Command::Pause(all()),
+        Command::Resume(all()),
+        Command::Message { run: run.clone(), text: "more".into(), left: None },
+        Command::Retry { run: run.clone(), left: None },
+        Command::Answer { interaction: run.clone(), answer: "yes".into() },
+        Command::Lane { lane: None, change: crate::world::boundary::LaneChange::Pause },
+        Command::Drain(false),
+    ];
+    for (number, command) in (10..).zip(changes) {
+        let what = format!("{command:?}");
+        let told = bench.ask(number, |responder| Wanted::Command(command, responder)).get().await;
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Held, "{what}");
+    }
+    let show = ShowParams { run: run.clone(), ..ShowParams::default() };
+    let reads: Vec<Read> = vec![
+        Read::Lanes,
+        Read::List(ListParams::default()),
+        Read::Show(show),
+        Read::Interactions(Default::default()),
+        Read::Status,
+    ];
+    for (number, read) in (30..).zip(reads) {
+        let what = format!("{read:?}");
+        let told = bench.ask(number, |responder| Wanted::Read(read, responder)).get().await;
+        assert!(told.is_ok(), "{what}: {told:?}");
+    }
+    let beats = bench.orders.beats();
+    bench.inbox.wake();
+    bench.status().await;
+    assert!(bench.orders.beats() > beats, "it moves");
+    bench.journal.set(Mood::Willing);
+    // It goes on by itself, with what it was about.
+    let count = |page: &Value| page["runs"].as_array().unwrap().len();
+    let list = || bench.ask(50, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
+    while bench.status().await["health"] != "serving" {}
+    assert_eq!(count(&list().get().await.unwrap()), 2);
+    bench.stop().await;
+}
+
+/// A15. However many reloads came before it, and whatever the disk does.
+#[tokio::test]
+async fn a_stop_behind_reloads_is_a_stop_whatever_the_journal_does() {
+    for (mood, reloads) in [(Mood::Willing, 0), (Mood::Willing, 30), (Mood::Failing, 11), (Mood::Failing, 200)] {
+        let bench = Bench::start();
+        bench.status().await;
+        bench.journal.set(mood);
+        let _caught = bench.submit(1);
+        (0..reloads).for_each(|_| bench.orders.give(Order::Reload));
+        bench.stop().await;
+    }
+}
+
+/// A4. However much others ask, and whatever, one that asks now and then is answered, in turn.
+#[tokio::test]
+async fn whoever_asks_now_and_then_waits_behind_few_of_those_who_always_ask() {
+    let bench = Bench::start();
+    let list = |responder| Wanted::Read(Read::List(ListParams::default()), responder);
+    let status = |responder| Wanted::Read(Read::Status, responder);
+    let lanes = |responder| Wanted::Read(Read::Lanes, responder);
+    let drain = |responder| Wanted::Command(Command::Drain(false), responder);
+    let pause = |responder| Wanted::Command(Command::Pause(Selector { all: true, ..Selector::default() }), responder);
+    let floods: [fn(Responder) -> Wanted; 5] = [list, status, lanes, drain, pause];
+    let mut asked: Vec<Answer> = Vec::new();
+    for round in 0..20 {
+        for connection in 1..=20 {
+            for flood in floods {
+                asked.extend(bench.try_ask(connection, flood));
+            }
+        }
+        let probe = bench.ask(99, |responder| Wanted::Read(Read::Status, responder)).get().await.unwrap();
+        let behind = probe["waited_behind"].as_u64().unwrap();
+        assert!(behind <= 64, "round {round}: behind {behind}");
+    }
+    for answer in asked {
+        answer.get().await.unwrap();
+    }
     bench.stop().await;
 }

@@ -9,6 +9,7 @@ use harness_protocol::time::Span;
 
 use super::archive::{Archive, is_reached};
 use crate::control::request::{ConnectionId, Responder};
+use crate::fair::Party;
 use crate::world::Engine;
 use crate::world::boundary::Now;
 
@@ -137,7 +138,7 @@ impl Waiters {
             match engine.view(run, now) {
                 Some(view) => responder.send(Ok(WaitReply { run: view, reached })),
                 // It left the world in the same step in which it ended, or was pruned.
-                None => archive.off_to(move |archive| {
+                None => archive.off_to(Party::Connection(connection.0), move |archive| {
                     responder.send(archive.waited(&run.to_string(), &states, 0));
                 }),
             }

@@ -55,7 +55,8 @@ pub struct ExecutorConfig {
     pub keepers: Arc<Keepers>,
 }
 
-/// Executes jobs.
+/// Executes jobs. Clones are the same executor.
+#[derive(Clone)]
 pub struct Executor {
     inner: Arc<Inner>,
     runtime: Handle,
@@ -116,6 +117,14 @@ impl Executor {
     /// Ends all jobs and their processes, within 5 s. Each still has its one outcome: a caller that wants what executed to count as
     /// interrupted rather than cancelled stops listening before.
     pub async fn shut_down(&self) {
+        // On its own runtime: whoever calls this may be on another one, which knows nothing of processes.
+        let own = self.clone();
+        if let Err(error) = self.runtime.spawn(async move { own.end_all().await }).await {
+            tracing::error!(%error, "the jobs could not be ended in order");
+        }
+    }
+
+    async fn end_all(&self) {
         self.inner.closed.store(true, Ordering::Release);
         self.inner.desk.cancel_all(false);
         let keepers = &self.inner.config.keepers;

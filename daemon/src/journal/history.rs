@@ -174,6 +174,13 @@ impl History {
         Ok(known.is_some())
     }
 
+    /// Whether a run has left the world.
+    pub fn has_left(&self, run: RunId) -> Result<bool, RpcError> {
+        let sql = "SELECT archived FROM run WHERE id = ?1";
+        let left = self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], |row| row.get(0)).optional())?;
+        Ok(left.unwrap_or(false))
+    }
+
     /// Number of the event that made a run.
     pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, RpcError> {
         let sql = "SELECT seq FROM run WHERE id = ?1";

@@ -90,7 +90,7 @@ impl Journal for Memory {
         }
     }
 
-    async fn tidy(&mut self) -> Result<bool, CommitError> {
-        Ok(false)
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static {
+        std::future::ready(Ok(false))
     }
 }

@@ -107,7 +107,7 @@ pub trait Journal: Send + 'static {
     ///
     /// # Errors
     /// Where that fails; nothing is lost.
-    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send;
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static;
 }
 
 /// A key that nobody had before, for the ids of a new journal.

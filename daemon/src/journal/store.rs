@@ -91,7 +91,7 @@ impl Journal for Store {
         self.order(move |tell| Order::Commit(commit, class, tell))
     }
 
-    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send {
+    fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static {
         self.order(Order::Tidy)
     }
 }

@@ -145,6 +145,8 @@ pub enum Command {
     Pause(Selector),
     /// Let paused runs go on.
     Resume(Selector),
+    /// Change these runs and none below them: a piece of a change of many.
+    Each(Change, Vec<RunId>),
     /// Remove what the journal and the disk hold of finished runs.
     Prune(Vec<RunId>),
     /// Settle an interaction.
@@ -167,6 +169,32 @@ pub enum Command {
     Reconfigure(Vec<(Arc<str>, u32)>),
     /// A provider was checked and is well: it is asked again.
     Release(Arc<str>),
+}
+
+/// What can be done to many runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// End them.
+    Cancel {
+        /// Without grace.
+        force: bool,
+    },
+    /// Pause them.
+    Pause,
+    /// Let them go on.
+    Resume,
+}
+
+impl Command {
+    /// What this does to the runs that it selects, where it can be done to many.
+    pub fn change(&self) -> Option<(Change, &Selector)> {
+        match self {
+            Self::Cancel { select, force } => Some((Change::Cancel { force: *force }, select)),
+            Self::Pause(select) => Some((Change::Pause, select)),
+            Self::Resume(select) => Some((Change::Resume, select)),
+            _ => None,
+        }
+    }
 }
 
 /// A finished run, as far as another one can come from it.
@@ -335,6 +363,8 @@ pub enum Reply {
     Submitted(Submitted),
     /// To what changes runs.
     Changed(Changed),
+    /// To a piece of a change of many: also the runs right below those that were changed.
+    Piece(Changed, Vec<RunId>),
     /// To an answer.
     Answered(Answered),
     /// To a change of a lane.

@@ -15,7 +15,7 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
 
 use super::StepSystems;
-use super::boundary::{Caller, Command, Effect, Finished, Input, LaneChange, Reply};
+use super::boundary::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply};
 use super::components::{Children, Ended, Mail};
 use super::ids::Ids;
 use super::phase::Phase;
@@ -55,7 +55,8 @@ fn is_promise(command: &Command) -> bool {
     match command {
         Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. } => true,
         Command::Cancel { .. } | Command::Answer { .. } | Command::Prune(_) => true,
-        Command::Pause(_) | Command::Resume(_) => false,
+        Command::Each(Change::Cancel { .. }, _) => true,
+        Command::Pause(_) | Command::Resume(_) | Command::Each(Change::Pause | Change::Resume, _) => false,
         Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) | Command::Release(_) => false,
     }
 }
@@ -80,6 +81,7 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         Command::Cancel { select, force } => cancel(scene, caller, &select, force),
         Command::Pause(select) => pause(scene, caller, &select, true),
         Command::Resume(select) => pause(scene, caller, &select, false),
+        Command::Each(change, runs) => Ok(each(scene, change, &runs)),
         Command::Prune(runs) => Ok(Reply::Changed(prune(scene, &runs))),
         Command::Answer { interaction, answer } => settle(scene, caller, &interaction, &answer),
         Command::Lane { lane, change } => change_lane(scene, lane, &change),
@@ -218,26 +220,53 @@ fn over(scene: &Scene<'_>, entity: Entity) -> String {
 fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     for (run, entity) in select::several(scene.world(), select, caller.uid)? {
-        let Some(life) = scene.life(run) else { continue };
-        let refusal = match life.phase {
-            Phase::Ended(_) => Some(format!(
-                "it has {} already",
-                select::state(scene.world(), entity).map_or("ended", RunState::as_str)
-            )),
-            _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
-            _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
-            _ if life.paused == pause => Some("it is not paused".to_owned()),
-            _ => None,
-        };
-        match refusal {
-            Some(why) => changed.unchanged.push(Unchanged { run, why }),
-            None => {
-                scene.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
-                changed.runs.push(run);
+        pause_one(scene, run, entity, pause, &mut changed);
+    }
+    Ok(Reply::Changed(changed))
+}
+
+fn pause_one(scene: &mut Scene<'_>, run: RunId, entity: Entity, pause: bool, changed: &mut Changed) {
+    let Some(life) = scene.life(run) else { return };
+    let refusal = match life.phase {
+        Phase::Ended(_) => {
+            Some(format!("it has {} already", select::state(scene.world(), entity).map_or("ended", RunState::as_str)))
+        }
+        _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
+        _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
+        _ if life.paused == pause => Some("it is not paused".to_owned()),
+        _ => None,
+    };
+    match refusal {
+        Some(why) => changed.unchanged.push(Unchanged { run, why }),
+        None => {
+            scene.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
+            changed.runs.push(run);
+        }
+    }
+}
+
+/// A piece of a change of many. What lies below a run that is being ended is told: it is to be ended next, and nothing more can come
+/// to be below it.
+fn each(scene: &mut Scene<'_>, change: Change, runs: &[RunId]) -> Reply {
+    let (mut changed, mut below) = (Changed::default(), Vec::new());
+    for &run in runs {
+        // One that has ended and left meanwhile is done with.
+        let Some(entity) = scene.entity(run) else { continue };
+        match change {
+            Change::Pause | Change::Resume => {
+                pause_one(scene, run, entity, change == Change::Pause, &mut changed);
+            }
+            Change::Cancel { force } => {
+                if stop::stop(scene, run, StopReason::Cancelled, force) {
+                    changed.runs.push(run);
+                } else {
+                    changed.unchanged.push(Unchanged { run, why: over(scene, entity) });
+                }
+                below.extend(scene.get::<Children>(entity).into_iter().flat_map(|children| children.0.iter().copied()));
             }
         }
     }
-    Ok(Reply::Changed(changed))
+    Reply::Piece(changed, below)
 }
 
 /// Removes finished runs: those that are here, and those that the journal alone has. Never one that lives.

@@ -159,9 +159,9 @@ impl Timers {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Those whose time has come.
-    pub(crate) fn due(&self, now: Timestamp) -> Vec<Timer> {
-        self.by_time.iter().take_while(|(at, _)| *at <= now).map(|(_, timer)| timer.clone()).collect()
+    /// Those whose time has come, the earliest first: at most `most`.
+    pub(crate) fn due(&self, now: Timestamp, most: usize) -> Vec<Timer> {
+        self.by_time.iter().take_while(|(at, _)| *at <= now).take(most).map(|(_, timer)| timer.clone()).collect()
     }
 }
 

@@ -150,6 +150,35 @@ pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<
     Ok(chosen)
 }
 
+/// Live runs that are selected by what they are, not by name, with numbers above `after` and up to `last`: at most `found` of them, of
+/// at most `scanned` that are looked at. Also the number to go on after, where there may be more.
+pub(crate) fn some(
+    world: &World,
+    select: &Selector,
+    (after, last): (u64, u64),
+    (found, scanned): (usize, usize),
+) -> Result<(Vec<RunId>, Option<u64>), RpcError> {
+    if select.labels.is_empty() && select.states.is_empty() && !select.all {
+        return Err(RpcError::new(ErrorKind::Invalid, "name the runs, or select them by label, by state, or all"));
+    }
+    let mut chosen = Vec::new();
+    if after >= last {
+        return Ok((chosen, None));
+    }
+    let live = world.resource::<Runs>().live.range(after + 1..=last);
+    for (looked_at, (&number, &entity)) in live.enumerate() {
+        if fits(world, entity, select)
+            && let Some(identity) = world.get::<Identity>(entity)
+        {
+            chosen.push(identity.id);
+        }
+        if chosen.len() >= found || looked_at + 1 >= scanned {
+            return Ok((chosen, Some(number)));
+        }
+    }
+    Ok((chosen, None))
+}
+
 /// The interaction that `name` means: by id, unique prefix among the open ones, or the run that waits for one.
 pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcError> {
     let interactions = world.resource::<Interactions>();

@@ -29,6 +29,8 @@ const SUMMARY_TRIES: u32 = 3;
 const MOST_UNUSABLE: u32 = 4;
 /// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
 const MOST_CALLS: usize = 1_024;
+/// Timers of one step. Many runs may share a deadline; those that are due and left are due in the next step.
+const MOST_DUE: usize = 200;
 /// Bytes of one answer, so that its event fits into a frame.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
@@ -271,7 +273,7 @@ fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
 
 fn fire_timers(world: &mut World) {
     let mut scene = Scene::new(world);
-    for timer in scene.res::<Timers>().due(scene.now()) {
+    for timer in scene.res::<Timers>().due(scene.now(), MOST_DUE) {
         match timer {
             Timer::Deadline(run) => {
                 stop(&mut scene, run, StopReason::Deadline, false);

@@ -81,6 +81,9 @@ pub struct DaemonStatusReply {
     /// What its state takes on disk.
     #[serde(default)]
     pub disk: DiskUsage,
+    /// The most requests of others that one of this connection's has waited behind, once nothing of its own was ahead of it.
+    #[serde(default)]
+    pub waited_behind: u64,
 }
 
 /// What the state takes on disk, in bytes.

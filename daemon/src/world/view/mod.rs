@@ -12,7 +12,8 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
-    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, ShowParams, Shown,
+    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, Selector, ShowParams,
+    Shown,
 };
 use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::time::Timestamp;
@@ -78,6 +79,30 @@ impl Engine {
     /// Top of the tree of a run.
     pub fn root_of(&self, run: RunId) -> Option<RunId> {
         self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
+    }
+
+    /// Live runs that are selected by label, by state, or all, with numbers in `between`: above the first, up to the second. At most
+    /// `most.0` of them, of `most.1` that are looked at; also the number to go on after.
+    ///
+    /// # Errors
+    /// Where nothing is selected.
+    pub fn select(
+        &self,
+        select: &Selector,
+        between: (u64, u64),
+        most: (usize, usize),
+    ) -> Result<(Vec<RunId>, Option<u64>), RpcError> {
+        select::some(&self.world, select, between, most)
+    }
+
+    /// Whether a run of the world has the labels and one of the states that are selected.
+    pub fn fits(&self, run: RunId, select: &Selector) -> bool {
+        self.entity(run).is_some_and(|entity| select::fits(&self.world, entity, select))
+    }
+
+    /// The highest number of a run.
+    pub fn last_number(&self) -> u64 {
+        self.world.resource::<Runs>().live.last_key_value().map_or(0, |(number, _)| *number)
     }
 
     /// Number of the event that made a run.

@@ -1,0 +1,169 @@
+//! Work that blocks: reads of the journal and of `/proc`. A bounded number at a time, by turns over those who ask.
+//!
+//! Owns how much of it there is at once. What waits is bounded by whoever asks: each request holds its place until it is
+//! answered. Never knows what the work is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tracing::error;
+
+use crate::fair::{Party, Round};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Where blocking work is done. Clones are the same place.
+#[derive(Clone)]
+pub struct Blocking {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    runtime: Handle,
+    at_once: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeMap<Party, VecDeque<Work>>,
+    round: Round<Party>,
+    running: usize,
+}
+
+impl fmt::Debug for Blocking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocking").field("at_once", &self.shared.at_once).finish_non_exhaustive()
+    }
+}
+
+impl Blocking {
+    /// A place for `at_once` pieces of work at a time, on threads of the runtime that this is called in.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn new(at_once: usize) -> Self {
+        let shared = Shared { runtime: Handle::current(), at_once: at_once.max(1), state: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Does something for `party` when its turn comes. Returns at once.
+    pub fn run(&self, party: Party, work: impl FnOnce() + Send + 'static) {
+        let starts = {
+            let mut state = self.shared.state();
+            state.waiting.entry(party).or_default().push_back(Box::new(work));
+            state.round.enter(party);
+            let starts = state.running < self.shared.at_once;
+            state.running += usize::from(starts);
+            starts
+        };
+        if starts {
+            let shared = Arc::clone(&self.shared);
+            // It answers whoever asked; nobody waits for the thread.
+            drop(self.shared.runtime.spawn_blocking(move || shared.work_off()));
+        }
+    }
+
+    /// Does something for `party` and gives what it comes to; nothing where it panicked, or the daemon ends.
+    pub async fn get<T: Send + 'static>(&self, party: Party, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (tell, told) = oneshot::channel();
+        // Whoever asked may be gone.
+        self.run(party, move || drop(tell.send(work())));
+        told.await.ok()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what waits, until nothing does.
+    fn work_off(&self) {
+        while let Some(work) = self.next() {
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                error!("a piece of blocking work panicked; whoever asked for it is told that it failed");
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let mut state = self.state();
+        let State { waiting, round, running } = &mut *state;
+        let party = round.next(|party| waiting.contains_key(&party));
+        let work = party.and_then(|party| {
+            let of_party = waiting.get_mut(&party)?;
+            let work = of_party.pop_front();
+            if of_party.is_empty() {
+                waiting.remove(&party);
+            }
+            work
+        });
+        if work.is_none() {
+            *running -= 1;
+        }
+        work
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_is_done_at_once_than_there_is_room_for() {
+        for at_once in [1, 2, 3, 5, 8] {
+            let blocking = Blocking::new(at_once);
+            let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let mut told = Vec::new();
+            for number in 0..64 {
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                told.push(blocking.get(Party::Connection(number % 7), move || {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                }));
+            }
+            for one in told {
+                one.await.unwrap();
+            }
+            assert!(most.load(Ordering::SeqCst) <= at_once);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_asks_much_waits_for_itself_alone() {
+        let blocking = Blocking::new(1);
+        let (go_on, stopped) = mpsc::channel::<()>();
+        blocking.run(Party::Connection(1), move || stopped.recv().unwrap());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for connection in [1, 1, 1, 1, 1, 1, 2, 3] {
+            let order = Arc::clone(&order);
+            blocking.run(Party::Connection(connection), move || order.lock().unwrap().push(connection));
+        }
+        go_on.send(()).unwrap();
+        blocking.get(Party::Daemon, || ()).await.unwrap();
+        blocking.get(Party::Connection(1), || ()).await.unwrap();
+        let order = order.lock().unwrap();
+        let last = |connection| order.iter().position(|one| *one == connection).unwrap();
+        assert!(last(2) < 3 && last(3) < 4 && order.len() == 8, "{order:?}");
+    }
+
+    #[tokio::test]
+    async fn what_panics_takes_nothing_along() {
+        let blocking = Blocking::new(1);
+        for _ in 0..5 {
+            assert_eq!(blocking.get(Party::Daemon, || panic!("as the test wants it")).await, None::<()>);
+        }
+        assert_eq!(blocking.get(Party::Daemon, || 7).await, Some(7));
+    }
+}

@@ -1,0 +1,93 @@
+//! What `daemon.status` tells beside the world: counts of the journal, bytes on disk, memory and descriptors.
+//!
+//! Owns the way of its own that a status has: it waits behind no listing, and no longer than a moment for a disk that does not
+//! answer; then it tells what was known last. However many ask at once, one look answers all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::rpc::{DaemonStatusReply, DiskUsage};
+use harness_protocol::run::RunState;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::control::request::Responder;
+use crate::journal::history::History;
+use crate::observe::usage;
+
+/// How long a status waits for the disk.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Tells what the state takes on disk. May take as long as the disk does.
+pub type Disk = Arc<dyn Fn() -> DiskUsage + Send + Sync>;
+
+/// What was found when it was last looked.
+#[derive(Debug, Clone, Default)]
+struct Found {
+    /// How many looks were begun before this one was.
+    look: u64,
+    /// Runs that have left the world, by state.
+    left: BTreeMap<RunState, u32>,
+    disk: DiskUsage,
+    rss_bytes: Option<u64>,
+    open_files: Option<u32>,
+}
+
+/// Looks, and tells.
+#[derive(Clone)]
+pub(super) struct Facts {
+    runtime: Handle,
+    found: watch::Receiver<Found>,
+    /// Looks that were wanted.
+    wanted: Arc<watch::Sender<u64>>,
+}
+
+impl Facts {
+    /// One that looks when it is asked, for as long as somebody may ask. Within a runtime.
+    pub(super) fn new(history: History, disk: Disk) -> Self {
+        let runtime = Handle::current();
+        let (tell, found) = watch::channel(Found::default());
+        let wanted = Arc::new(watch::Sender::new(0));
+        let mut wants = wanted.subscribe();
+        runtime.spawn(async move {
+            while wants.changed().await.is_ok() {
+                let look = *wants.borrow_and_update();
+                let (history, disk, before) = (history.clone(), Arc::clone(&disk), tell.borrow().clone());
+                let found = tokio::task::spawn_blocking(move || Found {
+                    look,
+                    left: history.counts().unwrap_or(before.left),
+                    disk: disk(),
+                    rss_bytes: usage::resident_bytes(),
+                    open_files: usage::open_files(),
+                });
+                if let Ok(found) = found.await {
+                    tell.send_replace(found);
+                }
+            }
+        });
+        Self { runtime, found, wanted }
+    }
+
+    /// Completes a status and sends it.
+    pub(super) fn complete(&self, mut status: DaemonStatusReply, responder: Responder) {
+        let mut look = 0;
+        // A look that is under way may have begun before what this status is to tell was committed.
+        self.wanted.send_modify(|wanted| {
+            *wanted += 1;
+            look = *wanted;
+        });
+        let mut found = self.found.clone();
+        self.runtime.spawn(async move {
+            let new = timeout(PATIENCE, found.wait_for(|found| found.look >= look)).await;
+            drop(new);
+            let Found { left, disk, rss_bytes, open_files, .. } = found.borrow().clone();
+            for (state, count) in left {
+                *status.runs.entry(state).or_default() += count;
+            }
+            (status.disk, status.rss_bytes, status.open_files) = (disk, rss_bytes, open_files);
+            responder.send(Ok(status));
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! The configuration, read again: by a signal or on request.
+//!
+//! Reading blocks, so it is done off the driver; what came of it is taken over in a step like anything else. Owns what was read and
+//! is not yet taken over.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use harness_protocol::rpc::{ErrorKind, RpcError};
+use tracing::{error, info};
+
+use super::lookups::Hold;
+use super::{Driver, Pending};
+use crate::config::Config;
+use crate::control::request::{ConnectionId, Request, Responder, Wanted};
+use crate::fair::Party;
+use crate::journal::Journal;
+use crate::world::boundary::{Caller, Command, Input};
+
+/// What the configuration came to when it was read again.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// The file.
+    pub file: Option<String>,
+    /// The widths of the lanes.
+    pub lanes: Vec<(Arc<str>, u32)>,
+    /// All of it.
+    pub config: Config,
+    /// What else is another one than before, in words.
+    pub changes: Vec<String>,
+}
+
+/// Reads the configuration again.
+pub type Reload = Arc<Mutex<dyn FnMut() -> Result<Reloaded, String> + Send>>;
+
+/// What was read.
+pub(super) struct ReadAgain {
+    what: Result<Reloaded, String>,
+    /// Whoever asked for it; nobody where a signal did.
+    asked: Option<(ConnectionId, Caller, Responder)>,
+    /// Held until it is taken over.
+    _hold: Option<Hold>,
+}
+
+impl<J: Journal> Driver<J> {
+    /// By order: reads, and lets a turn take over what came of it.
+    pub(super) fn read_configuration(&self) {
+        self.read_off_the_driver(Party::Daemon, None, None);
+    }
+
+    /// On request: so, too, while the connection is held.
+    pub(super) fn read_configuration_for(&self, request: Request) {
+        self.parts.inbox.hold(request.connection.0, Vec::new());
+        let hold = Hold::new(&self.parts.inbox, &request);
+        let Request { connection, caller, party, wanted, .. } = request;
+        if let Wanted::Reload(responder) = wanted {
+            self.read_off_the_driver(party, Some((connection, caller, responder)), Some(hold));
+        }
+    }
+
+    fn read_off_the_driver(&self, party: Party, asked: Option<(ConnectionId, Caller, Responder)>, hold: Option<Hold>) {
+        let (reload, read) = (Arc::clone(&self.parts.reload), Arc::clone(&self.read_again));
+        let inbox = self.parts.inbox.clone();
+        self.parts.blocking.run(party, move || {
+            {
+                let mut reload = reload.lock().unwrap_or_else(PoisonError::into_inner);
+                let what = reload();
+                // Under the same lock: what was read later is taken over later.
+                let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+                read.push(ReadAgain { what, asked, _hold: hold });
+            }
+            inbox.wake();
+        });
+    }
+
+    /// Takes over what was read since the last turn.
+    pub(super) fn take_over_configuration(&mut self, inputs: &mut Vec<Input>) {
+        let read = std::mem::take(&mut *self.read_again.lock().unwrap_or_else(PoisonError::into_inner));
+        for ReadAgain { what, asked, _hold } in read {
+            match (what, asked) {
+                (Ok(reloaded), Some((connection, caller, responder))) => {
+                    let Reloaded { file, lanes, config, mut changes } = reloaded;
+                    self.parts.engine.configure(&config);
+                    let is_new =
+                        |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
+                    let told = |(lane, width): &(Arc<str>, u32)| format!("lane {lane}: width {width}");
+                    changes.extend(lanes.iter().filter(is_new).map(told));
+                    let pending = Pending::AfterReload(file, changes, responder);
+                    inputs.push(self.input(connection, caller, Command::Reconfigure(lanes), pending));
+                }
+                (Ok(Reloaded { lanes, config, changes, .. }), None) => {
+                    info!(?changes, "the configuration was read again");
+                    self.parts.engine.configure(&config);
+                    let owner = Caller { uid: self.parts.service.uid, run: None };
+                    inputs.push(self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody));
+                    self.orders.reloaded();
+                }
+                (Err(why), Some((.., responder))) => {
+                    let message = format!("the configuration stays as it was: {why}");
+                    responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+                }
+                (Err(why), None) => {
+                    error!(%why, "the configuration stays as it was");
+                    self.orders.reloaded();
+                }
+            }
+        }
+    }
+}

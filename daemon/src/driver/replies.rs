@@ -1,0 +1,97 @@
+//! From what the world answers to what whoever asked is told.
+//!
+//! Owns the requests that are in a step, each with what is to be done with its answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use harness_protocol::rpc::{Empty, ReloadReply, RpcError, Unchanged};
+use harness_protocol::time::Span;
+use tokio::sync::oneshot;
+
+use super::waiters::Waiters;
+use crate::control::request::{ConnectionId, Responder};
+use crate::world::boundary::{Reply, ReplyId};
+
+/// What is done with the answer to a command.
+pub(super) enum Pending {
+    /// It is sent.
+    Answer(Responder),
+    /// It is sent together with those that were named and have left the world: they have ended.
+    Changed(Vec<Unchanged>, Responder),
+    /// Whoever asked waits until nothing executes any more, or until this time.
+    AfterDrain(Option<Span>, Responder),
+    /// The configuration's file and what it changed are told.
+    AfterReload(Option<String>, Vec<String>, Responder),
+    /// A part of the daemon asked.
+    Own(oneshot::Sender<Result<Reply, RpcError>>),
+    /// Nobody asked.
+    Nobody,
+}
+
+/// The requests that are in a step.
+#[derive(Default)]
+pub(super) struct Replies {
+    pending: BTreeMap<ReplyId, (ConnectionId, Pending)>,
+    last: u64,
+}
+
+impl Replies {
+    /// A request is in a step: the number by which its answer comes back.
+    pub(super) fn expect(&mut self, connection: ConnectionId, pending: Pending) -> ReplyId {
+        self.last += 1;
+        let reply = ReplyId(self.last);
+        self.pending.insert(reply, (connection, pending));
+        reply
+    }
+
+    /// The connections that have something in a step.
+    pub(super) fn connections(&self) -> BTreeSet<ConnectionId> {
+        self.pending.values().map(|(connection, _)| *connection).collect()
+    }
+
+    /// Tells what the world answered.
+    pub(super) fn tell(&mut self, to: ReplyId, reply: Result<Reply, RpcError>, waiters: &mut Waiters) {
+        let Some((connection, pending)) = self.pending.remove(&to) else { return };
+        match (pending, reply) {
+            (Pending::Nobody, _) => {}
+            // It may be gone.
+            (Pending::Own(tell), reply) => drop(tell.send(reply)),
+            (Pending::AfterDrain(due, responder), Ok(_)) => waiters.wait_for_drain(due, connection, responder),
+            (Pending::AfterReload(config, changes, responder), Ok(_)) => {
+                responder.send(Ok(ReloadReply { config, changes }));
+            }
+            (
+                Pending::Answer(responder)
+                | Pending::Changed(_, responder)
+                | Pending::AfterDrain(_, responder)
+                | Pending::AfterReload(_, _, responder),
+                Err(error),
+            ) => responder.send::<()>(Err(error)),
+            (Pending::Changed(mut ended, responder), Ok(Reply::Changed(mut changed))) => {
+                changed.unchanged.append(&mut ended);
+                responder.send(Ok(changed));
+            }
+            (Pending::Answer(responder) | Pending::Changed(_, responder), Ok(reply)) => match reply {
+                Reply::Submitted(submitted) => responder.send(Ok(submitted)),
+                Reply::Changed(changed) | Reply::Piece(changed, _) => responder.send(Ok(changed)),
+                Reply::Answered(answered) => responder.send(Ok(answered)),
+                Reply::Lane(changed) => responder.send(Ok(changed)),
+                Reply::Done => responder.send(Ok(Empty {})),
+            },
+        }
+    }
+
+    /// What is in the steps may never be known: whoever asked is told why.
+    pub(super) fn give_up(&mut self, error: &RpcError) {
+        for (_, pending) in std::mem::take(&mut self.pending).into_values() {
+            match pending {
+                Pending::Nobody => {}
+                Pending::Own(tell) => drop(tell.send(Err(error.clone()))),
+                Pending::Answer(responder)
+                | Pending::Changed(_, responder)
+                | Pending::AfterDrain(_, responder)
+                | Pending::AfterReload(_, _, responder) => responder.send::<()>(Err(error.clone())),
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Changes of many runs: cancel, pause and resume of more than fit into one step that nobody else should have to wait for.
+//!
+//! Owns how such a change is cut into pieces. What it means is settled at its beginning: runs that are made later are not hit. Then each
+//! piece is a step and a commit of its own, and everybody else has a turn between two pieces. A crash or a stop in between leaves the
+//! pieces that were committed as they are and the rest untouched; to ask again is safe.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
+use harness_protocol::time::Span;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, oneshot};
+
+use super::archive::Archive;
+use super::lookups::Hold;
+use crate::blocking::Blocking;
+use crate::control::request::{Request, Wanted, Which, WhichFound};
+use crate::fair::Party;
+use crate::inbox::Inbox;
+use crate::world::Engine;
+use crate::world::boundary::{Change, Command, Reply};
+
+/// Runs changed with one step.
+const PIECE: usize = 200;
+/// Runs that are looked at in one turn, to find those that are selected.
+const LOOKED_AT: usize = 10_000;
+/// Names that are looked up in one turn.
+const NAMES: usize = 500;
+/// Runs that a reply lists; of more it tells the number.
+const LISTED: usize = 200_000;
+/// And those for which there was nothing to do.
+const LISTED_UNCHANGED: usize = 20_000;
+
+/// Cuts changes of many runs into pieces.
+#[derive(Clone)]
+pub(super) struct Sweeps {
+    inbox: Inbox<Request>,
+    archive: Archive,
+    blocking: Blocking,
+    runtime: Handle,
+    /// One piece is in a step at a time, whoever asked for it.
+    turn: Arc<Mutex<()>>,
+}
+
+/// A change of many runs.
+struct Sweep {
+    change: Change,
+    select: Selector,
+    /// Its runs were made by then: the highest number, and the last event.
+    until: (u64, Seq),
+    uid: u32,
+    party: Party,
+}
+
+impl Sweeps {
+    /// One that works on the runtime that this is called in.
+    pub(super) fn new(inbox: Inbox<Request>, archive: Archive, blocking: Blocking) -> Self {
+        Self { inbox, archive, blocking, runtime: Handle::current(), turn: Arc::default() }
+    }
+
+    /// Takes a request over that changes many runs; gives any other one back. Its connection is held until it is answered.
+    pub(super) fn take(&self, request: Request, engine: &Engine) -> Option<Request> {
+        let uid = request.caller.uid;
+        let Wanted::Command(command, _) = &request.wanted else { return Some(request) };
+        let Some((change, select)) = command.change() else { return Some(request) };
+        if request.caller.run.is_some() || !is_large(change, select, uid, engine) {
+            return Some(request);
+        }
+        let until = (engine.last_number(), engine.last_seq());
+        let sweep = Sweep { change, select: select.clone(), until, uid, party: request.party };
+        self.inbox.hold(request.connection.0, Vec::new());
+        let (sweeps, hold) = (self.clone(), Hold::new(&self.inbox, &request));
+        self.runtime.spawn(async move {
+            let done = sweeps.all(&sweep).await;
+            if let Wanted::Command(_, responder) = request.wanted {
+                responder.send(done);
+            }
+            drop(hold);
+        });
+        None
+    }
+
+    async fn all(&self, sweep: &Sweep) -> Result<Changed, RpcError> {
+        let mut all = Changed::default();
+        let selected = self.settle(sweep, &mut all).await?;
+        let mut seen: BTreeSet<RunId> = selected.iter().copied().collect();
+        let named: BTreeSet<RunId> = if sweep.select.runs.is_empty() { BTreeSet::new() } else { seen.clone() };
+        let mut rest: VecDeque<RunId> = selected.into();
+        while !rest.is_empty() {
+            let piece = rest.drain(..rest.len().min(PIECE)).collect();
+            let (changed, below) = match self.piece(sweep, piece).await {
+                Ok(done) => done,
+                Err(error) => return Err(so_far(error, &all)),
+            };
+            // What lies below and was made since belongs to it: a tree ends as a whole.
+            rest.extend(below.into_iter().filter(|run| seen.insert(*run)));
+            add(&mut all, changed, &named);
+        }
+        Ok(all)
+    }
+
+    async fn piece(&self, sweep: &Sweep, piece: Vec<RunId>) -> Result<(Changed, Vec<RunId>), RpcError> {
+        let _turn = self.turn.lock().await;
+        match self.ask(sweep, |tell| Wanted::Own(Command::Each(sweep.change, piece), tell)).await?? {
+            Reply::Piece(changed, below) => Ok((changed, below)),
+            _ => Err(RpcError::new(ErrorKind::Internal, "the world answered something else")),
+        }
+    }
+
+    /// The runs that are selected now, a few at a time. Those that were named and have left the world have ended.
+    async fn settle(&self, sweep: &Sweep, all: &mut Changed) -> Result<Vec<RunId>, RpcError> {
+        let mut found = Vec::new();
+        let which = Selector { runs: Vec::new(), ..sweep.select.clone() };
+        for names in sweep.select.runs.chunks(NAMES) {
+            let which =
+                Which { select: Selector { runs: names.to_vec(), ..which.clone() }, after: 0, until: sweep.until };
+            let WhichFound { mut runs, gone, .. } = self.which(sweep, which).await?;
+            found.append(&mut runs);
+            if !gone.is_empty() {
+                let (archive, which, uid) = (self.archive.clone(), sweep.select.clone(), sweep.uid);
+                let ended = self.blocking.get(sweep.party, move || archive.ended(&which, &gone, uid)).await;
+                // One that came into the world meanwhile was made later.
+                let (ended, _) = ended.ok_or_else(stopping)??;
+                all.unchanged.extend(ended);
+            }
+        }
+        let mut next = sweep.select.runs.is_empty().then_some(0);
+        while let Some(after) = next {
+            let which = Which { select: which.clone(), after, until: sweep.until };
+            let mut page = self.which(sweep, which).await?;
+            found.append(&mut page.runs);
+            next = page.next;
+        }
+        let mut seen = BTreeSet::new();
+        found.retain(|run| seen.insert(*run));
+        Ok(found)
+    }
+
+    async fn which(&self, sweep: &Sweep, which: Which) -> Result<WhichFound, RpcError> {
+        self.ask(sweep, |tell| Wanted::Which(which, tell)).await?
+    }
+
+    async fn ask<T>(&self, sweep: &Sweep, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
+        let (tell, told) = oneshot::channel();
+        self.inbox.put(Request::own(sweep.uid, wanted(tell))).await;
+        told.await.map_err(|_| stopping())
+    }
+}
+
+/// Answers which runs are selected, as far as one turn goes.
+pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFound, RpcError> {
+    let Which { select, after, until } = which;
+    let mut found = WhichFound::default();
+    if select.runs.is_empty() {
+        (found.runs, found.next) = engine.select(select, (*after, until.0), (usize::MAX, LOOKED_AT))?;
+        return Ok(found);
+    }
+    for name in &select.runs {
+        match engine.find(name, uid) {
+            // One of that name that was made later is another one.
+            Ok(run) if engine.made_by(run).is_some_and(|made| made > until.1) => found.gone.push(name.clone()),
+            Ok(run) if engine.fits(run, select) => found.runs.push(run),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => found.gone.push(name.clone()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a change is of more runs than one step should have.
+fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> bool {
+    if select.runs.len() > PIECE {
+        return true;
+    }
+    let runs = if select.runs.is_empty() {
+        match engine.select(select, (0, u64::MAX), (PIECE + 1, LOOKED_AT)) {
+            Ok((_, Some(_))) => return true,
+            Ok((runs, None)) => runs,
+            // The world tells.
+            Err(_) => return false,
+        }
+    } else {
+        select.runs.iter().filter_map(|name| engine.find(name, uid).ok()).collect()
+    };
+    let mut room = PIECE;
+    matches!(change, Change::Cancel { .. })
+        && runs.into_iter().any(|run| {
+            let below = engine.tree_below(run, u32::try_from(room + 1).unwrap_or(u32::MAX)).len();
+            let fits = below < room;
+            room = room.saturating_sub(below + 1);
+            !fits
+        })
+}
+
+/// Adds what a piece came to. Of runs that were not named, those for which there was nothing to do had ended by themselves.
+fn add(all: &mut Changed, piece: Changed, named: &BTreeSet<RunId>) {
+    all.unchanged.extend(piece.unchanged.into_iter().filter(|one| named.contains(&one.run)));
+    all.unchanged.truncate(LISTED_UNCHANGED);
+    let room = LISTED.saturating_sub(all.runs.len()).min(piece.runs.len());
+    all.runs.extend(&piece.runs[..room]);
+    all.not_listed += (piece.runs.len() - room) as u64;
+}
+
+/// The error that ended it, and how far it came.
+fn so_far(mut error: RpcError, all: &Changed) -> RpcError {
+    let done = all.runs.len() as u64 + all.not_listed;
+    error.message =
+        format!("{}; {done} runs were changed before, the rest is as it was; ask again for those", error.message);
+    error
+}
+
+fn stopping() -> RpcError {
+    RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again").retry_after(Span::from_secs(1))
+}

@@ -1,0 +1,227 @@
+//! One turn: everything that came goes into one step, then what was to be read is read.
+//!
+//! Owns the order within a turn: what a connection asks takes effect in the order of its asking, changes before reads, and reads when
+//! what was stepped is committed. What a request needs to have looked up first is no part of a turn: it comes again.
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
+use tracing::warn;
+
+use super::archive::is_reached;
+use super::replies::Pending;
+use super::{Driver, housekeeping, reads, sweeps};
+use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
+use crate::fair::Party;
+use crate::inbox::{Kind, Queued, Report};
+use crate::journal::Journal;
+use crate::world::boundary::{Caller, Command, Effect, Input};
+
+impl<J: Journal> Driver<J> {
+    /// One turn.
+    pub(super) async fn turn(&mut self) {
+        self.look_for_room().await;
+        let mut inputs: Vec<Input> = self
+            .parts
+            .inbox
+            .take_reports()
+            .into_iter()
+            .map(|report| match report {
+                Report::Outcome(job, outcome) => Input::Outcome { job, outcome },
+                Report::Ask(job, ask) => Input::Ask { job, ask },
+            })
+            .collect();
+        self.take_over_configuration(&mut inputs);
+        if self.backlog.is_empty() {
+            self.backlog.extend(self.parts.inbox.take_requests());
+        }
+        self.sort_requests(&mut inputs).await;
+        let now = self.parts.clock.now();
+        let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
+        if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
+            let step = self.parts.engine.step(now, inputs);
+            self.hand_over(step).await;
+        }
+        if !self.reads.is_empty() || self.lookups.are_due() || self.waiters.is_due(self.parts.clock.now()) {
+            // What is shown, and what is looked up, is in the journal.
+            self.catch_up().await;
+        }
+        if self.stopping {
+            // The step may not be in the journal: nobody is shown what it came to.
+            return;
+        }
+        self.lookups.begin();
+        while let Some(request) = self.reads.pop_front() {
+            self.read(request);
+        }
+        if self.under_way.is_none() {
+            self.waiters.look(&self.parts.engine, &self.archive, self.parts.clock.now());
+        }
+        if self.backlog.is_empty() {
+            self.parts.inbox.turn_is_over();
+        }
+    }
+
+    /// Sorts the turn's requests into commands and reads, and lets those wait that need something looked up first.
+    async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
+        let reports = inputs.len();
+        while let Some(request) = self.backlog.pop_front() {
+            // A pruning lets runs leave the world: what was found out for others in the same step would no longer hold.
+            let is_pruning = matches!(request.wanted, Wanted::Own(Command::Prune(_), _));
+            if is_pruning && inputs.len() > reports {
+                self.backlog.push_front(request);
+                break;
+            }
+            let connection = request.connection;
+            // A change of many is made in pieces, and what the world does not know is looked up: the connection waits for that.
+            let taken = self.sweeps.take(request, &self.parts.engine);
+            let resolved = taken.and_then(|request| self.lookups.resolved(request, &self.parts.engine));
+            let Some(request) = resolved else {
+                self.put_back(connection);
+                continue;
+            };
+            if matches!(request.wanted, Wanted::Reload(_)) {
+                self.reload(request);
+                continue;
+            }
+            if request.kind() != Kind::Change {
+                self.reads.push_back(request);
+                continue;
+            }
+            let Request { caller, wanted, known, .. } = request;
+            match wanted {
+                Wanted::Command(command, responder) if self.is_refused(&command) => {
+                    responder.send::<()>(Err(self.held_error()));
+                }
+                Wanted::Command(command, responder) if known.ended.is_empty() => {
+                    inputs.push(self.input(connection, caller, command, Pending::Answer(responder)));
+                }
+                Wanted::Command(command, responder) => {
+                    inputs.push(self.input(connection, caller, command, Pending::Changed(known.ended, responder)));
+                }
+                Wanted::Own(command, tell) => {
+                    inputs.push(self.input(connection, caller, command, Pending::Own(tell)));
+                    if is_pruning {
+                        break;
+                    }
+                }
+                Wanted::Tidy(tell) => {
+                    self.catch_up().await;
+                    let end = Box::pin(self.parts.journal.tidy());
+                    let more = self.patiently(end, self.patient_until()).await.unwrap_or(Ok(false));
+                    // Whoever asked may be gone.
+                    let _ = tell.send(more.unwrap_or_else(|error| {
+                        warn!(%error, "space stays with the journal for now");
+                        false
+                    }));
+                }
+                Wanted::Drain(params, responder) => {
+                    let due = params.timeout_seconds.map(|span| self.parts.clock.now().mono + span);
+                    let pending = Pending::AfterDrain(due, responder);
+                    inputs.push(self.input(connection, caller, Command::Drain(true), pending));
+                }
+                wanted => {
+                    warn!("a read was taken for a change");
+                    wanted.refuse(RpcError::new(ErrorKind::Internal, "this call was not expected here"));
+                }
+            }
+        }
+    }
+
+    /// What a connection asked after something that takes time waits in the inbox until that is done.
+    fn put_back(&mut self, connection: ConnectionId) {
+        let (back, rest): (Vec<Request>, Vec<Request>) =
+            self.backlog.drain(..).partition(|request| request.connection == connection);
+        self.backlog.extend(rest);
+        self.parts.inbox.hold(connection.0, back);
+    }
+
+    fn reload(&mut self, request: Request) {
+        let connection = request.connection;
+        self.read_configuration_for(request);
+        self.put_back(connection);
+    }
+
+    pub(super) fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Start(job) => self.parts.executor.start(job),
+            Effect::Cancel { job, force } => self.parts.executor.cancel(job, force),
+            Effect::GoOn(job) => self.parts.executor.go_on(job),
+            Effect::Release(run) => self.parts.executor.release(run),
+            Effect::Reply { to, reply, .. } => self.replies.tell(to, reply, &mut self.waiters),
+        }
+    }
+
+    pub(super) fn read(&mut self, request: Request) {
+        let Request { connection, caller, party, wanted, .. } = request;
+        let now = self.parts.clock.now();
+        let engine = &self.parts.engine;
+        let (service, archive) = (&self.parts.service, &self.archive);
+        let near = &self.near;
+        let view = reads::View { engine, service, archive, near, caller, party, now };
+        match wanted {
+            Wanted::Read(Read::Status, responder) => {
+                let behind = self.parts.inbox.most_behind(connection.0);
+                self.facts.complete(view.status(behind), responder);
+            }
+            Wanted::Read(read, responder) => view.answer(read, responder),
+            Wanted::Wait(params, responder) => {
+                if let Some((run, true)) = self.wait_for(connection, caller, party, params, responder) {
+                    self.waiters.told([run], &self.parts.engine, &self.archive, now);
+                }
+            }
+            Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
+            Wanted::Output(params, tell) => view.output(params, tell),
+            Wanted::Prune(params, responder) => view.prune(params, &self.housekeeper, responder),
+            Wanted::Backup(params, responder) => {
+                self.archive.off_to(party, move |archive| {
+                    responder.send(housekeeping::back_up(&archive.history, &params));
+                });
+            }
+            Wanted::Stop(responder) => self.stop(responder),
+            // Whoever asked may be gone.
+            Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller.uid))),
+            Wanted::Left => self.waiters.left(connection),
+            // Sorted out before.
+            wanted @ (Wanted::Command(..)
+            | Wanted::Own(..)
+            | Wanted::Tidy(_)
+            | Wanted::Drain(..)
+            | Wanted::Reload(_)) => {
+                warn!("a change was taken for a read");
+                wanted.refuse(RpcError::new(ErrorKind::Internal, "this call was not expected here"));
+            }
+        }
+    }
+
+    /// Lets somebody wait for a run of the world. Gives that run, and whether the wait may be over already.
+    pub(super) fn wait_for(
+        &mut self,
+        connection: ConnectionId,
+        caller: Caller,
+        party: Party,
+        params: WaitParams,
+        responder: Responder,
+    ) -> Option<(RunId, bool)> {
+        let now = self.parts.clock.now();
+        let (engine, service, archive) = (&self.parts.engine, &self.parts.service, &self.archive);
+        let near = &self.near;
+        let view = reads::View { engine, service, archive, near, caller, party, now };
+        match view.find(&params.run) {
+            Ok(run) => {
+                let due = params.timeout_seconds.map(|span| now.mono + span);
+                let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
+                self.waiters.wait_for(run, params.states, due, connection, responder);
+                Some((run, there || due.is_some_and(|due| due <= now.mono)))
+            }
+            Err(error) => {
+                view.wait_in_archive(error, params, responder);
+                None
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self, responder: Responder) {
+        self.stopping = true;
+        self.stop_answers.push(responder);
+    }
+}
