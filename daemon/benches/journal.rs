@@ -80,7 +80,7 @@ fn main() {
 }
 
 fn open(path: &Path) -> rusqlite::Connection {
-    schema::open(path, || Ok(Fresh { id_key: 7 })).unwrap()
+    schema::open(path, false, || Ok(Fresh { id_key: 7 })).unwrap().db
 }
 
 /// Submits runs from many sides at once, and waits for the last of them to end.
@@ -88,7 +88,7 @@ async fn path(runs: usize) -> f64 {
     let dir = tempfile::tempdir_in(std::env::var_os("HARNESS_BENCH_DIR").unwrap_or_else(|| "/var/tmp".into())).unwrap();
     let file = dir.path().join(FILE);
     let batches = Batches::default();
-    let store = Store::start(open(&file), &file).unwrap();
+    let store = Store::start(open(&file), &file, None).unwrap();
     let journal = Noting { store, batches: Arc::clone(&batches) };
     let mut config = Config::default();
     config.limits.live_runs = 1_000_000;
@@ -126,6 +126,7 @@ async fn path(runs: usize) -> f64 {
             held: None,
             stuck: false,
             disk: Arc::new(Default::default),
+            journal: Arc::default(),
         },
         reload: Arc::new(Mutex::new(|| Err(String::new()))),
         blocking: Blocking::new(4),

@@ -30,6 +30,26 @@ pub struct Cli {
     /// What to log: off, error, warn, info, debug, trace, or targets such as `harnessd::driver=debug`
     #[arg(long, value_name = "LEVEL", env = "HARNESS_LOG", default_value = "info")]
     pub log: Filter,
+    /// What to do in place of serving
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+}
+
+/// What is done where no daemon serves.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
+pub enum Verb {
+    /// Put a backup in the place of the journal; what was there is moved into a directory of its own
+    Restore {
+        /// The backup, as `harnessctl daemon backup` makes it
+        file: PathBuf,
+    },
+    /// Read what can be read of a damaged journal, and make a new one of it
+    Salvage {
+        /// The damaged journal
+        from: PathBuf,
+        /// The new one; it must not be there
+        to: PathBuf,
+    },
 }
 
 /// Where everything is; absolute.

@@ -12,13 +12,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use harness_protocol::run::exit;
-use harnessd::cli::{Cli, Paths};
+use harnessd::cli::{Cli, Paths, Verb};
 use harnessd::config::LoadError;
 use harnessd::control::listener::Listener;
 use harnessd::control::lock::{LockError, StateDir};
 use harnessd::control::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
+use harnessd::journal::backup::put_back;
+use harnessd::journal::salvage::salvage;
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::{KeepersLock, TakeOverError, keeper, launch};
@@ -41,6 +43,15 @@ fn main() -> ExitCode {
         _ => {}
     }
     let cli = Cli::parse();
+    if let Some(verb) = &cli.verb {
+        return match mend(&cli, verb) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&format!("{error:#}"));
+                ExitCode::from(exit_code(&error))
+            }
+        };
+    }
     let variables = match shed(|| keys_of(&cli)) {
         Ok(variables) => Variables(variables),
         Err(error) => {
@@ -106,6 +117,29 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
         tracing::error!("{error:#}");
     }
     result
+}
+
+/// Does something about a journal that no daemon serves.
+fn mend(cli: &Cli, verb: &Verb) -> anyhow::Result<()> {
+    let mut out = io::stdout();
+    match verb {
+        Verb::Restore { file } => {
+            let paths = cli.paths().context("cannot tell where the files are")?;
+            let state_dir = StateDir::open(&paths.state_dir)?;
+            let done = put_back(state_dir.path(), file)?;
+            let dir = state_dir.path().display();
+            writeln!(out, "{} is in place in {dir}; a start goes on from it, in a new epoch", file.display())?;
+            if let Some(before) = done.before {
+                writeln!(out, "what was there is in {}", before.display())?;
+            }
+        }
+        Verb::Salvage { from, to } => {
+            let saved = salvage(from, to)?;
+            let told = format!("{} events of {} runs were saved into {}", saved.events, saved.runs, to.display());
+            writeln!(out, "{told}; {} places could not be read", saved.holes)?;
+        }
+    }
+    Ok(())
 }
 
 fn bind(activated: Option<Activated>, paths: &Paths, members: Option<Members>) -> Result<Bound, BindError> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::inside::KEEPER;
-use harness_protocol::rpc::{DiskUsage, ProcessView};
+use harness_protocol::rpc::{DiskUsage, JournalReport, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
@@ -129,11 +129,12 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
             warn!(provider = %provider.name, %problem, "a provider has no key");
         }
     }
-    let Restored { engine, store, history, damage } = restore::restore(&state_dir, &config)?;
+    let Restored { engine, store, history, damage, report, is_the_one } = restore::restore(&state_dir, &config)?;
+    let report = Arc::new(Mutex::new(report));
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
     let outputs = Outputs::new(&state_dir);
-    sweep_outputs(outputs.clone(), history.clone());
+    sweep_outputs(outputs.clone(), history.clone(), is_the_one, Arc::clone(&report));
     let ballast = Ballast::new(&state_dir);
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
@@ -172,6 +173,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         held: None,
         stuck: false,
         disk: usage(&state_dir, outputs.clone()),
+        journal: report,
     };
     let orders = Orders::default();
     let parts = Parts {
@@ -260,16 +262,11 @@ fn feed(config: &Config, last: Seq) -> Feed {
     Feed::new(config.limits.events as usize, bytes, last)
 }
 
-/// Removes outputs of which the journal knows no run: the daemon may have died between pruning a run and removing them.
-fn sweep_outputs(outputs: Outputs, history: History) {
-    tokio::task::spawn_blocking(move || {
-        for run in outputs.runs() {
-            if history.knows(run).is_ok_and(|known| !known)
-                && let Err(error) = outputs.remove(run)
-            {
-                error!(%error, %run, "the outputs of a pruned run stay");
-            }
-        }
+/// Looks, beside all else, for outputs of runs that the journal does not know.
+fn sweep_outputs(outputs: Outputs, history: History, is_the_one: bool, report: Arc<Mutex<JournalReport>>) {
+    tokio::task::spawn_blocking(move || match restore::sweep(&outputs, &history, is_the_one) {
+        Ok(found) => report.lock().unwrap_or_else(PoisonError::into_inner).findings.extend(found),
+        Err(error) => error!(%error, "outputs stay as they are"),
     });
 }
 

@@ -159,6 +159,8 @@ ids! {
     InteractionId;
     /// One widening of a lane, by which it can be undone.
     ReliefId;
+    /// One stretch of a journal's history: from its begin, or from where a copy of it went on by itself.
+    EpochId;
 }
 
 /// Number of an event: 1 is the first, each next one is greater by one. 0 is before the first.

@@ -13,8 +13,10 @@ use crate::spec::RunSpec;
 use crate::time::Span;
 
 mod daemon;
+mod journal;
 
 pub use daemon::*;
+pub use journal::*;
 
 /// No parameters, or nothing to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

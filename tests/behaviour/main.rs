@@ -17,6 +17,7 @@ mod full_disk;
 mod insiders;
 mod lane;
 mod losses;
+mod lost_journals;
 mod model_servers;
 mod old_journals;
 mod pages;

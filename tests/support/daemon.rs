@@ -56,6 +56,18 @@ impl Daemon {
         daemon
     }
 
+    /// Starts one that is to refuse, and gives what it says. It must not take long.
+    #[track_caller]
+    pub fn refused(place: &Place) -> String {
+        let log = place.path("daemon.log");
+        let before = std::fs::read_to_string(&log).unwrap_or_default().len();
+        let mut child = Self::spawn(place, &[], &[]);
+        let status = found_within(Duration::from_secs(20), "the start is refused", || child.try_wait().unwrap());
+        let said = std::fs::read_to_string(&log).unwrap()[before..].to_owned();
+        assert!(!status.success(), "it ended well: {said}");
+        said
+    }
+
     /// Starts the program, and waits for nothing.
     pub fn spawn(place: &Place, before: &[&str], env: &[(&str, &str)]) -> Child {
         let log = OpenOptions::new().create(true).append(true).open(place.path("daemon.log")).unwrap();

@@ -1,5 +1,6 @@
 //! A place of its own for daemons and those who talk to them: home, runtime directory, configuration, working directory.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::Event;
 use harness_protocol::lane::LaneReport;
+use harness_protocol::rpc::JournalReport;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -95,6 +97,29 @@ impl Place {
     /// A file of the state directory.
     pub fn state(&self, name: &str) -> PathBuf {
         self.path("home/.local/state/harness").join(name)
+    }
+
+    /// The output files of calls, wherever below the state directory's `outputs` they are, by their names.
+    pub fn output_files(&self) -> BTreeSet<String> {
+        fn walk(dir: &Path, found: &mut BTreeSet<String>) {
+            for entry in fs::read_dir(dir).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    walk(&path, found);
+                } else {
+                    found.insert(path.file_name().unwrap().to_string_lossy().into_owned());
+                }
+            }
+        }
+        let mut found = BTreeSet::new();
+        walk(&self.state("outputs"), &mut found);
+        found
+    }
+
+    /// What the daemon says of its journal.
+    #[track_caller]
+    pub fn journal_report(&self) -> JournalReport {
+        serde_json::from_value(self.rpc("daemon.status", json!({}))["journal"].clone()).unwrap()
     }
 
     /// Moves the journal away: the next daemon knows nothing.

@@ -41,6 +41,9 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
     line("last event", &status.last_seq.to_string())?;
     line("connections", &status.connections.to_string())?;
     line("disk", &disk(&status.disk))?;
+    for finding in &status.journal.findings {
+        line("journal", &paint.red(finding))?;
+    }
     if let Some(rss) = status.rss_bytes {
         line("memory", &bytes(rss))?;
     }

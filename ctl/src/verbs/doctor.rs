@@ -41,6 +41,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
             writeln!(ctx.out, "{} {daemon}; {why}", paint.red("failed"))?;
         }
     }
+    for finding in &status.journal.findings {
+        writeln!(ctx.out, "{}   {finding}", paint.yellow("note"))?;
+    }
     for lane in lanes.iter().filter(|lane| lane.paused || lane.saturated) {
         let what = if lane.paused { "is paused: harnessctl lane resume" } else { "is saturated: harnessctl lane" };
         writeln!(ctx.out, "{}   lane {} {what}", paint.yellow("note"), lane.name)?;

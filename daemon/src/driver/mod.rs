@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{Empty, ProcessView};
+use harness_protocol::rpc::{Empty, JournalReport, ProcessView};
 use harness_protocol::time::{Span, Timestamp};
 use tracing::warn;
 
@@ -96,6 +96,8 @@ pub struct Service {
     pub stuck: bool,
     /// What the state takes on disk.
     pub disk: Disk,
+    /// Which journal it has, and what is not as it should be there.
+    pub journal: Arc<Mutex<JournalReport>>,
 }
 
 /// What the driver works with.

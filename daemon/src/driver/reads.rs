@@ -2,7 +2,7 @@
 //! at all is in the table of rights (`control::rights`).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
@@ -269,6 +269,7 @@ impl View<'_> {
             open_files: None,
             disk: DiskUsage::default(),
             waited_behind,
+            journal: service.journal.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 

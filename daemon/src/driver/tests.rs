@@ -80,6 +80,7 @@ impl Bench {
                 held: None,
                 stuck: false,
                 disk: Arc::new(DiskUsage::default),
+                journal: Arc::default(),
             },
             reload: Arc::new(Mutex::new(|| Err("there is no configuration here".to_owned()))),
             blocking: Blocking::new(2),

@@ -3,12 +3,13 @@
 //! Every method blocks for as long as the disk takes, and sees a commit that was acknowledged before it was called. Owns the
 //! connections that read. Changes nothing but the file of a backup.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use harness_protocol::event::EventBody;
 use harness_protocol::id::{IdPrefix, RunId, Seq};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::{RunState, RunView};
@@ -16,10 +17,10 @@ use harness_protocol::time::Timestamp;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
-use super::Record;
 use super::record::COLUMNS;
 use super::writer::reason;
 use crate::world::boundary::{KeySpace, may_be_an_id, name_and_id};
+use super::{Record, backup};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -181,6 +182,24 @@ impl History {
         Ok(left.unwrap_or(false))
     }
 
+    /// Of these runs, those that the journal says were pruned.
+    pub fn pruned_of(&self, runs: &BTreeSet<RunId>) -> Result<BTreeSet<RunId>, RpcError> {
+        let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL AND kind = 'runs-pruned'");
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&sql)?;
+            let mut rows = statement.query([])?;
+            let mut found = BTreeSet::new();
+            while let Some(row) = rows.next()? {
+                if let Record::Event(event) = Record::read(row)?.0
+                    && let EventBody::RunsPruned { runs: pruned } = &event.body
+                {
+                    found.extend(pruned.iter().filter(|run| runs.contains(run)));
+                }
+            }
+            Ok(found)
+        })
+    }
+
     /// Number of the event that made a run.
     pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, RpcError> {
         let sql = "SELECT seq FROM run WHERE id = ?1";
@@ -270,22 +289,13 @@ impl History {
     pub fn back_up(&self, to: &Path) -> Result<u64, RpcError> {
         let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
-        let copied = self.read(|db| db.execute("VACUUM INTO ?1", [to.to_string_lossy()]));
-        let jumped = copied.and_then(|_| jump(to));
-        if let Err(error) = jumped {
+        if let Err(error) = self.read(|db| backup::copy_as_backup(db, to)) {
             // A copy that is not whole is none.
             let _ = std::fs::remove_file(to);
             return Err(error);
         }
         to.metadata().map(|file| file.len()).map_err(refused)
     }
-}
-
-/// Lets a copy count on from far ahead: an id that was made after it was taken is not made again for another run.
-fn jump(copy: &Path) -> Result<(), RpcError> {
-    let sql = "UPDATE daemon SET runs = runs + ?1, calls = calls + ?1, interactions = interactions + ?1, reliefs = reliefs + ?1";
-    let jumped = Connection::open(copy).and_then(|db| db.execute(sql, [1_000_000_000]));
-    jumped.map(drop).map_err(|error| RpcError::new(ErrorKind::Internal, reason(copy, &error)))
 }
 
 impl Inner {

@@ -10,15 +10,31 @@ use harness_protocol::run::{RUN_SCHEMA, RunState, RunView, Timing, Usage, exit};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
+/// What is told of an end of which only the state is left.
+const UNKNOWN: &str = "how it ended cannot be read";
+
 /// The run by its row, and by its end where it has one; none where there is no such row.
 ///
 /// # Errors
 /// Where the file cannot be read.
 pub fn view(db: &Connection, run: RunId, ending: Option<Ending>) -> Result<Option<RunView>, rusqlite::Error> {
-    let sql =
-        "SELECT owner, parent, root, name, labels, submitted_at, ended_at FROM run WHERE id = ?1 AND archived = 0";
+    let sql = "SELECT owner, parent, root, name, labels, submitted_at, ended_at, state FROM run WHERE id = ?1 AND archived = 0";
     let found = db.query_row(sql, [run.to_string()], |row| of_row(run, row)).optional()?;
     Ok(found.map(|view| with(view, ending)))
+}
+
+/// Runs that the table has, that have not left the world, and of which `is_made` does not know.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn unmade(db: &Connection, is_made: impl Fn(RunId) -> bool) -> Result<Vec<RunId>, rusqlite::Error> {
+    let mut read = db.prepare("SELECT id FROM run WHERE archived = 0 ORDER BY number")?;
+    let ids = read.query_map([], |row| row.get::<_, String>(0))?;
+    let mut unmade = Vec::new();
+    for id in ids {
+        unmade.extend(id?.parse().ok().filter(|run| !is_made(*run)));
+    }
+    Ok(unmade)
 }
 
 fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
@@ -39,7 +55,7 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
         share: "default".into(),
         priority: Default::default(),
         owner: row.get(0)?,
-        state: RunState::Queued,
+        state: text(7)?.and_then(|state| state.parse().ok()).unwrap_or(RunState::Queued),
         waiting_for: None,
         workdir: "/".into(),
         provider: "".into(),
@@ -64,7 +80,15 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
 }
 
 fn with(view: RunView, ending: Option<Ending>) -> RunView {
-    let Some(ending) = ending else { return RunView { ended_at: None::<Timestamp>, ..view } };
+    let Some(ending) = ending else {
+        return match view.state {
+            // It ended; with what cannot be read.
+            RunState::Succeeded => RunView { exit_code: Some(exit::SUCCEEDED), ..view },
+            RunState::Failed => RunView { error: Some(UNKNOWN.into()), exit_code: Some(exit::FAILED), ..view },
+            RunState::Cancelled => RunView { error: Some(UNKNOWN.into()), exit_code: Some(exit::CANCELLED), ..view },
+            _ => RunView { ended_at: None::<Timestamp>, ..view },
+        };
+    };
     let (state, answer, error, exit_code) = match ending {
         Ending::Succeeded { answer } => (RunState::Succeeded, Some(answer), None, exit::SUCCEEDED),
         Ending::Failed { error, exit_code } => (RunState::Failed, None, Some(error), exit_code),

@@ -8,14 +8,18 @@
 //!
 //! Owns what a commit promises and how records are kept. Never decides what is committed, and never shows anything.
 
+pub mod backup;
 mod ballast;
 pub mod crash;
 pub mod disk;
+pub mod epochs;
 pub mod history;
+pub mod identity;
 pub mod lost;
 pub mod memory;
 mod record;
 pub mod replay;
+pub mod salvage;
 pub mod schema;
 mod store;
 mod writer;
@@ -84,7 +88,9 @@ impl CommitFault {
             Self::Full => "make room there (`harnessctl prune`), then it goes on by itself",
             Self::ReadOnly => "make it writable, then it goes on by itself",
             Self::Locked => "end that program's transaction, then it goes on by itself",
-            Self::Damaged => "stop the daemon, and put a backup in its place or save what can be read",
+            Self::Damaged => {
+                "stop the daemon, and put a backup in its place (harnessd restore FILE) or save what can be read (harnessd salvage)"
+            }
             Self::Failing => "see the kernel's log; it goes on by itself once the disk works",
             Self::Ours => "the daemon ends, and goes on from what was committed with its next start",
         }

@@ -15,6 +15,15 @@ pub(super) const INSERT: &str = "INSERT INTO event (seq, at, kind, version, run,
 /// The columns, in the order in which [`Raw::read`] wants them.
 pub(super) const COLUMNS: &str = "seq, at, kind, version, run, via, uid, by_run, body";
 
+/// What stands before the number in its run at the end of a body. No text can look like it: a quote in one is escaped.
+const NTH: &str = ",\"nth\":";
+
+/// The number of an event among those of its run, by its body; none where an earlier daemon has written it.
+pub(super) fn nth(body: &str) -> Option<u64> {
+    let (_, digits) = body.strip_suffix('}')?.rsplit_once(NTH)?;
+    digits.parse().ok()
+}
+
 /// What a row holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
@@ -45,10 +54,22 @@ impl Record {
 }
 
 /// Writes an event.
-pub(super) fn insert(into: &mut CachedStatement<'_>, event: &Event, body: &mut Vec<u8>) -> Result<(), rusqlite::Error> {
+///
+/// `nth` counts the events of its run: a hole among them is noticed. It stands last in the body.
+pub(super) fn insert(
+    into: &mut CachedStatement<'_>,
+    event: &Event,
+    nth: Option<u64>,
+    body: &mut Vec<u8>,
+) -> Result<(), rusqlite::Error> {
     body.clear();
     let bad = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
     serde_json::to_writer(&mut *body, &event.body).map_err(bad)?;
+    if let Some(nth) = nth
+        && body.pop() == Some(b'}')
+    {
+        body.extend_from_slice(format!("{NTH}{nth}}}").as_bytes());
+    }
     let body = std::str::from_utf8(body).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     let via = match event.cause.via {
         Via::Harness => "harness",
@@ -69,12 +90,9 @@ pub(super) fn insert(into: &mut CachedStatement<'_>, event: &Event, body: &mut V
     Ok(())
 }
 
-/// The last microsecond of the year 9999: what is after it can be written down nowhere.
-const LAST_MICROSECOND: u64 = 253_402_300_799_999_999;
-
 /// The time of a row, if it is one.
 pub(super) fn time(at: i64) -> Option<Timestamp> {
-    let micros = u64::try_from(at).ok().filter(|micros| *micros <= LAST_MICROSECOND);
+    let micros = u64::try_from(at).ok().filter(|micros| *micros <= Timestamp::MAX.as_micros());
     micros.map(Timestamp::from_micros)
 }
 
@@ -92,6 +110,14 @@ impl Record {
         let bytes = text(row, 8).ok().flatten().map_or(0, str::len) + 128;
         let record = understand(seq, row).unwrap_or_else(|why| Self::Unreadable(seq, run, why));
         Ok((record, bytes))
+    }
+}
+
+impl Record {
+    /// The same, with its number among the events of its run.
+    pub(super) fn read_with_nth(row: &Row<'_>) -> Result<(Self, Option<u64>), rusqlite::Error> {
+        let nth = text(row, 8).ok().flatten().and_then(nth);
+        Ok((Self::read(row)?.0, nth))
     }
 }
 
@@ -128,6 +154,9 @@ fn understand(seq: Seq, row: &Row<'_>) -> Result<Record, String> {
     if !EVENT_KINDS.contains(&kind) {
         let body: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
         let mut event = match body {
+            Value::Object(fields) if fields.get("kind").is_some_and(|said| said != kind) => {
+                return Err(format!("it is filed as {kind} and says something else"));
+            }
             Value::Object(fields) => fields,
             other => Map::from_iter([("body".to_owned(), other)]),
         };

@@ -8,9 +8,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use harness_protocol::id::Seq;
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags};
 
 use super::Record;
+use super::epochs::{self, Epoch};
+use super::identity::Instance;
 use super::record::{COLUMNS, time};
 use super::schema::OpenError;
 use crate::world::boundary::Made;
@@ -21,12 +23,25 @@ const BATCH: usize = 1_024;
 const SKIPPED: u64 = 16;
 
 /// What there is beside the events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Past {
     /// The key of the ids.
     pub id_key: u64,
     /// How much was made, and what happened last: of the last event, the time of the last one that has one.
     pub made: Made,
+    /// Which file it is.
+    pub instance: Instance,
+    /// The epochs of its history.
+    pub epochs: Vec<Epoch>,
+}
+
+/// A record, as a start reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What it says.
+    pub record: Record,
+    /// Its number among those of its run, where it has one.
+    pub nth: Option<u64>,
 }
 
 /// Reads what there is beside the events.
@@ -38,17 +53,18 @@ pub fn past(db: &Connection, path: &Path) -> Result<Past, OpenError> {
 }
 
 fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
-    let mut past = db.query_row("SELECT id_key, runs, calls, interactions, reliefs FROM daemon", [], |row| {
-        let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
-        let made = Made {
-            runs: number(1)?,
-            calls: number(2)?,
-            interactions: number(3)?,
-            reliefs: number(4)?,
-            ..Made::default()
-        };
-        Ok(Past { id_key: number(0)?, made })
-    })?;
+    let mut past =
+        db.query_row("SELECT id_key, runs, calls, interactions, reliefs, instance FROM daemon", [], |row| {
+            let number = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
+            let made = Made {
+                runs: number(1)?,
+                calls: number(2)?,
+                interactions: number(3)?,
+                reliefs: number(4)?,
+                ..Made::default()
+            };
+            Ok(Past { id_key: number(0)?, made, instance: number(5)?, epochs: Vec::new() })
+        })?;
     let mut last = db.prepare("SELECT seq, at FROM event ORDER BY seq DESC")?;
     let mut rows = last.query([])?;
     while let Some(row) = rows.next()? {
@@ -58,13 +74,17 @@ fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
             break;
         }
     }
+    past.epochs = epochs::all(db)?;
+    if let Some(epoch) = past.epochs.last() {
+        past.made.last_seq = past.made.last_seq.max(Seq(epoch.first.0.saturating_sub(1)));
+    }
     Ok(past)
 }
 
 /// The records, in order, read by a thread of their own. The last one tells how it ended.
 pub struct Replay {
-    batches: Receiver<Result<Vec<Record>, OpenError>>,
-    batch: std::vec::IntoIter<Record>,
+    batches: Receiver<Result<Vec<Row>, OpenError>>,
+    batch: std::vec::IntoIter<Row>,
 }
 
 impl Replay {
@@ -88,12 +108,12 @@ impl Replay {
 }
 
 impl Iterator for Replay {
-    type Item = Result<Record, OpenError>;
+    type Item = Result<Row, OpenError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(record) = self.batch.next() {
-                return Some(Ok(record));
+            if let Some(row) = self.batch.next() {
+                return Some(Ok(row));
             }
             match self.batches.recv().ok()? {
                 Ok(batch) => self.batch = batch.into_iter(),
@@ -105,14 +125,15 @@ impl Iterator for Replay {
 
 /// Hands records over, many at a time.
 struct Hand<'t> {
-    to: &'t SyncSender<Result<Vec<Record>, OpenError>>,
-    batch: Vec<Record>,
+    to: &'t SyncSender<Result<Vec<Row>, OpenError>>,
+    batch: Vec<Row>,
 }
 
 impl Hand<'_> {
     /// Says whether anybody takes more.
-    fn over(&mut self, row: &Row<'_>) -> Result<bool, rusqlite::Error> {
-        self.batch.push(Record::read(row)?.0);
+    fn over(&mut self, row: &rusqlite::Row<'_>) -> Result<bool, rusqlite::Error> {
+        let (record, nth) = Record::read_with_nth(row)?;
+        self.batch.push(Row { record, nth });
         Ok(self.batch.len() < BATCH || self.rest())
     }
 
@@ -121,7 +142,7 @@ impl Hand<'_> {
     }
 }
 
-fn read(path: &Path, to: &SyncSender<Result<Vec<Record>, OpenError>>) -> Result<(), OpenError> {
+fn read(path: &Path, to: &SyncSender<Result<Vec<Row>, OpenError>>) -> Result<(), OpenError> {
     let failed = |error| OpenError::of(path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;

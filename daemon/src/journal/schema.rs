@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,12 +13,18 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 /// Version of the schema, in `user_version`.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// In the header of the file, so that `file` and others know whose it is: "hrns".
 const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
 /// What brings a file from version n + 1 to version n + 2.
-const MIGRATIONS: &[&str] = &[];
+const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NOT NULL DEFAULT 0;
+     CREATE TABLE epoch (
+         first_seq INTEGER PRIMARY KEY,
+         id        TEXT NOT NULL,
+         begun_at  INTEGER NOT NULL,
+         reason    TEXT NOT NULL
+     ) STRICT"];
 /// How long a commit waits for somebody who writes to the file with a tool of theirs. Nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -37,6 +43,40 @@ pub enum OpenError {
         /// Its version.
         found: u32,
     },
+    /// It is gone, and what runs wrote is there.
+    #[error(
+        "there is no journal at {}, but {outputs} runs have outputs beside it. Nothing was touched. Put a backup in its place \
+         (harnessd restore FILE), or move the directory `outputs` away to begin with an empty journal",
+        path.display()
+    )]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+        /// Runs that have outputs.
+        outputs: usize,
+    },
+    /// It is a link to nothing: what it leads to may come back.
+    #[error("{} leads to {}, and nothing is there. Nothing was touched; is a file system not mounted?", path.display(), to.display())]
+    LeadsNowhere {
+        /// The link.
+        path: PathBuf,
+        /// What it says.
+        to: PathBuf,
+    },
+    /// It belongs to somebody else.
+    #[error(
+        "{} belongs to user {owner}, and this daemon runs as user {us}. Nothing was touched; give it to the user that the daemon \
+         runs as, or start the daemon as that one",
+        path.display()
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Us.
+        us: u32,
+    },
     /// It is something else.
     #[error("{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one", path.display())]
     Foreign {
@@ -47,8 +87,8 @@ pub enum OpenError {
     },
     /// It is damaged.
     #[error(
-        "{} is damaged ({why}). Nothing was changed. Put a backup in its place, or save what can be read with: \
-         sqlite3 {} .recover | sqlite3 NEW",
+        "{} is damaged ({why}). Nothing was changed. Put a backup in its place (harnessd restore FILE), or save what can be read: \
+         harnessd salvage {} NEW, then harnessd restore NEW",
         path.display(), path.display()
     )]
     Damaged {
@@ -74,12 +114,29 @@ pub struct Fresh {
     pub id_key: u64,
 }
 
-/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace.
+/// An open journal.
+#[derive(Debug)]
+pub struct Opened {
+    /// For writing.
+    pub db: Connection,
+    /// The version that it had; `None` where it was made.
+    pub version: Option<u32>,
+}
+
+/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace. A file that is no
+/// journal counts as a damaged one where there `was_here` a journal; `fresh` may refuse a new one.
 ///
 /// # Errors
 /// Where it cannot be used; it is then as it was.
-pub fn open(path: &Path, fresh: impl FnOnce() -> io::Result<Fresh>) -> Result<Connection, OpenError> {
-    open_with(path, fresh, FIRST, MIGRATIONS)
+pub fn open(
+    path: &Path,
+    was_here: bool,
+    fresh: impl FnOnce() -> Result<Fresh, OpenError>,
+) -> Result<Opened, OpenError> {
+    match open_with(path, fresh, FIRST, MIGRATIONS) {
+        Err(OpenError::Foreign { path, why }) if was_here => Err(OpenError::Damaged { path, why }),
+        opened => opened,
+    }
 }
 
 /// It is usable: with its end, what is in the write-ahead log goes into the file.
@@ -93,13 +150,15 @@ pub fn keep(db: &Connection, path: &Path) -> Result<(), OpenError> {
 
 fn open_with(
     path: &Path,
-    fresh: impl FnOnce() -> io::Result<Fresh>,
+    fresh: impl FnOnce() -> Result<Fresh, OpenError>,
     first: &str,
     migrations: &[&str],
-) -> Result<Connection, OpenError> {
+) -> Result<Opened, OpenError> {
     let latest = 1 + u32::try_from(migrations.len()).unwrap_or(u32::MAX);
+    is_file_of_ours(path)?;
     let found = version(path, latest)?;
     let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
+    let fresh = if found.is_none() { Some(fresh()?) } else { None };
     if found.is_none() {
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(io)?;
     }
@@ -124,22 +183,85 @@ fn open_with(
          PRAGMA journal_size_limit = 67108864",
     )
     .map_err(failed)?;
-    match found {
-        None => {
-            let Fresh { id_key } = fresh().map_err(io)?;
+    match (found, fresh) {
+        (None, Some(Fresh { id_key })) => {
             let transaction = db.transaction().map_err(failed)?;
             transaction.execute_batch(first).map_err(failed)?;
             transaction
-                .execute("INSERT INTO daemon VALUES (?1, 0, 0, 0, 0)", params![id_key.cast_signed()])
+                .execute(
+                    "INSERT INTO daemon (id_key, runs, calls, interactions, reliefs) VALUES (?1, 0, 0, 0, 0)",
+                    params![id_key.cast_signed()],
+                )
                 .map_err(failed)?;
             transaction.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}")).map_err(failed)?;
             transaction.execute_batch(&format!("PRAGMA user_version = {latest}")).map_err(failed)?;
             transaction.commit().map_err(failed)?;
         }
-        Some(found) if found < latest => migrate(&mut db, path, found, migrations)?,
-        Some(_) => {}
+        (Some(found), _) => {
+            is_all_there(&db, path)?;
+            if found < latest {
+                migrate(&mut db, path, found, migrations)?;
+            }
+        }
+        (None, None) => {}
     }
-    Ok(db)
+    Ok(Opened { db, version: found })
+}
+
+/// Refuses what is no file, and what somebody else could change.
+fn is_file_of_ours(path: &Path) -> Result<(), OpenError> {
+    let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
+    let file = match path.metadata() {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let to = path.read_link();
+            return to.map_or(Ok(()), |to| Err(OpenError::LeadsNowhere { path: path.to_owned(), to }));
+        }
+        Err(error) => return Err(io(error)),
+    };
+    let us = nix::unistd::geteuid().as_raw();
+    if !file.is_file() {
+        return Err(OpenError::Foreign { path: path.to_owned(), why: "no file".to_owned() });
+    }
+    if file.uid() != us {
+        return Err(OpenError::NotOurs { path: path.to_owned(), owner: file.uid(), us });
+    }
+    Ok(())
+}
+
+/// Refuses a file that is shorter than it says, where no write-ahead log has the rest.
+fn is_all_there(db: &Connection, path: &Path) -> Result<(), OpenError> {
+    let failed = |error| why(path, &error);
+    let number = |pragma| db.query_row(pragma, [], |row| row.get::<_, i64>(0)).map_err(failed);
+    let says = number("PRAGMA page_count")?.saturating_mul(number("PRAGMA page_size")?).cast_unsigned();
+    // SQLite keeps it beside the file that a link leads to.
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let log = real.with_file_name(format!("{}-wal", real.file_name().unwrap_or_default().to_string_lossy()));
+    let has = path.metadata().map_or(0, |file| file.len());
+    if log.metadata().is_ok_and(|file| file.len() > 0) || has >= says {
+        return Ok(());
+    }
+    Err(OpenError::Damaged { path: path.to_owned(), why: format!("it has {has} of its {says} bytes") })
+}
+
+/// Looks through all of it, where something gives reason to.
+///
+/// # Errors
+/// Where it is damaged.
+pub fn look_through(db: &Connection, path: &Path) -> Result<(), OpenError> {
+    let said: String =
+        db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| why(path, &error))?;
+    if said == "ok" { Ok(()) } else { Err(OpenError::Damaged { path: path.to_owned(), why: said }) }
+}
+
+/// The version of a journal that is there, without touching it.
+///
+/// # Errors
+/// Where it is no journal that this daemon can read.
+pub fn version_of(path: &Path) -> Result<u32, OpenError> {
+    is_file_of_ours(path)?;
+    let foreign = || OpenError::Foreign { path: path.to_owned(), why: "nothing is in it".to_owned() };
+    version(path, VERSION)?.ok_or_else(foreign)
 }
 
 /// The version of the file, without touching it; `None` where there is nothing yet.
@@ -230,7 +352,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn fresh() -> io::Result<Fresh> {
+    fn fresh() -> Result<Fresh, OpenError> {
         Ok(Fresh { id_key: u64::MAX - 5 })
     }
 
@@ -244,9 +366,9 @@ mod tests {
     fn a_new_journal_is_for_its_owner_alone_and_opens_again() {
         use std::os::unix::fs::PermissionsExt;
         let (_dir, path) = dir();
-        drop(open(&path, fresh).unwrap());
+        drop(open(&path, false, fresh).unwrap());
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let db = open(&path, || unreachable!()).unwrap();
+        let db = open(&path, false, || unreachable!()).unwrap().db;
         let key: i64 = db.query_row("SELECT id_key FROM daemon", [], |row| row.get(0)).unwrap();
         assert_eq!(key.cast_unsigned(), u64::MAX - 5);
         let vacuum: u32 = db.query_row("PRAGMA auto_vacuum", [], |row| row.get(0)).unwrap();
@@ -257,21 +379,21 @@ mod tests {
     fn a_journal_that_was_only_begun_is_begun_again() {
         let (_dir, path) = dir();
         File::create(&path).unwrap();
-        drop(open(&path, fresh).unwrap());
+        drop(open(&path, false, fresh).unwrap());
         let (_dir, path) = dir();
         Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = WAL; VACUUM").unwrap();
-        drop(open(&path, fresh).unwrap());
+        drop(open(&path, false, fresh).unwrap());
     }
 
     #[test]
     fn a_journal_of_a_later_daemon_is_refused_and_not_touched() {
         let (dir, path) = dir();
-        let db = open(&path, fresh).unwrap();
+        let db = open(&path, false, fresh).unwrap().db;
         db.execute_batch("PRAGMA user_version = 7").unwrap();
         keep(&db, &path).unwrap();
         drop(db);
         let before = std::fs::read(&path).unwrap();
-        let error = open(&path, fresh).unwrap_err();
+        let error = open(&path, false, fresh).unwrap_err();
         assert!(matches!(error, OpenError::Newer { found: 7, .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -280,13 +402,13 @@ mod tests {
     #[test]
     fn a_later_version_that_is_only_in_the_write_ahead_log_is_refused_as_well() {
         let (_dir, path) = dir();
-        let db = open(&path, fresh).unwrap();
+        let db = open(&path, false, fresh).unwrap().db;
         db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); PRAGMA user_version = 7").unwrap();
         drop(db);
         let files = || ["harness.db", "harness.db-wal"].map(|name| std::fs::read(path.with_file_name(name)).unwrap());
         let before = files();
-        assert_eq!(version(&path, 1).unwrap(), Some(VERSION));
-        assert!(matches!(open(&path, fresh), Err(OpenError::Newer { found: 7, .. })));
+        assert_eq!(version(&path, VERSION).unwrap(), Some(VERSION));
+        assert!(matches!(open(&path, false, fresh), Err(OpenError::Newer { found: 7, .. })));
         assert_eq!(files(), before);
     }
 
@@ -294,38 +416,40 @@ mod tests {
     fn what_is_no_journal_is_told_from_one() {
         let (_dir, path) = dir();
         std::fs::write(&path, "hello").unwrap();
-        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+        assert!(matches!(open(&path, false, fresh), Err(OpenError::Foreign { .. })));
         let (_dir, path) = dir();
         Connection::open(&path).unwrap().execute_batch("PRAGMA application_id = 5; CREATE TABLE a (b)").unwrap();
-        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+        assert!(matches!(open(&path, false, fresh), Err(OpenError::Foreign { .. })));
         let (_dir, path) = dir();
         Connection::open(&path).unwrap().execute_batch("CREATE TABLE a (b)").unwrap();
-        assert!(matches!(open(&path, fresh), Err(OpenError::Foreign { .. })));
+        assert!(matches!(open(&path, false, fresh), Err(OpenError::Foreign { .. })));
     }
 
     #[test]
     fn an_older_journal_is_copied_and_brought_up_to_date() {
         let (dir, path) = dir();
-        let db = open(&path, fresh).unwrap();
+        let db = open(&path, false, fresh).unwrap().db;
         db.execute("UPDATE daemon SET calls = 5", []).unwrap();
         drop(db);
-        let steps = ["ALTER TABLE daemon ADD COLUMN extra INTEGER NOT NULL DEFAULT 9"];
-        let db = open_with(&path, fresh, FIRST, &steps).unwrap();
+        let steps = [MIGRATIONS[0], "ALTER TABLE daemon ADD COLUMN extra INTEGER NOT NULL DEFAULT 9"];
+        let db = open_with(&path, fresh, FIRST, &steps).unwrap().db;
         let row = db.query_row("SELECT calls, extra FROM daemon", [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
         assert_eq!(row, (5i64, 9i64));
         drop(db);
-        let copy = dir.path().join("harness.v1.db");
-        assert_eq!(version(&copy, 1).unwrap(), Some(1));
-        assert_eq!(version(&path, 2).unwrap(), Some(2));
-        drop(open(&copy, fresh).unwrap());
+        let copy = dir.path().join("harness.v2.db");
+        assert_eq!(version(&copy, 2).unwrap(), Some(2));
+        assert_eq!(version(&path, 3).unwrap(), Some(3));
+        drop(open(&copy, false, fresh).unwrap());
     }
 
     #[test]
     fn a_migration_that_fails_leaves_the_journal_as_it_was() {
         let (_dir, path) = dir();
-        drop(open(&path, fresh).unwrap());
-        assert!(open_with(&path, fresh, FIRST, &["CREATE TABLE more (a INTEGER) STRICT; nonsense"]).is_err());
-        let db = open(&path, fresh).unwrap();
+        drop(open(&path, false, fresh).unwrap());
+        assert!(
+            open_with(&path, fresh, FIRST, &[MIGRATIONS[0], "CREATE TABLE more (a INTEGER) STRICT; nonsense"]).is_err()
+        );
+        let db = open(&path, false, fresh).unwrap().db;
         let tables: u32 =
             db.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'more'", [], |r| r.get(0)).unwrap();
         assert_eq!(tables, 0);

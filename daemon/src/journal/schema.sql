@@ -1,14 +1,23 @@
--- Version 1. What is here may be read with any sqlite3 while the daemon runs; the daemon alone writes.
+-- Version 2. What is here may be read with any sqlite3 while the daemon runs; the daemon alone writes.
 --
 -- Times are microseconds since 1970 (UTC); ids are text, as everywhere.
 
--- One row: the key of the ids, and how many of each kind were made.
+-- One row: the key of the ids, how many of each kind were made, and which file this is (`identity.rs`): 0 in a backup.
 CREATE TABLE daemon (
     id_key       INTEGER NOT NULL,
     runs         INTEGER NOT NULL,
     calls        INTEGER NOT NULL,
     interactions INTEGER NOT NULL,
-    reliefs      INTEGER NOT NULL
+    reliefs      INTEGER NOT NULL,
+    instance     INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- Stretches of the history: a copy of a journal that goes on by itself begins one, far behind the last number.
+CREATE TABLE epoch (
+    first_seq INTEGER PRIMARY KEY,
+    id        TEXT NOT NULL,
+    begun_at  INTEGER NOT NULL,
+    reason    TEXT NOT NULL
 ) STRICT;
 
 -- Everything that happened. Numbers are never used twice; where some are missing, their runs were pruned.

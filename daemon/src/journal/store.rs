@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, Journal, Writer};
 
 /// Name of the file in the state directory.
@@ -29,13 +30,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts the thread on an open journal.
+    /// Starts the thread on an open journal, and on the mark that tells how far it is.
     ///
     /// # Errors
     /// Where the system has no thread for it.
-    pub fn start(db: Connection, path: &Path) -> std::io::Result<Self> {
+    pub fn start(db: Connection, path: &Path, mark: Option<Mark>) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
-        let writer = Writer::new(db, path);
+        let writer = Writer::new(db, path).marking(mark);
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }

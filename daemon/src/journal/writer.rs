@@ -2,7 +2,7 @@
 //!
 //! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,16 @@ use std::time::Duration;
 use harness_protocol::event::{Ending, Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{RunState, RunView};
-use rusqlite::{Connection, ErrorCode, Transaction, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 
 use super::crash::{self, Point};
+use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, record};
 
 /// Pages given back to the file system at a time.
 const TIDIED_PAGES: u32 = 256;
+/// Runs whose events are counted in memory; beyond that they are looked up again.
+const MOST_COUNTED: usize = 65_536;
 
 /// How long the last checkpoint waits for whoever reads.
 const LAST_WAIT: Duration = Duration::from_millis(200);
@@ -29,13 +32,30 @@ pub struct Writer {
     /// What `synchronous` is set to.
     class: Option<CommitClass>,
     body: Vec<u8>,
+    mark: Option<Mark>,
+    /// Events of each run so far, of those that had some lately.
+    counts: HashMap<RunId, u64>,
 }
 
 impl Writer {
     /// A writer to an open journal.
     pub fn new(db: Connection, path: &Path) -> Self {
         db.set_prepared_statement_cache_capacity(32);
-        Self { db, path: path.to_owned(), class: None, body: Vec::with_capacity(4096) }
+        Self {
+            db,
+            path: path.to_owned(),
+            class: None,
+            body: Vec::with_capacity(4096),
+            mark: None,
+            counts: HashMap::new(),
+        }
+    }
+
+    /// Notes beside the journal how far it is.
+    #[must_use]
+    pub fn marking(mut self, mark: Option<Mark>) -> Self {
+        self.mark = mark;
+        self
     }
 
     /// Appends what a step came to, whole or not at all.
@@ -44,7 +64,18 @@ impl Writer {
     /// Where nothing was written.
     pub fn commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), CommitError> {
         crash::here(Point::BeforeWrite);
-        self.try_commit(commit, class).map_err(|error| failure(&self.path, &error))?;
+        if let Err(error) = self.try_commit(commit, class) {
+            // What was counted is not in the file.
+            self.counts.clear();
+            return Err(failure(&self.path, &error));
+        }
+        if self.counts.len() > MOST_COUNTED {
+            self.counts.clear();
+        }
+        if let (Some(mark), Some(last)) = (&self.mark, commit.events.last()) {
+            // One that cannot be moved is behind: less is noticed, and nothing is lost.
+            let _ = mark.set(last.seq);
+        }
         crash::here(Point::Synced);
         Ok(())
     }
@@ -62,7 +93,11 @@ impl Writer {
         {
             let mut insert = transaction.prepare_cached(record::INSERT)?;
             for event in &commit.events {
-                record::insert(&mut insert, event, &mut self.body)?;
+                let nth = event.run.map(|run| next_of(&transaction, &mut self.counts, run)).transpose()?;
+                record::insert(&mut insert, event, nth, &mut self.body)?;
+                if let (EventBody::RunArchived, Some(run)) = (&event.body, event.run) {
+                    self.counts.remove(&run);
+                }
             }
         }
         let mut made = Made::default();
@@ -117,6 +152,34 @@ impl Drop for Writer {
     }
 }
 
+/// The number that the next event of a run has among those of its run.
+fn next_of(
+    transaction: &Transaction<'_>,
+    counts: &mut HashMap<RunId, u64>,
+    run: RunId,
+) -> Result<u64, rusqlite::Error> {
+    let before = match counts.get(&run) {
+        Some(before) => *before,
+        None => {
+            let id = run.to_string();
+            let last = "SELECT body FROM event WHERE run = ?1 ORDER BY seq DESC LIMIT 1";
+            let body: Option<String> =
+                transaction.prepare_cached(last)?.query_row([&id], |row| row.get(0)).optional()?;
+            match body.as_deref().map(record::nth) {
+                None => 0,
+                Some(Some(nth)) => nth,
+                // An earlier daemon has written it.
+                Some(None) => {
+                    let count = "SELECT count(*) FROM event WHERE run = ?1";
+                    transaction.prepare_cached(count)?.query_row([&id], |row| row.get::<_, i64>(0))?.cast_unsigned()
+                }
+            }
+        }
+    };
+    counts.insert(run, before + 1);
+    Ok(before + 1)
+}
+
 /// What a step made that ids are counted by.
 #[derive(Default)]
 struct Made {
@@ -151,7 +214,7 @@ impl Made {
 }
 
 /// What an event means for the table of the runs.
-fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
+pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { number, owner, parent, idempotency_key, spec, .. }, Some(run)) => {
             let sql =

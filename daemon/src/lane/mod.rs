@@ -362,6 +362,12 @@ impl Lane {
         }
     }
 
+    /// Ends the tickets of a run, but for one. Looks at every ticket: only for what must not happen.
+    pub fn leave_all(&mut self, run: RunId, but: Option<TicketId>, now: Timestamp) {
+        let of_run: Vec<TicketId> = self.slab.ids_of(run).filter(|id| Some(*id) != but).collect();
+        of_run.into_iter().for_each(|id| self.leave(id, now));
+    }
+
     /// Takes a ticket out of the queue and its permits back.
     fn withdraw(&mut self, id: TicketId) {
         let Some(ticket) = self.slab.get(id) else { return };

@@ -153,6 +153,13 @@ impl Slab {
         self.pages.iter().map(|page| page.capacity() * size_of::<Ticket>()).sum()
     }
 
+    /// The tickets of a run.
+    pub(super) fn ids_of(&self, run: RunId) -> impl Iterator<Item = TicketId> {
+        let slots = self.pages.iter().flatten().zip(0u32..);
+        let of_run = slots.filter(move |(ticket, _)| ticket.generation % 2 == 1 && ticket.run == run);
+        of_run.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation })
+    }
+
     /// Every ticket.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
         self.pages.iter().flatten().filter(|ticket| ticket.generation % 2 == 1)

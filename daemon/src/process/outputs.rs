@@ -84,6 +84,26 @@ impl Outputs {
         files.flatten().filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
     }
 
+    /// Moves the files of a run aside, and says into which directory.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be moved.
+    pub fn set_aside(&self, run: RunId) -> io::Result<PathBuf> {
+        let aside = self.root.join(".lost");
+        DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
+        let mut to = aside.join(run.to_string());
+        let mut count = 1u32;
+        // What was set aside before stays what it is.
+        while to.symlink_metadata().is_ok() {
+            count += 1;
+            to = aside.join(format!("{run}.{count}"));
+        }
+        match fs::rename(self.root.join(run.to_string()), to) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(aside),
+        }
+    }
+
     /// Removes the files of a run.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 
+pub use super::apply::Unfit;
 pub(crate) use super::select::{may_be_an_id, name_and_id};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, InferenceError, Prompt};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::system::Res;
 use bevy_ecs::world::World;
-use harness_protocol::event::EventBody;
+use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::RunId;
 
 use super::StepSystems;
@@ -13,6 +13,7 @@ use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use super::components::{Call, Compacting, Held, Stage, Transcript};
 use super::resources::WantsExtra;
 use super::scene::{Incoming, Scene};
+use super::stop::{stop, wind_up};
 use crate::prompt::{Prompt, compaction};
 
 pub(super) fn install(schedule: &mut Schedule) {
@@ -28,10 +29,24 @@ fn is_not_held(incoming: Res<Incoming>) -> bool {
 fn grant_inferences(world: &mut World) {
     let mut scene = Scene::new(world);
     let next = |scene: &Scene<'_>| scene.lanes().providers.values().find_map(|lane| lane.peek());
-    while let Some((_, run)) = next(&scene) {
-        if !start_inference(&mut scene, run) {
-            break;
+    while let Some((ticket, run)) = next(&scene) {
+        // Numbers of tickets are those of one lane.
+        let is_stuck = |scene: &Scene<'_>| next(scene) == Some((ticket, run));
+        start_inference(&mut scene, run);
+        if is_stuck(&scene) {
+            end_stuck(&mut scene, run);
+            if is_stuck(&scene) {
+                break;
+            }
         }
+    }
+}
+
+/// Ends a run whose ticket is granted without effect: it does not fit what the run is, so a record of it is missing. Without that
+/// the same ticket would be next for ever.
+fn end_stuck(scene: &mut Scene<'_>, run: RunId) {
+    if stop(scene, run, StopReason::Unreadable, true) {
+        wind_up(scene, run, StopReason::Unreadable);
     }
 }
 
@@ -72,12 +87,19 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
 
 fn grant_batches(world: &mut World) {
     let mut scene = Scene::new(world);
-    while let Some((_, run)) = scene.lanes().tool.peek() {
+    let is_stuck = |scene: &Scene<'_>, ticket| scene.lanes().tool.peek().is_some_and(|(again, _)| again == ticket);
+    while let Some((ticket, run)) = scene.lanes().tool.peek() {
         match scene.batch(run).and_then(|batch| batch.0.candidate()).cloned() {
             Some(call) => put_to_work(&mut scene, run, &call),
             // Decide queues a ticket only for a call that can use it; without one it leaves the queue again.
             None => {
                 scene.emit(Some(run), EventBody::BatchParked);
+            }
+        }
+        if is_stuck(&scene, ticket) {
+            end_stuck(&mut scene, run);
+            if is_stuck(&scene, ticket) {
+                break;
             }
         }
     }

@@ -136,6 +136,14 @@ impl Engine {
         self.world.resource_mut::<Agenda>().0.clear();
     }
 
+    /// Whether an event can follow on what the world is.
+    ///
+    /// # Errors
+    /// Why not: something is missing before it.
+    pub fn fits(&self, event: &Event) -> Result<(), boundary::Unfit> {
+        apply::fits(&self.world, event)
+    }
+
     /// What was made by events that were not replayed, because their runs have left the world: no number is used twice.
     pub fn catch_up(&mut self, made: &Made) {
         let mut ids = self.world.resource_mut::<Ids>();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::JournalReport;
 use crate::id::Seq;
 use crate::run::RunState;
 use crate::time::{Span, Timestamp};
@@ -84,6 +85,9 @@ pub struct DaemonStatusReply {
     /// The most requests of others that one of this connection's has waited behind, once nothing of its own was ahead of it.
     #[serde(default)]
     pub waited_behind: u64,
+    /// Which journal it goes on from, and what was not as it should be there.
+    #[serde(default)]
+    pub journal: JournalReport,
 }
 
 /// What the state takes on disk, in bytes.

@@ -4,6 +4,7 @@
 //! what the lanes were made from and which tools there are.
 
 mod calls;
+mod fits;
 mod inferences;
 mod lanes;
 mod pools;
@@ -23,6 +24,9 @@ use super::condition::condition;
 use super::phase::{Bucket, Phase};
 use super::resources::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
 use crate::lane::{Claim, Lane, ShareId};
+
+pub use fits::Unfit;
+pub(crate) use fits::fits;
 
 /// Changes the world as the event says.
 pub(crate) fn apply(world: &mut World, event: &Event) {

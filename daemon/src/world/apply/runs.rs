@@ -172,7 +172,24 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
         }
         _ => {}
     }
+    if reason == StopReason::Unreadable {
+        leave_lanes(world, run, entity, at);
+    }
     wake(world, run);
+}
+
+/// Takes tickets of a run out of the lanes of which it does not know itself. There are none, unless a record is missing.
+fn leave_lanes(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
+    let of_phase = match phase(world, entity) {
+        Some(Phase::Wanting(ticket) | Phase::Thinking(ticket)) => Some(ticket),
+        _ => None,
+    };
+    let of_batch = world.get::<Batch>(entity).and_then(|batch| batch.0.ticket);
+    let mut lanes = world.resource_mut::<Lanes>();
+    lanes.tool.leave_all(run, of_batch, at);
+    for lane in lanes.providers.values_mut() {
+        lane.leave_all(run, of_phase, at);
+    }
 }
 
 pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &Ending, at: Timestamp) {

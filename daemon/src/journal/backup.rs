@@ -1,0 +1,138 @@
+//! Backups of the journal: making one, and putting one in the journal's place.
+//!
+//! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What was in the place
+//! is moved aside, never deleted.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags, params};
+
+use super::identity::free_name;
+use super::schema::{self, OpenError};
+use super::{FILE, epochs};
+
+/// Why a backup was not put in place. What was there is still there.
+#[derive(Debug, thiserror::Error)]
+pub enum PutBackError {
+    /// It is no journal, or a damaged one.
+    #[error(transparent)]
+    Backup(#[from] OpenError),
+    /// A file cannot be moved or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutBack {
+    /// Where that is what was in the place.
+    pub before: Option<PathBuf>,
+}
+
+/// Copies the journal `db` into the new file `to`, as a backup.
+///
+/// # Errors
+/// Where the copy is not whole.
+pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite::Error> {
+    db.execute("VACUUM INTO ?1", params![to.to_string_lossy()])?;
+    let copy = Connection::open(to)?;
+    // A journal of the first version has no number.
+    if copy.prepare("SELECT instance FROM daemon").is_ok() {
+        epochs::rename(&copy, 0)?;
+    }
+    Ok(())
+}
+
+/// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved into a directory
+/// of its own. Outputs that are beside the backup take the place of those that were there.
+///
+/// # Errors
+/// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.
+pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> {
+    schema::version_of(file)?;
+    let failed = |error: rusqlite::Error| OpenError::of(file, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(file, flags).map_err(failed)?;
+    schema::look_through(&db, file)?;
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| PutBackError::Io { path, source }
+    };
+    let fresh = state_dir.join(format!("{FILE}.new"));
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(&fresh)(error)),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).map_err(io(&fresh))?;
+    copy_as_backup(&db, &fresh).map_err(failed)?;
+    File::open(&fresh).and_then(|file| file.sync_all()).map_err(io(&fresh))?;
+    let outputs = outputs_of(file);
+    let before = free_name(state_dir, "replaced");
+    let mut moved = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}")).to_vec();
+    if outputs.is_dir() {
+        moved.push("outputs".to_owned());
+    }
+    let mut is_there = false;
+    for name in &moved {
+        let from = state_dir.join(name);
+        if from.symlink_metadata().is_ok() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&before).map_err(io(&before))?;
+            fs::rename(&from, before.join(name)).map_err(io(&from))?;
+            is_there = true;
+        }
+    }
+    if outputs.is_dir() {
+        copy_tree(&outputs, &state_dir.join("outputs")).map_err(io(&outputs))?;
+    }
+    fs::rename(&fresh, state_dir.join(FILE)).map_err(io(&fresh))?;
+    File::open(state_dir).and_then(|dir| dir.sync_all()).map_err(io(state_dir))?;
+    Ok(PutBack { before: is_there.then_some(before) })
+}
+
+/// Where the outputs are that belong to a backup.
+pub fn outputs_of(backup: &Path) -> PathBuf {
+    let mut name = backup.file_name().unwrap_or_default().to_owned();
+    name.push(".outputs");
+    backup.with_file_name(name)
+}
+
+/// Copies a directory and what is in it: directories and files, for their owner alone. Links are left out.
+///
+/// # Errors
+/// Where something cannot be copied. What goes away meanwhile is left out.
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    DirBuilder::new().recursive(true).mode(0o700).create(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let to = to.join(entry.file_name());
+        let copied = if kind.is_dir() {
+            copy_tree(&entry.path(), &to)
+        } else if kind.is_file() {
+            copy_file(&entry.path(), &to)
+        } else {
+            Ok(0)
+        };
+        match copied {
+            Ok(copied) => bytes += copied,
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<u64> {
+    let mut from = File::open(from)?;
+    let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
+    io::copy(&mut from, &mut to)
+}

@@ -1,0 +1,237 @@
+//! Which journal a state directory has: told by what is kept in the journal and beside it.
+//!
+//! A journal has an *instance*, a random number that is another one after each start. It is in the journal and in `harness.id`
+//! beside it, which also says which file that was (device, inode, path). `harness.seq` has the number of the last event that was
+//! committed. Where these do not fit together the journal is a copy, or went back.
+//!
+//! Owns the two files, and what they mean. Never decides what a start does about it, and never deletes anything.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use harness_protocol::id::Seq;
+use harness_protocol::rpc::EpochReason;
+use rusqlite::{Connection, OpenFlags};
+use serde::{Deserialize, Serialize};
+
+use super::FILE;
+
+/// The file with what is known of the journal.
+const ID: &str = "harness.id";
+/// The file with the number of the last event.
+const MARK: &str = "harness.seq";
+/// Numbers that a new epoch leaves out.
+pub const JUMP: u64 = 1 << 32;
+
+/// A journal by its random number. 0 is a journal of the first version, or a backup.
+pub type Instance = u64;
+
+/// What a state directory knows of its journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    instance: Instance,
+    /// The number that was about to take its place: a start may have died between the two.
+    #[serde(default)]
+    next: Option<Instance>,
+    device: u64,
+    inode: u64,
+    /// Of the system that the device number is of.
+    boot: String,
+    /// Of the state directory.
+    path: PathBuf,
+}
+
+/// What is beside the journal of a state directory.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    dir: PathBuf,
+    known: Option<Known>,
+    mark: Option<Seq>,
+}
+
+/// What a start found out about its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recognised {
+    /// It is the one that was here.
+    Same,
+    /// It is not, or not all of it: a new epoch begins.
+    Another(EpochReason),
+}
+
+impl Beside {
+    /// Reads what is there. A file that cannot be read counts as one that is not there.
+    pub fn read(dir: &Path) -> Self {
+        let text = fs::read(dir.join(ID)).ok();
+        let known = text.and_then(|text| serde_json::from_slice(&text).ok());
+        let mark = fs::read_to_string(dir.join(MARK)).ok().and_then(|text| text.trim().parse().ok()).map(Seq);
+        Self { dir: dir.to_owned(), known, mark }
+    }
+
+    /// Whether there was a journal here.
+    pub fn was_here(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Number of the last event that was committed here, if any was.
+    pub fn last(&self) -> Option<Seq> {
+        self.mark.filter(|mark| mark.0 > 0)
+    }
+
+    /// Whether the journal with this number, whose last event is `last`, is the one that was here.
+    pub fn recognise(&self, instance: Instance, is_first_version: bool, last: Seq) -> Recognised {
+        let another = |reason| Recognised::Another(reason);
+        let Some(known) = &self.known else {
+            return match instance {
+                // Nothing was kept beside a journal of the first version.
+                0 if is_first_version => Recognised::Same,
+                0 => another(EpochReason::Restored),
+                _ => another(EpochReason::Copied),
+            };
+        };
+        if !known.is(instance) {
+            return another(if instance == 0 { EpochReason::Restored } else { EpochReason::Copied });
+        }
+        if known.is_elsewhere(&self.dir) {
+            return another(EpochReason::Copied);
+        }
+        if self.mark.is_some_and(|mark| mark > last) {
+            return another(EpochReason::WentBack);
+        }
+        Recognised::Same
+    }
+
+    /// Moves a write-ahead log aside that is of another journal than the file beside it: SQLite would mix the two. Says where it is.
+    ///
+    /// # Errors
+    /// Where it cannot be moved.
+    pub fn set_strange_log_aside(&self) -> io::Result<Option<PathBuf>> {
+        let log = self.dir.join(format!("{FILE}-wal"));
+        let (Some(known), true) = (&self.known, log.metadata().is_ok_and(|file| file.len() > 0)) else {
+            return Ok(None);
+        };
+        // Each start writes its number into the file itself. One that cannot be read this way is left to SQLite.
+        match instance_without_log(&self.dir.join(FILE)) {
+            Some(instance) if !known.is(instance) => {}
+            _ => return Ok(None),
+        }
+        let to = free_name(&self.dir, &format!("{FILE}-wal.of-another"));
+        fs::rename(&log, &to)?;
+        match fs::remove_file(self.dir.join(format!("{FILE}-shm"))) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        Ok(Some(to))
+    }
+
+    /// Notes that the journal with the number `now` is about to get the number `next`.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn expect(&mut self, now: Instance, next: Instance) -> io::Result<()> {
+        self.note(now, Some(next))
+    }
+
+    /// Notes that the journal has this number.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn keep(&mut self, instance: Instance) -> io::Result<()> {
+        self.note(instance, None)
+    }
+
+    fn note(&mut self, instance: Instance, next: Option<Instance>) -> io::Result<()> {
+        let file = self.dir.join(FILE).metadata()?;
+        let path = self.dir.canonicalize()?;
+        let known = Known { instance, next, device: file.dev(), inode: file.ino(), boot: boot(), path };
+        let text = serde_json::to_vec(&known)?;
+        let fresh = self.dir.join(format!("{ID}.new"));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&fresh, self.dir.join(ID))?;
+        File::open(&self.dir)?.sync_all()?;
+        self.known = Some(known);
+        Ok(())
+    }
+
+    /// The mark, to be moved along from here on.
+    ///
+    /// # Errors
+    /// Where the file cannot be had.
+    pub fn mark(&self, last: Seq) -> io::Result<Mark> {
+        let path = self.dir.join(MARK);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mark = Mark { file };
+        mark.set(last)?;
+        Ok(mark)
+    }
+}
+
+impl Known {
+    fn is(&self, instance: Instance) -> bool {
+        instance == self.instance || self.next == Some(instance)
+    }
+
+    /// Whether the journal of `dir` is another file than it was, or is in another place.
+    fn is_elsewhere(&self, dir: &Path) -> bool {
+        let Ok(file) = dir.join(FILE).metadata() else { return true };
+        // The numbers of devices hold until the next boot only.
+        let other_device = file.dev() != self.device && self.boot == boot();
+        file.ino() != self.inode || other_device || dir.canonicalize().is_ok_and(|path| path != self.path)
+    }
+}
+
+/// The number of the last event that was committed, beside the journal. Not synced: after a power loss it may be behind, or ahead
+/// by what was not synced either.
+#[derive(Debug)]
+pub struct Mark {
+    file: File,
+}
+
+impl Mark {
+    /// Moves it.
+    ///
+    /// # Errors
+    /// Where it cannot be written; it may then be behind.
+    pub fn set(&self, seq: Seq) -> io::Result<()> {
+        self.file.write_all_at(format!("{:020}\n", seq.0).as_bytes(), 0)
+    }
+}
+
+/// The number in the file itself, whatever a write-ahead log says. `None` where that cannot be told.
+fn instance_without_log(path: &Path) -> Option<Instance> {
+    let mut uri = String::from("file:");
+    for byte in path.to_str()?.bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => uri.push(char::from(byte)),
+            other => uri.push_str(&format!("%{other:02x}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(uri, flags).ok()?;
+    match db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)) {
+        Ok(instance) => Some(instance.cast_unsigned()),
+        // A journal of the first version has none.
+        Err(_) => db.query_row("SELECT 0 FROM daemon", [], |row| row.get::<_, i64>(0)).ok().map(i64::cast_unsigned),
+    }
+}
+
+/// Which boot of the system this is; nothing where that cannot be told.
+fn boot() -> String {
+    let mut text = String::new();
+    let read = File::open("/proc/sys/kernel/random/boot_id").and_then(|mut file| file.read_to_string(&mut text));
+    read.map_or_else(|_| String::new(), |_| text.trim().to_owned())
+}
+
+/// A name in `dir` that nothing has: `name`, or `name.2`, and so on.
+pub(super) fn free_name(dir: &Path, name: &str) -> PathBuf {
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    let first = dir.join(name);
+    if is_free(&first) {
+        return first;
+    }
+    (2u64..).map(|count| dir.join(format!("{name}.{count}"))).find(is_free).unwrap_or(first)
+}

@@ -1,0 +1,209 @@
+//! What can still be read of a damaged journal, as a journal of its own.
+//!
+//! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be reached. What is
+//! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
+
+use super::schema::{self, Fresh, OpenError};
+use super::{Record, record, writer};
+
+/// What was saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Salvaged {
+    /// Events.
+    pub events: u64,
+    /// Runs.
+    pub runs: u64,
+    /// Places at which something could not be read.
+    pub holes: u64,
+}
+
+/// Why nothing was saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SalvageError {
+    /// There is a file already where the new journal is to be.
+    #[error("{} is there already; name a file that is not", .0.display())]
+    Taken(PathBuf),
+    /// Not even its first page can be read.
+    #[error("nothing can be read of {}: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The new journal cannot be made.
+    #[error(transparent)]
+    Made(#[from] OpenError),
+    /// The new journal cannot be written.
+    #[error("{} cannot be written: {why}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Reads what can be read of the journal `from`, and makes the journal `to` of it. That one counts as a backup.
+///
+/// # Errors
+/// Where nothing can be read, or nothing written.
+pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
+    if to.symlink_metadata().is_ok() {
+        return Err(SalvageError::Taken(to.to_owned()));
+    }
+    let unreadable =
+        |error: rusqlite::Error| SalvageError::Unreadable { path: from.to_owned(), why: error.to_string() };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let old = Connection::open_with_flags(from, flags).map_err(unreadable)?;
+    // This fails where the file is none of SQLite's, or the page is damaged that names the tables.
+    let tables = "SELECT count(*) FROM sqlite_schema WHERE name IN ('event', 'run', 'daemon')";
+    let tables: u32 = old.query_row(tables, [], |row| row.get(0)).map_err(unreadable)?;
+    if tables < 3 {
+        let why = "it has not the tables of a journal".to_owned();
+        return Err(SalvageError::Unreadable { path: from.to_owned(), why });
+    }
+    let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
+    let mut new = schema::open(to, false, || Ok(Fresh { id_key: key }))?.db;
+    let saved = copy(&old, &mut new).and_then(|saved| {
+        new.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        Ok(saved)
+    });
+    let write = |error: rusqlite::Error| SalvageError::Write { path: to.to_owned(), why: error.to_string() };
+    saved.map_err(write)
+}
+
+fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {
+    let mut saved = Salvaged::default();
+    let transaction = new.transaction()?;
+    // Runs first: what events tell of them is only for those that are missing.
+    let runs =
+        "number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, state, ended_at, archived";
+    copy_table(old, &transaction, ("run", "number", runs), &mut saved.holes)?;
+    copy_table(old, &transaction, ("listing", "number", "number, view"), &mut saved.holes)?;
+    saved.events = copy_table(old, &transaction, ("event", "seq", record::COLUMNS), &mut saved.holes)?;
+    copy_table(old, &transaction, ("epoch", "first_seq", "first_seq, id, begun_at, reason"), &mut saved.holes)?;
+    note_missing_runs(&transaction)?;
+    // What `list` would show of a run that has left may be lost: it is made from its events again.
+    transaction.execute_batch(
+        "UPDATE run SET archived = (EXISTS (SELECT 1 FROM listing WHERE listing.number = run.number));
+         DELETE FROM listing WHERE NOT EXISTS (SELECT 1 FROM run WHERE run.number = listing.number);
+         DELETE FROM event WHERE kind = 'run-archived'
+             AND EXISTS (SELECT 1 FROM run WHERE run.id = event.run AND run.archived = 0);
+         INSERT INTO tally SELECT state, count(*) FROM run WHERE archived = 1 AND state IS NOT NULL GROUP BY state;
+         UPDATE daemon SET runs = (SELECT coalesce(max(number), 0) FROM run)",
+    )?;
+    saved.runs = transaction.query_row("SELECT count(*) FROM run", [], |row| row.get::<_, i64>(0))?.cast_unsigned();
+    transaction.commit()?;
+    Ok(saved)
+}
+
+/// Rows of the runs of which only the events are left.
+fn note_missing_runs(new: &Transaction<'_>) -> Result<(), rusqlite::Error> {
+    let missing = format!(
+        "SELECT {} FROM event WHERE kind = 'run-submitted' AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = event.run)
+             OR kind = 'run-finished' AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = event.run AND state IS NOT NULL)
+         ORDER BY seq",
+        record::COLUMNS
+    );
+    let mut read = new.prepare(&missing)?;
+    let mut rows = read.query([])?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let Record::Event(event) = Record::read(row)?.0 {
+            events.push(event);
+        }
+    }
+    events.iter().try_for_each(|event| writer::follow(new, event))
+}
+
+/// Copies what can be read of a table. Says how many rows.
+fn copy_table(
+    old: &Connection,
+    new: &Transaction<'_>,
+    (table, key, columns): (&str, &str, &str),
+    holes: &mut u64,
+) -> Result<u64, rusqlite::Error> {
+    let is_there = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
+    if old.query_row(is_there, [table], |row| row.get::<_, u32>(0)).is_ok_and(|count| count == 0) {
+        // It is of an earlier version.
+        return Ok(0);
+    }
+    let select = format!("SELECT {key}, {columns} FROM {table} WHERE {key} >= ?1 ORDER BY {key}");
+    let places = vec!["?"; columns.split(',').count()].join(", ");
+    let mut insert = new.prepare(&format!("INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})"))?;
+    let mut from = Some(i64::MIN);
+    let mut copied = 0;
+    while let Some(first) = from {
+        let mut last = None;
+        let whole = each_row(old, &select, first, |key, values| {
+            last = Some(key);
+            copied += insert.execute(params_from_iter(values))? as u64;
+            Ok(true)
+        })?;
+        from = None;
+        if !whole {
+            *holes += 1;
+            from = next_readable(old, &select, last.map_or(first, |last| last.saturating_add(1)));
+        }
+    }
+    Ok(copied)
+}
+
+/// Reads rows from a key on, and says whether all could be read. What `take` fails with is told.
+fn each_row(
+    old: &Connection,
+    select: &str,
+    from: i64,
+    mut take: impl FnMut(i64, Vec<Value>) -> Result<bool, rusqlite::Error>,
+) -> Result<bool, rusqlite::Error> {
+    let Ok(mut read) = old.prepare_cached(select) else { return Ok(false) };
+    let columns = read.column_count();
+    let Ok(mut rows) = read.query([from]) else { return Ok(false) };
+    loop {
+        let row = match rows.next() {
+            Ok(Some(row)) => row,
+            Ok(None) => return Ok(true),
+            Err(_) => return Ok(false),
+        };
+        let values: Result<Vec<Value>, _> = (1..columns).map(|column| row.get(column)).collect();
+        let (Ok(key), Ok(values)) = (row.get(0), values) else { return Ok(false) };
+        if !take(key, values)? {
+            return Ok(true);
+        }
+    }
+}
+
+/// The first key from `from` on at which reading goes on, found by steps that double and then halve. `None` where there is none.
+fn next_readable(old: &Connection, select: &str, from: i64) -> Option<i64> {
+    let reads_at = |at: i64| {
+        let mut found = None;
+        let read = each_row(old, select, at, |key, _| {
+            found = Some(key);
+            Ok(false)
+        });
+        // The end of the table is reached as well where nothing is left.
+        (read.unwrap_or(false), found)
+    };
+    let mut step: i64 = 1;
+    let mut bad = from;
+    let mut good = loop {
+        let at = from.checked_add(step)?;
+        match reads_at(at) {
+            (true, None) => return None,
+            (true, Some(_)) => break at,
+            _ => bad = at,
+        }
+        step = step.checked_mul(2)?;
+    };
+    while good - bad > 1 {
+        let middle = bad + (good - bad) / 2;
+        if matches!(reads_at(middle), (true, Some(_))) { good = middle } else { bad = middle }
+    }
+    Some(good)
+}

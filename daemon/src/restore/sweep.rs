@@ -1,0 +1,62 @@
+//! What is done at a start about outputs of runs that the journal does not know.
+//!
+//! Owns one rule: nothing is deleted that the journal does not say was pruned. What nobody knows is moved aside, and where the journal
+//! is not the one that was here, nothing is touched at all.
+
+use std::collections::BTreeSet;
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{Finding, RpcError};
+use tracing::{error, info, warn};
+
+use crate::journal::history::History;
+use crate::process::Outputs;
+
+/// Looks at what is there. Tells what is not as it should be.
+///
+/// # Errors
+/// Where the journal cannot be read; nothing was touched then.
+pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<Option<Finding>, RpcError> {
+    let mut strange = BTreeSet::new();
+    for run in outputs.runs() {
+        if !history.knows(run)? {
+            strange.insert(run);
+        }
+    }
+    if strange.is_empty() {
+        return Ok(None);
+    }
+    if !is_the_one {
+        let runs = strange.len() as u64;
+        warn!(runs, "there are outputs of runs that the journal does not know; they stay where they are");
+        return Ok(Some(Finding::UnknownOutputs { runs, moved_to: None }));
+    }
+    let pruned = history.pruned_of(&strange)?;
+    for run in &pruned {
+        // The daemon died between pruning it and removing them.
+        if let Err(error) = outputs.remove(*run) {
+            error!(%error, %run, "the outputs of a pruned run stay");
+        }
+    }
+    if !pruned.is_empty() {
+        info!(runs = pruned.len(), "outputs of pruned runs were removed");
+    }
+    let unknown: Vec<RunId> = strange.difference(&pruned).copied().collect();
+    Ok(set_aside(outputs, &unknown))
+}
+
+fn set_aside(outputs: &Outputs, unknown: &[RunId]) -> Option<Finding> {
+    let (mut runs, mut moved_to) = (0, None);
+    for run in unknown {
+        match outputs.set_aside(*run) {
+            Ok(aside) => {
+                runs += 1;
+                moved_to = Some(aside.display().to_string());
+            }
+            Err(error) => error!(%error, %run, "the outputs of an unknown run cannot be moved aside"),
+        }
+    }
+    let moved_to = moved_to?;
+    warn!(runs, moved_to, "outputs of runs that the journal does not know were moved aside; nothing was deleted");
+    Some(Finding::UnknownOutputs { runs, moved_to: Some(moved_to) })
+}

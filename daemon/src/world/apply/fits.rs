@@ -1,0 +1,94 @@
+//! Whether an event can follow on what a run is: what a journal has to say makes sense, or something of it is missing.
+//!
+//! Asked in replay alone, before the event is applied, so that a run of which a record is missing stays what it was until then. Changes
+//! nothing. An end fits on everything but an end: what was before does not matter then.
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::event::{Event, EventBody};
+use harness_protocol::id::{CallId, InteractionId, RunId};
+
+use super::super::components::{Batch, Compacting, Life, Stage};
+use super::super::phase::Phase;
+use super::super::resources::{Interactions, Lanes, Runs};
+use crate::lane::TicketState;
+
+/// Why an event does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The record that made the run is missing.
+    #[error("its run was never made")]
+    NoRun,
+    /// It was made already.
+    #[error("its run was made before")]
+    MadeTwice,
+    /// It has ended.
+    #[error("its run has ended before")]
+    Ended,
+    /// Something else has to happen first.
+    #[error("what has to be before it is missing")]
+    OutOfOrder,
+}
+
+/// Whether an event can be applied.
+pub(crate) fn fits(world: &World, event: &Event) -> Result<(), Unfit> {
+    let Some(run) = event.run else { return Ok(()) };
+    let entity = world.resource::<Runs>().by_id.get(&run).copied();
+    match (&event.body, entity) {
+        (EventBody::RunSubmitted { .. }, None) => Ok(()),
+        (EventBody::RunSubmitted { .. }, Some(_)) => Err(Unfit::MadeTwice),
+        (_, None) => Err(Unfit::NoRun),
+        (body, Some(entity)) => about_run(world, run, entity, body),
+    }
+}
+
+fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Result<(), Unfit> {
+    let Some(life) = world.get::<Life>(entity) else { return Err(Unfit::NoRun) };
+    if matches!(life.phase, Phase::Ended(_)) {
+        return if matches!(body, EventBody::RunArchived) { Ok(()) } else { Err(Unfit::Ended) };
+    }
+    let is_at = |step: u32| step == life.step;
+    let stage = |call: CallId| world.get::<Batch>(entity)?.0.call(call).map(|call| &call.stage);
+    let is_asked = |interaction: &InteractionId| {
+        world.resource::<Interactions>().open.get(interaction).is_some_and(|open| open.run == run)
+    };
+    let acts = life.phase == Phase::Acting && world.get::<Batch>(entity).is_some();
+    let thinks = matches!(life.phase, Phase::Thinking(_));
+    let is_compacting = world.get::<Compacting>(entity).is_some();
+    let in_order = match body {
+        EventBody::StepBegun { step, .. }
+        | EventBody::CompactionBegun { step, .. }
+        | EventBody::StepPostponed { step, .. } => {
+            let has_done = world.get::<Batch>(entity).is_none_or(|batch| batch.0.group().is_empty());
+            !thinks && has_done && (is_at(*step) || life.step.checked_add(1) == Some(*step))
+        }
+        EventBody::InferenceStarted { step, .. } => matches!(life.phase, Phase::Wanting(_)) && is_at(*step),
+        EventBody::InferenceFinished { step, .. } => thinks && is_at(*step) && !is_compacting,
+        EventBody::CompactionFinished { step, .. } => thinks && is_at(*step) && is_compacting,
+        EventBody::InferenceFailed { step, .. } => thinks && is_at(*step),
+        EventBody::BatchQueued | EventBody::BatchParked | EventBody::BatchYielded { .. } => acts,
+        EventBody::CallStarted { call } => acts && stage(*call) == Some(&Stage::Pending) && has_ticket(world, entity),
+        EventBody::CallResumed { call } => acts && stage(*call) == Some(&Stage::Returning) && has_ticket(world, entity),
+        EventBody::CallOffLane { call } => acts && stage(*call) == Some(&Stage::Executing),
+        EventBody::CallReturning { call } => acts && stage(*call) == Some(&Stage::OffLane),
+        EventBody::CallWaiting { call, .. } | EventBody::InteractionOpened { call, .. } => {
+            acts && stage(*call) == Some(&Stage::Pending)
+        }
+        EventBody::CallFinished { result } => acts && stage(result.call).is_some_and(|stage| *stage != Stage::Done),
+        EventBody::InteractionSettled { interaction, .. } | EventBody::InteractionClosed { interaction } => {
+            is_asked(interaction)
+        }
+        EventBody::RunPaused => !life.paused,
+        EventBody::RunResumed => life.paused,
+        EventBody::RunArchived => false,
+        _ => true,
+    };
+    if in_order { Ok(()) } else { Err(Unfit::OutOfOrder) }
+}
+
+/// Whether its batch stands in the lane, and can hold a permit.
+fn has_ticket(world: &World, entity: Entity) -> bool {
+    let lane = &world.resource::<Lanes>().tool;
+    let state = world.get::<Batch>(entity).and_then(|batch| batch.0.ticket).and_then(|ticket| lane.state(ticket));
+    matches!(state, Some(TicketState::Queued | TicketState::Resuming | TicketState::Busy))
+}

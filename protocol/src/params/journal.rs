@@ -1,0 +1,152 @@
+//! What a daemon tells of its journal: which one it is, and what a start found that was not as it should be.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{EpochId, Seq};
+use crate::time::Span;
+
+/// Which journal a daemon goes on from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct JournalReport {
+    /// The epoch of its events; a client sends it beside its cursor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochId>,
+    /// Number of the first event of the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Seq>,
+    /// What is not as it should be. Empty where all is well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
+}
+
+/// Why an epoch began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum EpochReason {
+    /// The journal is a new one.
+    Begun,
+    /// A backup was put in the place of the journal.
+    Restored,
+    /// The journal, or the state directory, is a copy of another one, or was moved.
+    Copied,
+    /// The journal lacks events that it had.
+    WentBack,
+}
+
+impl EpochReason {
+    /// Every reason.
+    pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
+
+    /// The word for it, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Restored => "restored",
+            Self::Copied => "copied",
+            Self::WentBack => "went-back",
+        }
+    }
+}
+
+/// In words.
+impl fmt::Display for EpochReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begun => "the journal is a new one",
+            Self::Restored => "a backup was put in the place of the journal",
+            Self::Copied => "the state directory is a copy, or was moved",
+            Self::WentBack => "the journal lacks events that it had",
+        })
+    }
+}
+
+/// Something about the state of a daemon that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Finding {
+    /// There was a journal here, and it is gone: a new one was begun.
+    JournalGone {
+        /// Number of its last event.
+        had: Seq,
+    },
+    /// The journal lacks its last events.
+    EventsLost {
+        /// Number of the last event that it had.
+        had: Seq,
+        /// Number of the last event that it has.
+        has: Seq,
+    },
+    /// The journal is not the one that was here.
+    Replaced {
+        /// What it is.
+        reason: EpochReason,
+    },
+    /// A write-ahead log belonged to another journal than the one beside it; it was moved aside.
+    StrangeLog {
+        /// Where it is now.
+        moved_to: String,
+    },
+    /// There are outputs of runs that the journal does not know, and that it does not say were pruned. Nothing of them was deleted.
+    UnknownOutputs {
+        /// So many runs.
+        runs: u64,
+        /// Where they are now; absent where they stay in their places.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moved_to: Option<String>,
+    },
+    /// Records of runs cannot be read, or are missing; runs that had not ended were ended.
+    UnreadableRuns {
+        /// So many runs.
+        runs: u64,
+    },
+    /// The clock was once in the future: events bear a time that is ahead of it.
+    ClockAhead {
+        /// By so much.
+        seconds: Span,
+    },
+}
+
+/// In words, with what to do.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::JournalGone { had } => write!(
+                f,
+                "the journal that was here is gone (it had {had} events), and a new one was begun; to go on from a backup: \
+                 harnessctl daemon restore FILE"
+            ),
+            Self::EventsLost { had, has } => write!(
+                f,
+                "the journal lacks its last events: it had event {had}, and ends with {has}; what happened after it is not known"
+            ),
+            Self::Replaced { reason } => {
+                write!(f, "a new epoch of events began with this start: {reason}; what runs were in it goes on")
+            }
+            Self::StrangeLog { moved_to } => write!(
+                f,
+                "harness.db-wal belonged to another journal than the harness.db beside it; it was moved to {moved_to}"
+            ),
+            Self::UnknownOutputs { runs, moved_to: Some(to) } => write!(
+                f,
+                "there were outputs of runs that the journal does not know ({runs}); they were moved to {to}, and nothing was deleted"
+            ),
+            Self::UnknownOutputs { runs, moved_to: None } => {
+                write!(f, "there are outputs of runs that the journal does not know ({runs}); they stay where they are")
+            }
+            Self::UnreadableRuns { runs } => write!(
+                f,
+                "records of runs cannot be read or are missing ({runs}); those that had not ended were ended, and the log names them"
+            ),
+            Self::ClockAhead { seconds } => write!(
+                f,
+                "events bear a time {} s ahead of the clock, which was once in the future; new events are mended",
+                seconds.as_micros() / 1_000_000
+            ),
+        }
+    }
+}
