@@ -13,9 +13,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The instant `micros` microseconds after the epoch.
+    /// The last instant that can be written down and read back: 9999-12-30T21:59:59.999999Z. What is later is taken as this one.
+    pub const MAX: Self = Self(253_402_207_199_999_999);
+
+    /// The instant `micros` microseconds after the epoch, at the latest [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
     /// Microseconds since the epoch.
@@ -25,7 +28,7 @@ impl Timestamp {
 
     /// Time from `earlier` to `self`; zero when `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
-        Span(self.0.saturating_sub(earlier.0))
+        Span::from_micros(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -40,16 +43,20 @@ impl Timestamp {
 impl Add<Span> for Timestamp {
     type Output = Self;
     fn add(self, span: Span) -> Self {
-        Self(self.0.saturating_add(span.0))
+        Self::from_micros(self.0.saturating_add(span.0))
     }
 }
+
+/// What was written once for what is later than can be read back.
+const BEYOND: &str = "9999-12-31T23:59:59.999999Z";
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = i64::try_from(self.0).unwrap_or(i64::MAX);
         match jiff::Timestamp::from_microsecond(micros) {
             Ok(instant) => write!(f, "{instant:.6}"),
-            Err(_) => f.write_str("9999-12-31T23:59:59.999999Z"),
+            // It cannot be: every one is at most the last.
+            Err(_) => f.write_str(BEYOND),
         }
     }
 }
@@ -63,9 +70,12 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
+        if text == BEYOND {
+            return Ok(Self::MAX);
+        }
         let instant: jiff::Timestamp = text.parse().map_err(de::Error::custom)?;
         u64::try_from(instant.as_microsecond())
-            .map(Self)
+            .map(Self::from_micros)
             .map_err(|_| de::Error::custom("times before 1970 are not supported"))
     }
 }
@@ -77,15 +87,18 @@ pub struct Span(u64);
 impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
+    /// The longest span, 8,000,000,000 seconds (253 years): up to here a number of seconds tells every microsecond. What is longer is
+    /// taken as this one where it is computed, and refused where it is read.
+    pub const MAX: Self = Self(8_000_000_000_000_000);
 
-    /// A span of `micros` microseconds.
+    /// A span of `micros` microseconds, at most [`Span::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
-    /// A span of whole seconds.
+    /// A span of whole seconds, at most [`Span::MAX`].
     pub const fn from_secs(secs: u64) -> Self {
-        Self(secs.saturating_mul(1_000_000))
+        Self::from_micros(secs.saturating_mul(1_000_000))
     }
 
     /// Microseconds.
@@ -94,7 +107,7 @@ impl Span {
     }
 
     /// Seconds, with their fraction.
-    #[expect(clippy::cast_precision_loss, reason = "a span of 285 years still has its microseconds")]
+    #[expect(clippy::cast_precision_loss, reason = "the longest span still has its microseconds")]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -104,10 +117,21 @@ impl Span {
         Duration::from_micros(self.0)
     }
 
-    /// A span from seconds; `None` for what is negative, not a number or beyond 285 thousand years.
+    /// A span from seconds; `None` for what is negative, not a number or longer than [`Span::MAX`].
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked before the cast")]
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
-        (0.0..9e12).contains(&secs).then(|| Self((secs * 1e6).round() as u64))
+        // Seconds and their fraction by themselves: the product of a large number would lose microseconds.
+        let read = |secs: f64| (secs.trunc() as u64).saturating_mul(1_000_000) + (secs.fract() * 1e6).round() as u64;
+        let in_range = (0.0..=Self::MAX.as_secs()).contains(&secs);
+        in_range.then(|| Self::from_micros(read(secs)))
+    }
+
+    /// The same for what somebody else says: [`Span::MAX`] or `most` for what is longer, `None` for what is no duration.
+    pub fn from_secs_at_most(secs: f64, most: Self) -> Option<Self> {
+        if secs.is_nan() || secs < 0.0 {
+            return None;
+        }
+        Some(Self::from_secs_f64(secs).map_or(most, |span| span.min(most)))
     }
 
     /// `self - other`, zero when `other` is longer.
@@ -118,14 +142,14 @@ impl Span {
 
 impl From<Duration> for Span {
     fn from(duration: Duration) -> Self {
-        Self(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+        Self::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
 }
 
 impl Add for Span {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
+        Self::from_micros(self.0.saturating_add(other.0))
     }
 }
 
@@ -145,7 +169,8 @@ impl Serialize for Span {
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let secs = f64::deserialize(deserializer)?;
-        Self::from_secs_f64(secs).ok_or_else(|| de::Error::custom("a duration is a number of seconds, not negative"))
+        Self::from_secs_f64(secs)
+            .ok_or_else(|| de::Error::custom("a duration is a number of seconds, not negative and at most 8000000000"))
     }
 }
 
@@ -195,15 +220,61 @@ mod tests {
         assert_eq!(serde_json::from_str::<Span>("1.5").unwrap(), Span::from_micros(1_500_000));
     }
 
+    /// A8: at the bounds, beside them and far beyond.
+    #[test]
+    fn what_was_written_of_a_time_is_read_back_whatever_it_is() {
+        let edges = [0, 1, 999_999, 1 << 32, 1 << 51, 1 << 52, (1 << 53) - 1, 1 << 53, 1 << 62, u64::MAX - 1, u64::MAX];
+        let bounds = [Timestamp::MAX.as_micros(), Span::MAX.as_micros(), 253_402_300_799_999_999];
+        for micros in edges.into_iter().chain(bounds.into_iter().flat_map(|bound| [bound - 1, bound, bound + 1])) {
+            let at = Timestamp::from_micros(micros);
+            assert_eq!(
+                serde_json::from_str::<Timestamp>(&serde_json::to_string(&at).unwrap()).unwrap(),
+                at,
+                "{micros}"
+            );
+            let span = Span::from_micros(micros);
+            assert_eq!(serde_json::from_str::<Span>(&serde_json::to_string(&span).unwrap()).unwrap(), span, "{micros}");
+            let later = at + span + Span::from_micros(u64::MAX);
+            assert_eq!(serde_json::from_str::<Timestamp>(&serde_json::to_string(&later).unwrap()).unwrap(), later);
+            let both = span + Span::MAX;
+            assert_eq!(serde_json::from_str::<Span>(&serde_json::to_string(&both).unwrap()).unwrap(), both);
+        }
+        assert_eq!(serde_json::from_str::<Timestamp>("\"9999-12-31T23:59:59.999999Z\"").unwrap(), Timestamp::MAX);
+    }
+
+    /// A8: what is no duration is refused where it is read, and taken as the most that is believed where somebody says it.
+    #[test]
+    fn an_absurd_duration_is_refused_or_capped() {
+        let day = Span::from_secs(86_400);
+        let long = [3e11, 1e12, 8_000_000_001.0, f64::MAX, f64::INFINITY];
+        for secs in long {
+            assert_eq!(Span::from_secs_f64(secs), None, "{secs}");
+            assert_eq!(Span::from_secs_at_most(secs, day), Some(day), "{secs}");
+        }
+        for secs in [-1.0, -1e-9, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!((Span::from_secs_f64(secs), Span::from_secs_at_most(secs, day)), (None, None), "{secs}");
+        }
+        for secs in [0.0, -0.0, f64::MIN_POSITIVE, 5e-324, 4e-7] {
+            assert_eq!(Span::from_secs_f64(secs), Some(Span::ZERO), "{secs}");
+        }
+        assert_eq!(Span::from_secs_at_most(7_200_000.0, day), Some(day));
+        for text in ["1e12", "300000000000", "8000000001", "-0.1", "1e300", "1e999", "null", "\"1\"", "true"] {
+            assert!(serde_json::from_str::<Span>(text).is_err(), "{text}");
+        }
+        assert_eq!(serde_json::from_str::<Span>("8e9").unwrap(), Span::MAX);
+    }
+
     proptest! {
         #[test]
-        fn instants_and_spans_survive_the_wire(micros in 0u64..250_000_000_000_000_000) {
-            let at = Timestamp::from_micros(micros);
-            let back: Timestamp = serde_json::from_str(&serde_json::to_string(&at).unwrap()).unwrap();
-            prop_assert_eq!(at, back);
-            let span = Span::from_micros(micros % 4_000_000_000_000_000);
-            let back: Span = serde_json::from_str(&serde_json::to_string(&span).unwrap()).unwrap();
-            prop_assert_eq!(span, back);
+        fn instants_and_spans_survive_the_wire(micros: u64, small in 0u64..8_000_000_000_000_000) {
+            for micros in [micros, small] {
+                let at = Timestamp::from_micros(micros);
+                let back: Timestamp = serde_json::from_str(&serde_json::to_string(&at).unwrap()).unwrap();
+                prop_assert_eq!(at, back);
+                let span = Span::from_micros(micros);
+                let back: Span = serde_json::from_str(&serde_json::to_string(&span).unwrap()).unwrap();
+                prop_assert_eq!(span, back);
+            }
         }
     }
 }

@@ -389,3 +389,54 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
         assert!(Call::parse(method, Some(&params)).is_ok(), "{method} {params}");
     }
 }
+
+/// A8: every event with times, sizes, floats and texts at their bounds is read back as it was, on the wire and by its kind.
+#[test]
+fn what_was_written_at_its_bounds_is_read_back() {
+    let times = [0, 1, 999_999, u64::MAX / 2, u64::MAX].map(Timestamp::from_micros);
+    let sizes = [0, 1, (1 << 53) + 1, u64::from(u32::MAX), u64::MAX];
+    let floats = [0.0, -0.0, f64::MIN_POSITIVE, 5e-324, 0.1 + 0.2, 1e15 + 0.3, f64::MAX];
+    let texts = ["", "\u{0}\u{1f}\u{7f}\u{85}\u{2028}", "\"\\\n,\"nth\":7}", "\u{10ffff}\u{feff}", "\u{202e}x"];
+    let mut read = 0;
+    for at in times {
+        for size in sizes {
+            for float in floats {
+                for text in texts {
+                    let usage = Usage { input_tokens: size, cost_usd: Some(float), ..Usage::default() };
+                    let small = u32::try_from(size).unwrap_or(u32::MAX);
+                    let bodies = [
+                        EventBody::LaneRelieved { lane: text.into(), relief: RELIEF, by: small, until: Some(at) },
+                        EventBody::InferenceFailed {
+                            step: small,
+                            attempt: small,
+                            error: text.into(),
+                            retry_at: Some(at + Span::from_micros(size)),
+                            fault: ProviderFault::RateLimit,
+                            usage: Some(usage),
+                        },
+                        EventBody::InferenceFinished {
+                            step: small,
+                            text: text.into(),
+                            calls: Vec::new(),
+                            usage,
+                            carried: None,
+                            cut: true,
+                        },
+                        EventBody::DaemonStarted { lanes: Vec::new(), last_at: at },
+                        EventBody::MessageReceived { text: text.into() },
+                    ];
+                    for body in bodies {
+                        let cause = Cause { via: Via::Socket, uid: Some(small), by_run: Some(RunId::from_u64(size)) };
+                        let event = Event { seq: Seq(size), version: u16::MAX, at, run: Some(RUN), cause, body };
+                        let text = serde_json::to_string(&event).unwrap();
+                        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event, "{text}");
+                        let body = serde_json::to_string(&event.body).unwrap();
+                        assert_eq!(EventBody::of_kind(event.body.kind(), &body).unwrap(), event.body, "{body}");
+                        read += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(read, 4375);
+}

@@ -245,11 +245,7 @@ fn a_journal_that_went_back_or_is_another_one_is_told_and_outputs_stay() {
             assert_eq!(asks.answer(), "answered", "{what}");
         }
         let lost = ["a backup", "a backup in the same file", "a backup beside a log that is not its own"];
-        assert_eq!(
-            daemon.ctl(["show", &late.id]).code,
-            if lost.contains(&what) || !knows { 6 } else { 0 },
-            "{what}"
-        );
+        assert_eq!(daemon.ctl(["show", &late.id]).code, if lost.contains(&what) || !knows { 6 } else { 0 }, "{what}");
         // What a later start does not know either, it moves aside.
         let place = stop(daemon);
         let daemon = place.start();

@@ -19,8 +19,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 
 use super::record::COLUMNS;
 use super::writer::reason;
-use crate::world::boundary::{KeySpace, may_be_an_id, name_and_id};
 use super::{Record, backup};
+use crate::world::boundary::{KeySpace, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use harness_protocol::script::{Script, Turn};
+use serde_json::Value;
 
 use super::{scripted, template};
 
@@ -61,6 +62,26 @@ pub enum ScriptFault {
         "nothing is captured as {0:?} up to here; ${{{0}}} can be written as $${{{0}}} where that text itself is meant"
     )]
     UnknownName(String),
+    /// Deeper than what carries it can be read back.
+    #[error(
+        "it is nested too deeply: scripts within scripts up to {MOST_SCRIPTS} levels, arguments up to {MOST_NESTED}"
+    )]
+    TooDeep,
+}
+
+/// Levels of scripts within scripts. An event, a reply and a record add some around them, and no reader of JSON takes more than 128.
+const MOST_SCRIPTS: usize = 16;
+/// Levels of arrays and objects in the arguments of a call.
+const MOST_NESTED: usize = 64;
+
+/// Whether there are more levels of arrays and objects than `left`.
+fn is_deeper(value: &Value, left: usize) -> bool {
+    let Some(rest) = left.checked_sub(1) else { return value.is_array() || value.is_object() };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deeper(item, rest)),
+        Value::Object(fields) => fields.values().any(|field| is_deeper(field, rest)),
+        _ => false,
+    }
 }
 
 /// Checks a script and the scripts within it.
@@ -73,6 +94,9 @@ pub fn check_script(script: &Script) -> Result<(), ScriptError> {
 
 fn check_at(script: &Script, path: &mut Vec<String>) -> Result<(), ScriptError> {
     let at = |path: &[String], turn, fault| ScriptError { place: Place { path: path.to_vec(), turn }, fault };
+    if path.len() > MOST_SCRIPTS {
+        return Err(at(path, None, ScriptFault::TooDeep));
+    }
     if script.turns.is_empty() {
         return Err(at(path, None, ScriptFault::NoTurns));
     }
@@ -107,6 +131,9 @@ fn check_turn<'a>(turn: &'a Turn, captured: &mut BTreeSet<&'a str>) -> Result<()
     for call in &turn.calls {
         if call.tool.is_empty() {
             return Err(ScriptFault::NoTool);
+        }
+        if is_deeper(&call.args, MOST_NESTED) {
+            return Err(ScriptFault::TooDeep);
         }
         template::names_within(&call.args, &mut named);
     }
@@ -155,5 +182,34 @@ mod tests {
     fn a_name_can_be_used_from_the_turn_that_captures_it() {
         let text = "[[turn]]\n[[turn]]\ncapture = { a = 'x' }\ntext = '${a}'\n[[turn]]\ntext = '${a} $${b} ${c:-d}'";
         assert_eq!(check(text), Ok(()));
+    }
+
+    /// A8: what is nested deeper than can be read back is refused; what is not comes back from an event as it was.
+    #[test]
+    fn a_script_that_could_not_be_read_back_is_refused() {
+        let nested = |levels: usize| {
+            (0..levels).fold(Value::from(1), |value, level| match level % 2 {
+                0 => Value::from(vec![value]),
+                _ => serde_json::json!({ "a": value }),
+            })
+        };
+        let script = |scripts: usize, levels: usize| {
+            let turn = serde_json::json!([{"call": [{"tool": "shell", "args": nested(levels)}]}]);
+            let innermost = serde_json::json!({ "turn": turn });
+            let around = |inner, _| serde_json::json!({"turn": [{"text": "x"}], "script": {"a": inner}});
+            serde_json::from_value::<Script>((0..scripts).fold(innermost, around)).unwrap()
+        };
+        for (scripts, levels) in [(0, 0), (0, 64), (16, 0), (16, 64), (3, 40)] {
+            let script = script(scripts, levels);
+            assert_eq!(check_script(&script), Ok(()), "{scripts} {levels}");
+            let reply = serde_json::json!({"result": {"events": [{"spec": {"script": script}}]}}).to_string();
+            let read: Value = serde_json::from_str(&reply).unwrap();
+            let read: Script = serde_json::from_value(read["result"]["events"][0]["spec"]["script"].clone()).unwrap();
+            assert_eq!(read, script, "{scripts} {levels}");
+        }
+        for (scripts, levels) in [(0, 65), (17, 0), (17, 64), (5, 100), (40, 1)] {
+            let error = check_script(&script(scripts, levels)).unwrap_err();
+            assert_eq!(error.fault, ScriptFault::TooDeep, "{scripts} {levels}");
+        }
     }
 }

@@ -45,13 +45,13 @@ impl Fold {
                     // What follows on what cannot be read is not known to follow. Only an end is one, whatever was before.
                     if let EventBody::RunFinished { ending } = &event.body {
                         *end = Some(ending.clone());
-                        if engine.fits(&event).is_ok() {
+                        if engine.can_follow(&event).is_ok() {
                             engine.replay(&event);
                         }
                     }
                     return;
                 }
-                if let (Err(why), Some(run)) = (engine.fits(&event), event.run) {
+                if let (Err(why), Some(run)) = (engine.can_follow(&event), event.run) {
                     self.ends_here(run, event.seq, &why.to_string());
                     if let EventBody::RunFinished { ending } = &event.body {
                         self.unreadable.insert(run, Some(ending.clone()));

@@ -26,6 +26,8 @@ use super::submit::{Descent, check_text, submit};
 use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
+/// A relief for longer than this is a slip of the pen.
+const LONGEST_RELIEF: Span = Span::from_secs(366 * 86_400);
 /// Reliefs of one lane at once.
 const MOST_RELIEFS: usize = 64;
 
@@ -340,6 +342,10 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
             relief = Some(id);
             if during == Some(Span::ZERO) {
                 return Err(RpcError::new(ErrorKind::Invalid, "a relief lasts for more than 0 seconds, or for good"));
+            }
+            if during.is_some_and(|during| during > LONGEST_RELIEF) {
+                let message = "a relief lasts for at most 366 days; leave the time out for one that is to stay";
+                return Err(RpcError::new(ErrorKind::Invalid, message));
             }
             if current.reliefs() >= MOST_RELIEFS {
                 let message = format!("lane {lane} has {MOST_RELIEFS} reliefs in force; undo some, or resize it");

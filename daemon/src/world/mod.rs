@@ -140,7 +140,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why not: something is missing before it.
-    pub fn fits(&self, event: &Event) -> Result<(), boundary::Unfit> {
+    pub fn can_follow(&self, event: &Event) -> Result<(), boundary::Unfit> {
         apply::fits(&self.world, event)
     }
 

@@ -31,6 +31,8 @@ const LONGEST_REST: Span = Span::from_secs(60);
 const LONGEST_LIMIT: Span = Span::from_secs(300);
 /// A limit that is over by then is waited for, though another provider could stand in.
 const WORTH_WAITING: Span = Span::from_secs(10);
+/// The longest wait that a provider is believed.
+const LONGEST_WORD: Span = Span::from_secs(31 * 86_400);
 /// The first retry waits up to this long, each further one up to twice as long as the one before.
 const FIRST_WAIT: u64 = 1_000_000;
 const LONGEST_WAIT: u64 = 60_000_000;
@@ -47,7 +49,7 @@ pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) ->
     match class {
         ErrorClass::Retry | ErrorClass::Unusable => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
         // Not before it was told to, and a little after that, each run at another time.
-        ErrorClass::RetryAfter(least) => Some(least + Span::from_micros(wait)),
+        ErrorClass::RetryAfter(least) => Some(least.min(LONGEST_WORD) + Span::from_micros(wait)),
         ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
     }
 }
