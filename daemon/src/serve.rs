@@ -25,6 +25,7 @@ use crate::control::connection;
 use crate::control::door::Door;
 use crate::control::listener::Listener;
 use crate::control::lock::StateDir;
+use crate::control::memory::Memory;
 use crate::control::peer::Members;
 use crate::control::request::{ConnectionId, Request};
 use crate::control::rights::Origin;
@@ -330,6 +331,7 @@ fn door(
         history,
         blocking,
         bounds: config.limits.clone(),
+        memory: Memory::new(config.limits.memory_bytes.saturating_sub(config.limits.event_bytes)),
         trace: Box::new(move |process| match keepers.trace(process) {
             Lineage::Outside => Origin::Outside,
             Lineage::Of(run) => Origin::Run(run),

@@ -2,6 +2,9 @@
 //!
 //! Owns the cutting of a byte stream into frames. Never parses JSON and never reads from anywhere.
 
+/// Bytes of memory that a decoder keeps while nothing is unfinished.
+const KEPT: usize = 256 * 1024;
+
 /// What a decoder found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -37,7 +40,21 @@ impl Decoder {
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+            // What one large frame took is not held until the connection ends.
+            self.buffer = Vec::new();
+        }
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Bytes of a frame that is not finished. Frames that are complete were taken out before.
+    pub fn unfinished(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// Bytes of memory that it holds.
+    pub fn held(&self) -> usize {
+        self.buffer.capacity()
     }
 
     /// The next frame, if one is complete.

@@ -40,6 +40,8 @@ fn main() {
         ["outlive", daemon] => outlive(daemon.parse().unwrap(), false),
         ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), true),
         ["churn", count] => churn(count.parse().unwrap()),
+        ["hold", count] => hold(count.parse().unwrap(), b""),
+        ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
         ["ask", line] => println!("{}", ask_over(UnixStream::connect(path()).unwrap(), line)),
         // What the ways start.
         ["connect"] => connect_to(&standard_input()),
@@ -212,6 +214,22 @@ fn outlive(daemon: i32, lower: bool) {
             }
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A7: as many connections as there are, each with this much of a frame, until there is a file called `enough`.
+fn hold(count: usize, part: &[u8]) {
+    let mut held = Vec::new();
+    for _ in 0..count {
+        let Ok(mut stream) = UnixStream::connect(path()) else { continue };
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        // One that is refused is closed meanwhile.
+        let _ = stream.write_all(part);
+        held.push(stream);
+    }
+    std::fs::write("holding", held.len().to_string()).unwrap();
+    while !std::path::Path::new("enough").exists() {
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

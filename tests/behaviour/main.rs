@@ -7,6 +7,7 @@ mod bad_days;
 mod bad_records;
 mod cancelling;
 mod commands;
+mod connections;
 mod crash;
 mod daemon_life;
 mod exit_codes;

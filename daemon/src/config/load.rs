@@ -15,6 +15,9 @@ use super::{Config, ConfigError, Dialect, Problem, Share};
 
 /// Upper end of what only counts things.
 const MANY: u32 = 10_000_000;
+/// Bounds of what connections and events may hold: room for two of the largest frames, and more than any machine has.
+const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
+const MOST_MEMORY: u64 = 1 << 40;
 /// Largest text that fits a frame with room for what surrounds it.
 const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
 
@@ -117,6 +120,10 @@ impl Draft {
         set(&mut to.requests_per_connection, limits.count("requests_per_connection", 1..=MANY));
         set(&mut to.subscriptions_per_connection, limits.count("subscriptions_per_connection", 1..=10_000));
         set(&mut to.events, limits.count("events", 1..=MANY));
+        if let Some(bytes) = limits.whole("memory_bytes", LEAST_MEMORY..=MOST_MEMORY) {
+            to.memory_bytes = bytes;
+            to.event_bytes = to.memory_bytes / 2;
+        }
     }
 
     fn retention(&mut self, retention: &mut Section<'_>) {
@@ -242,6 +249,7 @@ mod tests {
             requests_per_connection = 9
             subscriptions_per_connection = 10
             events = 11
+            memory_bytes = 40_000_000
             [control]
             group = "agents"
         "#])
@@ -266,6 +274,7 @@ mod tests {
         assert_eq!([limits.live_runs, limits.finished_runs, limits.children, limits.depth], [1, 2, 3, 4]);
         assert_eq!([limits.calls_per_step, limits.text_bytes, limits.inbox, limits.connections], [5, 6000, 7, 8]);
         assert_eq!([limits.requests_per_connection, limits.subscriptions_per_connection, limits.events], [9, 10, 11]);
+        assert_eq!([limits.memory_bytes, limits.event_bytes], [40_000_000, 20_000_000]);
         assert_eq!(config.control.group.as_deref(), Some("agents"));
     }
 

@@ -113,8 +113,10 @@ pub struct Bounds {
     pub subscriptions_per_connection: u32,
     /// Events that stay in memory for subscribers.
     pub events: u32,
-    /// Bytes of these, about.
+    /// Bytes of these, about: half of `memory_bytes`.
     pub event_bytes: u64,
+    /// Bytes that frames which are not finished, answers which are not read, and the events that stay in memory take together.
+    pub memory_bytes: u64,
 }
 
 /// Which finished trees of runs are removed by themselves. Nothing is where nothing is configured.
@@ -208,6 +210,7 @@ impl Default for Bounds {
             subscriptions_per_connection: 16,
             events: 200_000,
             event_bytes: 256 * 1024 * 1024,
+            memory_bytes: 512 * 1024 * 1024,
         }
     }
 }

@@ -16,6 +16,7 @@ use harness_protocol::rpc::{
     Call, ErrorKind, OutputParams, OutputReply, ProviderViews, RequestId, Response, RpcError, SubscribeParams,
     Subscribed,
 };
+use harness_protocol::time::Span;
 use harness_protocol::{MAX_FRAME_BYTES, event};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,7 +32,7 @@ use super::listener::Accepted;
 use super::outgoing::Outgoing;
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
-use super::rights::Who;
+use super::rights::{Kind, Who};
 use super::subscription::{self, Past};
 use super::wire::{self, Line};
 use crate::fair::Party;
@@ -41,6 +42,8 @@ use crate::world::boundary::{Caller, Command};
 const LARGE_AT_ONCE: usize = 4;
 /// The method by which somebody waits here.
 const WAIT: &str = "run.wait";
+/// How long a frame may take from its first byte to its last.
+const HALF_A_FRAME: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
 /// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
@@ -123,8 +126,20 @@ impl Connection {
     async fn read(&mut self, mut read: OwnedReadHalf) {
         let mut decoder = Decoder::new(MAX_FRAME_BYTES);
         let mut buffer = vec![0; READ_BYTES];
+        let mut held = self.door.memory.hold(self.who.kind() == Kind::Operator);
+        let mut half = pin!(tokio::time::sleep(HALF_A_FRAME));
+        let mut is_half = false;
         loop {
-            match read.read(&mut buffer).await {
+            let came = tokio::select! {
+                came = read.read(&mut buffer) => came,
+                () = &mut half, if is_half => {
+                    let seconds = HALF_A_FRAME.as_secs();
+                    let message = format!("a line has to be finished within {seconds} s; the connection is closed");
+                    self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(wire::OVERSIZED));
+                    return self.flush(&read).await;
+                }
+            };
+            match came {
                 Ok(0) => {
                     if let Some(Frame::Line(line)) = decoder.finish() {
                         self.take(&line, &read).await;
@@ -134,7 +149,15 @@ impl Connection {
                 Ok(bytes) => decoder.push(&buffer[..bytes]),
                 Err(_) => return,
             }
+            if let Err(no_room) = held.set(decoder.held()) {
+                let error = RpcError::new(ErrorKind::Busy, no_room.to_string());
+                self.refuse(None, error.retry_after(Span::from_secs(1)));
+                drop((decoder, held));
+                return self.flush(&read).await;
+            }
+            let mut is_new = !is_half;
             while let Some(frame) = decoder.next_frame() {
+                is_new = true;
                 match frame {
                     Frame::Line(line) => {
                         if !self.take(&line, &read).await {
@@ -150,6 +173,11 @@ impl Connection {
                 }
             }
             while self.tasks.try_join_next().is_some() {}
+            is_half = decoder.unfinished() > 0;
+            if is_half && is_new {
+                // What was taken before may have waited: that is not the time of this one.
+                half.set(tokio::time::sleep(HALF_A_FRAME));
+            }
         }
         self.flush(&read).await;
     }

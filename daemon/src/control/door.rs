@@ -9,6 +9,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView};
 use harness_protocol::spec::RunSpec;
 
+use super::memory::Memory;
 use super::request::Request;
 use super::rights::Origin;
 use crate::blocking::Blocking;
@@ -46,6 +47,8 @@ pub struct Door {
     pub blocking: Blocking,
     /// Bounds.
     pub bounds: Bounds,
+    /// What all connections together may hold.
+    pub memory: Memory,
     /// Whose a process is.
     pub trace: Box<Trace>,
     /// What is wrong with a specification that only its provider can tell.

@@ -8,6 +8,7 @@ pub mod crowd;
 pub mod door;
 pub mod listener;
 pub mod lock;
+pub mod memory;
 mod outgoing;
 pub mod peer;
 mod provider_check;

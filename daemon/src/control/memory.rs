@@ -1,0 +1,166 @@
+//! What all connections together may hold in memory: frames that are not finished, and answers that are not read.
+//!
+//! Owns one number, `limits.memory_bytes`, less what the feed keeps. Runs and those of whom it cannot be told who they are have half of it at
+//! most, so that nothing they send, or do not read, takes it from operators. Frees nothing by itself: who holds, lets go.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a connection may hold in any case: it is there for each of them.
+const OF_EACH: u64 = 256 * 1024;
+
+/// The memory. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Memory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    most: u64,
+    held: Mutex<Held>,
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    all: u64,
+    inside: u64,
+}
+
+/// There is no room for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "all connections together hold too much that is not finished or not read (limits.memory_bytes); try again later"
+)]
+pub struct NoRoom;
+
+/// What one connection holds. Dropping it lets go of all.
+#[derive(Debug)]
+pub struct Holding {
+    memory: Memory,
+    inside: bool,
+    bytes: u64,
+}
+
+impl Memory {
+    /// At most `most` bytes.
+    pub fn new(most: u64) -> Self {
+        Self(Arc::new(Shared { most, held: Mutex::default(), refused: AtomicU64::new(0) }))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing yet, for a connection; of an operator or not.
+    pub fn hold(&self, operator: bool) -> Holding {
+        Holding { memory: self.clone(), inside: !operator, bytes: 0 }
+    }
+
+    /// Bytes that are held now.
+    pub fn bytes(&self) -> u64 {
+        self.held().all
+    }
+
+    /// How often there was no room.
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Holding {
+    /// Holds `bytes` from now on, in place of what it held.
+    ///
+    /// # Errors
+    /// Where that is more, and there is no room for it. It holds what it held, then.
+    pub fn set(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let bytes = bytes as u64;
+        let most = self.memory.0.most;
+        let mut held = self.memory.held();
+        let inside = u64::from(self.inside);
+        let all = held.all - self.bytes + bytes;
+        let all_inside = held.inside - self.bytes * inside + bytes * inside;
+        let is_too_much = all > most || (self.inside && all_inside > most / 2);
+        if bytes > self.bytes && bytes > OF_EACH && is_too_much {
+            drop(held);
+            if self.memory.0.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(most, "connections hold all the memory that they may; some are closed");
+            }
+            return Err(NoRoom);
+        }
+        (held.all, held.inside) = (all, all_inside);
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let mut held = self.memory.held();
+        held.all = held.all.saturating_sub(self.bytes);
+        if self.inside {
+            held.inside = held.inside.saturating_sub(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    #[test]
+    fn runs_leave_half_to_operators() {
+        let memory = Memory::new(100 * MIB as u64);
+        let mut insiders: Vec<Holding> = (0..20).map(|_| memory.hold(false)).collect();
+        let taken = insiders.iter_mut().filter_map(|one| one.set(8 * MIB).ok()).count();
+        assert_eq!(taken, 6);
+        let mut operators: Vec<Holding> = (0..20).map(|_| memory.hold(true)).collect();
+        let taken = operators.iter_mut().filter_map(|one| one.set(8 * MIB).ok()).count();
+        assert_eq!(taken, 6, "what is left of 100");
+        assert_eq!(memory.refused(), 28);
+        drop(insiders);
+        assert!(operators[10].set(40 * MIB).is_ok());
+        drop(operators);
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn a_little_is_there_for_each_and_less_is_always_taken() {
+        let memory = Memory::new(0);
+        let mut one = memory.hold(true);
+        for bytes in [0, 1, 1_000, 256 * 1024] {
+            one.set(bytes).unwrap();
+        }
+        assert_eq!(one.set(256 * 1024 + 1), Err(NoRoom));
+        one.set(5).unwrap();
+        assert_eq!(memory.bytes(), 5);
+    }
+
+    proptest! {
+        /// A7: whatever is held and let go of in whatever order, the sum is what is held, and never above the bound but for the little
+        /// that each has.
+        #[test]
+        fn what_is_held_is_counted_and_bounded(steps in prop::collection::vec((0usize..12, 0usize..20 * MIB), 0..200)) {
+            let most = 64 * MIB as u64;
+            let memory = Memory::new(most);
+            let mut holdings: Vec<(Holding, u64)> = (0..12).map(|n| (memory.hold(n % 2 == 0), 0)).collect();
+            for (index, bytes) in steps {
+                let (holding, held) = &mut holdings[index];
+                if holding.set(bytes).is_ok() {
+                    *held = bytes as u64;
+                }
+                let sum: u64 = holdings.iter().map(|(_, held)| held).sum();
+                prop_assert_eq!(memory.bytes(), sum);
+                prop_assert!(sum <= most + 12 * OF_EACH);
+                let inside: u64 = holdings.iter().filter(|(one, _)| one.inside).map(|(_, held)| held).sum();
+                prop_assert!(inside <= most / 2 + 6 * OF_EACH);
+            }
+            drop(holdings);
+            prop_assert_eq!(memory.bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What connections may take: of each other, of the daemon's memory, and of the time that a frame has.
+
+use std::os::unix::net::UnixStream;
+
+use harness_tests::{Client, Daemon, eventually, json, says, turn};
+
+/// What a run executes for what needs more than a shell.
+const ADVERSARY: &str = env!("CARGO_BIN_EXE_adversary");
+const MIB: usize = 1024 * 1024;
+
+/// A run that does this, and has done it so far that it holds what it can.
+fn holding(daemon: &Daemon, way: &str) -> harness_tests::Run {
+    let run = daemon.submit(&turn("").shell(&format!("{ADVERSARY} {way}")).turn("done"));
+    eventually("it holds what it can", || !daemon.written("holding").is_empty());
+    run
+}
+
+/// What operators can do all the same.
+fn operators_are_served(daemon: &Daemon) {
+    daemon.ctl(["lane"]).ok();
+    assert_eq!(daemon.submit(&says("served")).answer(), "served");
+    // A frame that is nearly as large as one may be.
+    let large = daemon.spec(&says("x"), json!({"prompt": "p".repeat(6 * MIB)}));
+    daemon.rpc("run.submit", json!({"spec": large}));
+    daemon.rpc("daemon.status", json!({}));
+}
+
+/// A7: as a tool, by every connection that it can get.
+#[test]
+fn a_run_that_holds_every_connection_it_can_get_keeps_no_operator_away() {
+    for connections in [16_u64, 64, 128, 300, 1_024] {
+        let daemon = Daemon::configured(&format!("[limits]\nconnections = {connections}\n"));
+        let run = holding(&daemon, "hold 1100");
+        let there = daemon.rpc("daemon.status", json!({}))["connections"].as_u64().unwrap();
+        assert!(there <= (connections - connections.div_ceil(4)).min(64) + 1, "{there} of {connections}");
+        operators_are_served(&daemon);
+        run.cancel();
+        assert!(run.wait().state.is_terminal());
+    }
+}
+
+/// A7: half frames of runs leave the memory that operators need, and those of operators are bounded.
+#[test]
+fn half_frames_take_no_more_than_the_memory_that_is_set_for_them() {
+    let bound = 128 * MIB as u64;
+    let daemon = Daemon::configured(&format!("[limits]\nmemory_bytes = {bound}\n"));
+    let idle = daemon.rpc("daemon.status", json!({}))["rss_bytes"].as_u64().unwrap();
+    let run = holding(&daemon, "half-frames 100");
+    operators_are_served(&daemon);
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for size in [1, 2, 3, 5, 7, 8].into_iter().cycle().take(60) {
+        let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+        // One that is refused may be closed before all of it is written.
+        let _ = std::io::Write::write_all(&mut stream, &vec![b'a'; size * MIB]);
+        held.push(stream);
+    }
+    for stream in held {
+        stream.set_nonblocking(true).unwrap();
+        let mut line = [0; 4096];
+        if let Ok(count @ 1..) = std::io::Read::read(&mut &stream, &mut line) {
+            let text = std::str::from_utf8(&line[..count]).unwrap();
+            assert!(text.contains(r#""kind":"busy""#) && text.contains("limits.memory_bytes"), "{text}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "as much as was sent does not fit");
+    let status = daemon.rpc("daemon.status", json!({}));
+    let resident = status["rss_bytes"].as_u64().unwrap();
+    assert!(resident < idle + bound, "{resident} of {idle} and {bound}");
+    daemon.rpc("run.cancel", json!({"select": {"runs": [run.id]}}));
+    assert!(run.wait().state.is_terminal());
+}
+
+/// A7: who begins a frame finishes it.
+#[test]
+fn half_a_frame_has_half_a_minute_and_whole_ones_have_all_the_time() {
+    let daemon = Daemon::start();
+    let mut idle = daemon.connect();
+    let beginnings = [
+        "{",
+        "{\"jsonrpc\":\"2.0\"",
+        " ",
+        "\n\n{",
+        "not json",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon.status\"}\n{",
+    ];
+    let mut begun: Vec<Client> = beginnings
+        .iter()
+        .map(|text| {
+            let mut client = daemon.connect();
+            client.write(text.as_bytes());
+            client
+        })
+        .collect();
+    for (client, beginning) in begun.iter_mut().zip(beginnings) {
+        let mut last = client.read().unwrap();
+        if last["id"] == 1 {
+            last = client.read().unwrap();
+        }
+        assert!(last["error"]["message"].as_str().unwrap().contains("finished within"), "{beginning}: {last}");
+        assert!(client.read().is_none(), "{beginning}: it is closed");
+    }
+    // All that time it said nothing at all.
+    assert!(idle.try_call("daemon.status", json!({})).is_ok());
+}
