@@ -23,6 +23,7 @@ mod session;
 mod sink;
 mod spawn;
 mod specify;
+mod standing;
 mod start;
 mod start_error;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::ctx::Ctx;
 use crate::ending::{check_output, end};
 use crate::exit::Failure;
 use crate::output::note;
+use crate::standing::Teller;
 use crate::waiting;
 use crate::watching::{Watched, watch};
 
@@ -35,7 +36,7 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
         if !quiet && std::io::stderr().is_terminal() {
             note(ctx.notes.dim(format_args!("run {id}")));
         }
-        let reply = waiting::one(&mut ctx.session, &id, &[], None)?;
+        let reply = waiting::one(&mut ctx.session, &id, &[], None, &mut Teller::new(quiet))?;
         return end(ctx, &reply.run, then.output.as_deref());
     }
     let told = if ctx.json { ctx.json(submitted) } else { writeln!(ctx.out, "{id}").map_err(Failure::from) };

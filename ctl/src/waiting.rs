@@ -10,6 +10,7 @@ use crate::client::{ClientError, Flow, is_stopping};
 use crate::exit::{Failure, starts};
 use crate::patience::PATIENCE;
 use crate::session::Session;
+use crate::standing::{LOOK_EVERY, Teller};
 
 /// What is left until `until`.
 pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {
@@ -85,20 +86,28 @@ pub(crate) fn one(
     run: &str,
     states: &[RunState],
     until: Option<Instant>,
+    teller: &mut Teller,
 ) -> Result<WaitReply, Failure> {
     session.heed_interrupts()?;
     loop {
         match ask(session, run, states, until) {
             Err(failure) if failure.is_loss() => session.recover(&failure),
             Err(failure) => Err(failure),
-            Ok(reply) => return Ok(reply),
+            Ok(reply) if reply.reached || reply.run.state.is_terminal() => return Ok(reply),
+            Ok(reply) if until.is_some_and(|until| Instant::now() >= until) => return Ok(reply),
+            Ok(reply) => {
+                teller.look(&reply.run);
+                Ok(())
+            }
         }
         .map_err(|failure| of_runs(failure, session, || vec![run.to_owned()]))?;
     }
 }
 
 fn ask(session: &mut Session, run: &str, states: &[RunState], until: Option<Instant>) -> Result<WaitReply, Failure> {
-    let params = wait_params(run, states, until);
+    // In pieces: between two of them the run is looked at.
+    let until = until.map_or_else(|| Instant::now() + LOOK_EVERY, |until| until.min(Instant::now() + LOOK_EVERY));
+    let params = wait_params(run, states, Some(until));
     let limit = params.timeout_seconds.map(|span| span.to_std() + PATIENCE);
     Ok(session.client()?.call_within::<method::RunWait>(&params, limit)?)
 }

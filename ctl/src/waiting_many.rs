@@ -12,9 +12,10 @@ use crate::client::{Flow, Note};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::outcome::Outcome;
-use crate::output::Progress;
+use crate::output::{Progress, note};
 use crate::patience::PATIENCE;
 use crate::sink::Sink;
+use crate::standing::{LOOK_EVERY, TellerOfMany};
 use crate::waiting::{of_runs, remaining, show_params};
 
 /// Several runs that are waited for.
@@ -26,6 +27,7 @@ pub(crate) struct Many {
     outcomes: BTreeMap<RunId, Outcome>,
     printed: usize,
     progress: Progress,
+    teller: TellerOfMany,
     sink: Sink,
 }
 
@@ -33,7 +35,15 @@ impl Many {
     /// These runs; lines are written to `sink`, in this order.
     pub(crate) fn new(runs: Vec<RunId>, sink: Sink) -> Self {
         let open = runs.iter().copied().collect();
-        Self { runs, open, outcomes: BTreeMap::new(), printed: 0, progress: Progress::new(), sink }
+        Self {
+            runs,
+            open,
+            outcomes: BTreeMap::new(),
+            printed: 0,
+            progress: Progress::new(),
+            teller: TellerOfMany::default(),
+            sink,
+        }
     }
 
     /// Takes what is known already.
@@ -99,13 +109,22 @@ impl Many {
         if ask_first {
             self.ask(ctx)?;
         }
+        let mut next_look = Instant::now() + LOOK_EVERY;
         loop {
             self.print(ctx)?;
             if self.open.is_empty() {
                 return Ok(());
             }
-            let Some(note) = ctx.session.client()?.note(remaining(until))? else {
-                return Ok(());
+            if Instant::now() >= next_look {
+                self.tell(ctx)?;
+                next_look = Instant::now() + LOOK_EVERY;
+            }
+            let patience = remaining(until).map_or(LOOK_EVERY, |left| left.min(LOOK_EVERY));
+            let Some(note) = ctx.session.client()?.note(Some(patience))? else {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(());
+                }
+                continue;
             };
             match note {
                 Note::Event(event) => {
@@ -124,6 +143,24 @@ impl Many {
                 Note::Delta(_) => {}
             }
         }
+    }
+
+    /// Tells what some of those that are open stand still for; a few of them each time, so that many cost no more.
+    fn tell(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
+        let places = self.teller.next_places(self.open.len());
+        let all = places.len() == self.open.len();
+        let open: Vec<RunId> = self.open.iter().copied().collect();
+        let params: Vec<ShowParams> = places.iter().filter_map(|&place| open.get(place)).map(show_params).collect();
+        let mut looked_at = Vec::new();
+        ctx.session.client()?.pipeline::<method::RunShow>(&params, Some(PATIENCE), |_, reply| {
+            looked_at.extend(reply.map(|shown| shown.run));
+            Flow::Go
+        })?;
+        for line in self.teller.news(&looked_at, all) {
+            self.progress.clear();
+            note(line);
+        }
+        Ok(())
     }
 
     /// Asks for the states of those that are not known to have ended.

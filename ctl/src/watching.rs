@@ -17,6 +17,7 @@ use crate::output::{Out, note};
 use crate::patience::PATIENCE;
 use crate::render::follow::{Ended, Follower};
 use crate::session::Session;
+use crate::standing::{LOOK_EVERY, Teller};
 use crate::waiting::{of_runs, show_params};
 
 /// Bytes of live output that are fetched at once where pieces of it were dropped.
@@ -43,9 +44,10 @@ pub(crate) struct Watched<'a> {
 pub(crate) fn watch(ctx: &mut Ctx, watched: &Watched<'_>) -> Result<u8, Failure> {
     ctx.session.heed_interrupts()?;
     let mut follower = Follower::new(ctx.look(), ctx.notes, watched.prompts);
+    let mut teller = Teller::default();
     let mut after = watched.after;
     loop {
-        match listen(ctx, watched, &mut follower, &mut after) {
+        match listen(ctx, watched, (&mut follower, &mut teller), &mut after) {
             Ok(End::Seen(ended)) => {
                 if let (Some(path), Some(answer)) = (watched.output, &ended.answer) {
                     write_answer(path, answer, &watched.run)?;
@@ -74,7 +76,23 @@ enum End {
     Missed(Box<RunView>),
 }
 
-fn listen(ctx: &mut Ctx, watched: &Watched<'_>, follower: &mut Follower, after: &mut Seq) -> Result<End, Failure> {
+/// Tells what the run stands still for, while nothing happens to it.
+fn look(ctx: &mut Ctx, watched: &Watched<'_>, teller: &mut Teller) -> Result<(), Failure> {
+    if watched.notes {
+        let run = ctx.session.client()?.call::<method::RunShow>(&show_params(&watched.run))?.run;
+        if let Some(news) = teller.news(&run) {
+            note(ctx.notes.dim(format_args!("[{news}]")));
+        }
+    }
+    Ok(())
+}
+
+fn listen(
+    ctx: &mut Ctx,
+    watched: &Watched<'_>,
+    (follower, teller): (&mut Follower, &mut Teller),
+    after: &mut Seq,
+) -> Result<End, Failure> {
     let params = SubscribeParams {
         after: Some(*after),
         run: Some(watched.run.clone()),
@@ -90,13 +108,17 @@ fn listen(ctx: &mut Ctx, watched: &Watched<'_>, follower: &mut Follower, after: 
             Some(note) => note,
             None => {
                 ctx.out.flush()?;
-                match (client.note(missed.is_some().then_some(LAST_EVENTS))?, missed.take()) {
+                let patience = if missed.is_some() { LAST_EVENTS } else { LOOK_EVERY };
+                match (client.note(Some(patience))?, missed.take()) {
                     (Some(note), run) => {
                         missed = run;
                         note
                     }
                     (None, Some(run)) => return Ok(End::Missed(run)),
-                    (None, None) => continue,
+                    (None, None) => {
+                        look(ctx, watched, teller)?;
+                        continue;
+                    }
                 }
             }
         };

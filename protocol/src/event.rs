@@ -112,8 +112,12 @@ pub enum ProviderFault {
     Failing,
     /// That it wants to be asked less often.
     RateLimit,
+    /// That a limit of the account behind it is used up.
+    Quota,
     /// That it refuses the credentials.
     Credentials,
+    /// That its key is not where it should be: it was not asked.
+    NoKey,
     /// Nothing: it is well, and will not answer this.
     Refused,
     /// Nothing: it is well, and the prompt is too long for its model.

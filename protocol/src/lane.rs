@@ -72,14 +72,20 @@ pub enum Limiter {
     Share,
     /// The provider's rate limit.
     RateLimit,
+    /// A limit of the account behind the provider is used up: quota, credit, a plan's window.
+    Quota,
     /// The provider refused the credentials.
     Credentials,
+    /// The key of the provider is not where it should be.
+    Key,
     /// The provider fails, and is left alone for a while.
     Failing,
     /// The journal cannot commit.
     Storage,
-    /// Somebody paused the lane, or the daemon drains.
+    /// Somebody paused the lane.
     Paused,
+    /// The daemon drains.
+    Draining,
 }
 
 impl Limiter {
@@ -90,10 +96,13 @@ impl Limiter {
             Self::Width => "width",
             Self::Share => "share",
             Self::RateLimit => "rate-limit",
+            Self::Quota => "quota",
             Self::Credentials => "credentials",
+            Self::Key => "key",
             Self::Failing => "failing",
             Self::Storage => "storage",
             Self::Paused => "paused",
+            Self::Draining => "draining",
         }
     }
 }
@@ -102,6 +111,9 @@ impl Limiter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneHold {
+    /// Why, also while the lane is paused beside that. Absent in reports of older daemons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Limiter>,
     /// Since when.
     pub since: Timestamp,
     /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.

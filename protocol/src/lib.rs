@@ -22,6 +22,7 @@ pub mod script;
 pub mod spec;
 pub mod sse;
 pub mod time;
+pub mod words;
 
 /// Version of the control protocol. Peers of the same major work together.
 pub const PROTOCOL_MAJOR: u32 = 1;

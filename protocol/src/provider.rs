@@ -40,13 +40,28 @@ pub struct ProviderView {
     pub key: Option<KeyView>,
     /// What its tokens cost, where that is known.
     pub price: Option<PriceView>,
-    /// The provider that is asked in its place while it fails.
+    /// The first of the providers that are asked in its place while it is left alone.
     pub fallback: Option<Arc<str>>,
+    /// All of them, in the order in which they are tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<FallbackView>,
     /// Most tokens of one answer.
     pub max_output_tokens: Option<u32>,
     /// Tokens that its model takes at once, prompt and answer together.
     #[serde(default)]
     pub context_tokens: Option<u32>,
+}
+
+/// A provider that is asked in place of another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FallbackView {
+    /// Its name.
+    pub provider: Arc<str>,
+    /// The model that it is asked for: its own.
+    pub model: Option<Arc<str>>,
+    /// What its tokens cost, where that is known.
+    pub price: Option<PriceView>,
 }
 
 /// Where a key is.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::ProviderFault;
 use crate::id::{CallId, InteractionId, RunId};
+use crate::lane::Limiter;
 use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::{Span, Timestamp};
@@ -200,6 +202,12 @@ pub struct RunView {
     pub timing: Timing,
     /// Questions and approvals that were refused because nobody was there.
     pub denials: Vec<String>,
+    /// How its inference goes, where a try at it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference: Option<InferenceView>,
+    /// The provider that stands in for its own, while one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stand_in: Option<Arc<str>>,
     /// The calls of the current step, while there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
@@ -217,6 +225,45 @@ pub struct WaitingFor {
     pub since: Timestamp,
     /// Place in the queue of a lane, 1 is next, within its share. Counted to 1,000 at most.
     pub position: Option<u32>,
+    /// What holds it back there, in the word that the lane reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Limiter>,
+    /// Until when, where that is known: the end of a hold, or the next try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Runs that wait there, itself included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u32>,
+    /// What the provider said that is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+}
+
+impl WaitingFor {
+    /// A wait of which nothing more is known.
+    pub fn new(kind: WaitKind, id: impl Into<String>, since: Timestamp) -> Self {
+        let id = id.into();
+        Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None }
+    }
+}
+
+/// How the inference of the step at hand goes, once a try at it has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InferenceView {
+    /// The try that is out, or comes next, from 1. Holds of the provider count as none.
+    pub attempt: u32,
+    /// Tries after which the run fails.
+    pub attempts: u32,
+    /// Why the last one failed.
+    pub error: Arc<str>,
+    /// What that says of the provider.
+    pub fault: ProviderFault,
+    /// When it failed.
+    pub failed_at: Timestamp,
+    /// When the next one is due; absent where one is out, or the lane decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
 }
 
 /// Kinds of what a run may wait for.
@@ -232,6 +279,8 @@ pub enum WaitKind {
     Person,
     /// Another run.
     Run,
+    /// What others hold of a budget.
+    Budget,
     /// The journal, which cannot commit.
     Storage,
 }
@@ -358,12 +407,20 @@ pub struct Timing {
     pub waiting: Span,
     /// Paused.
     pub paused: Span,
+    /// The daemon was not there. Absent where that was never so.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub down: Span,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "so serde wants it")]
+fn is_zero(span: &Span) -> bool {
+    *span == Span::ZERO
 }
 
 impl Timing {
     /// All parts together.
     pub fn total(&self) -> Span {
-        self.queued + self.lane + self.model + self.retry + self.tools + self.waiting + self.paused
+        self.queued + self.lane + self.model + self.retry + self.tools + self.waiting + self.paused + self.down
     }
 }
 

@@ -113,15 +113,11 @@ fn narrowing_a_full_lane_kills_nothing_and_falls_to_the_new_width() {
 }
 
 #[test]
-fn a_width_of_0_is_1_and_says_so_and_a_relief_of_0_does_nothing() {
+fn a_relief_of_0_does_nothing_and_an_unknown_lane_is_told() {
     let daemon = Daemon::of_width(3);
     let output = daemon.ctl(["lane", "relieve", "--by", "0"]).exits(0).tells("does nothing");
     assert_eq!(output.stdout, "tool width 3 -> 3\n");
     assert!(daemon.lane("tool").reliefs.is_empty());
-    let output = daemon.ctl(["lane", "resize", "0"]).exits(0).tells("0 is taken as 1");
-    assert_eq!(output.stdout, "tool width 3 -> 1\n");
-    let lane = daemon.lane("tool");
-    assert_eq!((lane.width, lane.configured_width), (1, 3));
     assert_eq!(daemon.submit(&runs("true")).answer(), "done");
     daemon.ctl(["lane", "resize", "no-such-lane", "3"]).exits(6);
 }

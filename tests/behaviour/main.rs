@@ -1,6 +1,7 @@
 //! What the harness does, as those see it who use it: a file for each behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod account_limits;
 mod adversary;
 mod archived;
 mod bad_days;
@@ -44,6 +45,7 @@ mod request_ids;
 mod schema;
 mod secrets;
 mod soak;
+mod standing_still;
 mod subscribers;
 mod systemd;
 mod waiting;

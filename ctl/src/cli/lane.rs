@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use harness_protocol::time::Span;
 
-use super::values::{duration, permits, some_time};
+use super::values::{duration, permits, some_time, width};
 
 /// `lane`.
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ pub(crate) struct ResizeArgs {
     #[arg(value_name = "LANE | N", required_unless_present = "width", num_args = 1..=2)]
     pub(crate) words: Vec<String>,
     /// The width
-    #[arg(long, visible_alias = "to", value_name = "N", value_parser = permits)]
+    #[arg(long, visible_alias = "to", value_name = "N", value_parser = width)]
     pub(crate) width: Option<u32>,
 }
 

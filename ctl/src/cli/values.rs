@@ -62,6 +62,11 @@ pub(crate) fn permits(text: &str) -> Result<u32, String> {
     number(text, 0, u64::from(WIDEST)).map(|permits| u32::try_from(permits).unwrap_or(WIDEST))
 }
 
+/// Reads the width of a lane.
+pub(crate) fn width(text: &str) -> Result<u32, String> {
+    number(text, 1, u64::from(WIDEST)).map(|width| u32::try_from(width).unwrap_or(WIDEST))
+}
+
 /// Reads a duration that is not nothing.
 pub(crate) fn some_time(text: &str) -> Result<Span, String> {
     match duration(text)? {

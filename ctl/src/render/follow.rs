@@ -185,6 +185,11 @@ impl Follower {
                 let next = if retry_at.is_some() { "; it is asked again" } else { "" };
                 let note = match fault {
                     ProviderFault::ContextTooLong => format!("too long for the model: {}", first_line(error)),
+                    // What it waits for, and until when, is told beside this.
+                    ProviderFault::Quota => format!("quota: {}", first_line(error)),
+                    ProviderFault::RateLimit => format!("rate-limit: {}", first_line(error)),
+                    ProviderFault::NoKey => format!("key: {}", first_line(error)),
+                    ProviderFault::Credentials => format!("credentials: {}", first_line(error)),
                     _ => format!("the provider failed: {}{next}", first_line(error)),
                 };
                 self.note(out, notes, &note)?;

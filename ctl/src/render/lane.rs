@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use harness_protocol::lane::{LaneReport, Limiter};
 use harness_protocol::time::Timestamp;
+use harness_protocol::words;
 
 use crate::output::Look;
 use crate::render::bar::bar;
 use crate::render::run::short;
 use crate::render::table::{Cell, Table};
 use crate::render::text::{cut_painted, first_line};
-use crate::render::units::{count, span};
+use crate::render::units::{clock, count, span};
 
 /// Holders that a report has at most.
 const MOST_HOLDERS: usize = 100;
@@ -39,9 +40,10 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
         "  {width}  permits {}  queued {}  busy {}  parked {}  resuming {}",
         lane.permits, lane.queued, lane.busy, lane.parked, lane.resuming
     ));
-    let limiter = match lane.limiter {
-        Limiter::None => "limiter none".to_owned(),
-        other => paint.yellow(format!("limiter {}", other.as_str())),
+    let standing = words::of_lane(lane, &clock(now));
+    let limiter = match &standing {
+        None => "limiter: none".to_owned(),
+        Some(standing) => paint.yellow(format!("limiter: {}", standing.what)),
     };
     let saturated = match (lane.saturated, lane.saturated_since) {
         (true, Some(since)) => paint.red(format!("saturated for {} (since {since})", span(now.since(since)))),
@@ -52,12 +54,14 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
     // What holds grants back goes first: a narrow terminal cuts the end.
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
-    if let Some(held) = &lane.held {
-        let until = match held.until {
-            Some(until) => format!("for {} more", span(until.since(now))),
-            None => "until `harnessctl provider check` goes well, or a reload".to_owned(),
-        };
-        lines.push(format!("  left alone {until}: {}", first_line(&held.error)));
+    // What helps where a lane is merely full is told to those who wait.
+    let is_plain = matches!(lane.limiter, Limiter::Width | Limiter::Share);
+    for more in standing.filter(|_| !is_plain).into_iter().flat_map(|s| [s.why, s.help]).flatten() {
+        lines.push(format!("  {}", first_line(&more)));
+    }
+    if let Some(held) = lane.held.as_ref().filter(|held| held.limiter.is_some_and(|limiter| limiter != lane.limiter)) {
+        let limiter = held.limiter.unwrap_or(Limiter::None);
+        lines.push(format!("  and {}: {}", words::hold(limiter, held.until, 0, &clock(now)), first_line(&held.error)));
     }
     let wait = &lane.queue_wait;
     let oldest =
@@ -155,7 +159,7 @@ pub(crate) mod tests {
         let expected = "\
 tool  [############] >>> ~
   width 12 (configured 8)  permits 12  queued 3  busy 12  parked 1  resuming 0
-  limiter width  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  saturation 1m 100%  5m 40%  15m 12%
+  limiter: width, 3 runs wait  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  saturation 1m 100%  5m 40%  15m 12%
   queue wait p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest queued 1m15s  granted 1234 in all
   relief 000000000000a  +4  for 10m00s more  undo: harnessctl relieve --undo 000000000000a
   SHARE    WEIGHT  MAX  PERMITS  QUEUED  BUSY  PARKED  RESUMING

@@ -4,13 +4,14 @@ use std::io::{self, Write};
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::ProcessView;
-use harness_protocol::run::{CallState, LiveCall, RunView, WaitKind, WaitingFor};
+use harness_protocol::run::{CallState, LiveCall, RunView};
 use harness_protocol::time::{Span, Timestamp};
+use harness_protocol::words;
 
 use crate::output::Look;
 use crate::render::text::first_line;
 use crate::render::transcript::block;
-use crate::render::units::span;
+use crate::render::units::{clock, span};
 
 /// Characters of an id that a list shows. They name the run as well as the whole id does.
 const SHORT: usize = 8;
@@ -23,21 +24,9 @@ pub(crate) fn short(id: RunId) -> String {
 }
 
 /// What a run waits for, in a few words.
-pub(crate) fn waiting_for(run: &RunView) -> String {
-    let Some(WaitingFor { kind, id, position, .. }) = &run.waiting_for else {
-        return "-".to_owned();
-    };
-    let id = first_line(id);
-    match kind {
-        WaitKind::Lane => match position {
-            Some(position) => format!("lane {id} (place {position})"),
-            None => format!("lane {id}"),
-        },
-        WaitKind::Provider => format!("provider {id}"),
-        WaitKind::Person => format!("a person ({id})"),
-        WaitKind::Run => format!("run {}", id.get(..SHORT).unwrap_or(&id)),
-        WaitKind::Storage => "storage".to_owned(),
-    }
+pub(crate) fn waiting_for(run: &RunView, now: Timestamp) -> String {
+    let standing = words::of_run(run, &clock(now));
+    standing.map_or_else(|| "-".to_owned(), |standing| first_line(&standing.what))
 }
 
 /// Writes the processes of a run below its page, if there are any.
@@ -48,6 +37,11 @@ pub(crate) fn write_processes(out: &mut dyn Write, look: Look, processes: &[Proc
         writeln!(out, "{} {} {command}", look.paint.dim(format!("{name:<12}")), process.pid)?;
     }
     Ok(())
+}
+
+/// Writes who is asked in place of its provider.
+pub(crate) fn write_fallbacks(out: &mut dyn Write, look: Look, fallbacks: &str) -> io::Result<()> {
+    writeln!(out, "{} {fallbacks}", look.paint.dim(format!("{:<12}", "fallback")))
 }
 
 /// Writes the page of one run.
@@ -67,11 +61,18 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
         state += ", being ended";
     }
     line("state", &state)?;
-    if let Some(waits) = &run.waiting_for {
-        line("waiting for", &format!("{} for {}", waiting_for(run), span(now.since(waits.since))))?;
-        if waits.kind == WaitKind::Person {
-            line("", &format!("answer it: harnessctl reply {} TEXT", waits.id))?;
+    if let Some(standing) = words::of_run(run, &clock(now)) {
+        let since = run.waiting_for.as_ref().map(|waits| format!(" for {}", span(now.since(waits.since))));
+        line("waiting for", &format!("{}{}", first_line(&standing.what), since.unwrap_or_default()))?;
+        for more in [standing.why, standing.help].into_iter().flatten() {
+            line("", &first_line(&more))?;
         }
+    }
+    if let Some(inference) = &run.inference {
+        let next = inference.next_at.map(|at| format!(", next at {}", clock(now).at(at))).unwrap_or_default();
+        let age = span(now.since(inference.failed_at));
+        line("inference", &format!("try {} of {}{next}", inference.attempt, inference.attempts))?;
+        line("", &format!("failed {age} ago ({}): {}", word(&inference.fault), first_line(&inference.error)))?;
     }
     if run.root != run.id {
         line("root", &run.root.to_string())?;
@@ -93,6 +94,9 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
             None => run.provider.to_string(),
         },
     )?;
+    if let Some(stand_in) = &run.stand_in {
+        line("stand-in", &format!("{stand_in}, while {} is left alone", run.provider))?;
+    }
     line("workdir", &first_line(&run.workdir))?;
     line(
         "submitted",
@@ -151,6 +155,7 @@ fn timing(run: &RunView) -> String {
         ("tools", t.tools),
         ("waiting", t.waiting),
         ("paused", t.paused),
+        ("down", t.down),
     ];
     let parts: Vec<String> = parts
         .into_iter()
@@ -199,7 +204,7 @@ pub(crate) mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("state        waiting\n"), "{text}");
         assert!(text.contains("waiting for  a person (00000000000qq) for 10s\n"), "{text}");
-        assert!(text.contains("answer it: harnessctl reply 00000000000qq TEXT\n"), "{text}");
+        assert!(text.contains("harnessctl reply 00000000000qq TEXT\n"), "{text}");
         assert!(text.contains("time         1m30s (queued 1.0s, waiting 1m29s)\n"), "{text}");
     }
 

@@ -3,11 +3,17 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness_protocol::time::{Span, Timestamp};
+use harness_protocol::words::Clock;
 
 /// The wall clock. Ages are told by it; nothing is decided by it.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The clock by which times of day are told: in the zone of this machine.
+pub(crate) fn clock(now: Timestamp) -> Clock {
+    Clock { now, zone: jiff::tz::TimeZone::system() }
 }
 
 /// A duration in two units at most: `0.4s`, `12s`, `3m05s`, `2h10m`, `4d03h`.

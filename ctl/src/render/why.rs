@@ -15,7 +15,7 @@ const WIDTH: u64 = 40;
 type Part = (&'static str, &'static str, fn(&Timing) -> Span);
 
 /// The parts of a run's wall time.
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("queued", "before its first inference", |timing| timing.queued),
     ("lane", "behind others, for a permit of a lane", |timing| timing.lane),
     ("model", "the model was asked", |timing| timing.model),
@@ -23,6 +23,7 @@ const PARTS: [Part; 7] = [
     ("tools", "calls executed", |timing| timing.tools),
     ("waiting", "for a person, another run, or what others hold of a budget", |timing| timing.waiting),
     ("paused", "by somebody", |timing| timing.paused),
+    ("down", "the daemon was not there", |timing| timing.down),
 ];
 
 /// Writes where it all went.

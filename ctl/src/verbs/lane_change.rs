@@ -9,7 +9,7 @@ use harness_protocol::rpc::{LaneParams, RelieveParams, ResizeParams, method};
 use harness_protocol::run::exit;
 
 use crate::cli::lane::{OneLane, RelieveArgs, ResizeArgs};
-use crate::cli::values::permits;
+use crate::cli::values::width as width_of;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
@@ -49,7 +49,9 @@ pub(super) fn pause(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
 
 pub(super) fn resume(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
     let changed = ctx.session.call::<method::LaneResume>(&lane(args)).map_err(elsewhere)?;
-    tell(ctx, &changed, &format!("{} grants again", changed.lane))?;
+    // What else keeps it from granting is in the note.
+    let line = if changed.note.is_some() { "not paused" } else { "grants again" };
+    tell(ctx, &changed, &format!("{} {line}", changed.lane))?;
     ctx.done()
 }
 
@@ -81,7 +83,7 @@ fn lane_and_width(words: &[String], width: Option<u32>) -> Result<(Option<&str>,
         ([word, lane], None) if is_number(word) => (Some(lane.as_str()), word),
         _ => return Err(Failure::usage_hint("no width is given", "harnessctl lane resize [LANE] N")),
     };
-    let width = permits(word).map_err(|why| Failure::usage(format!("{word} is no width of a lane: {why}")))?;
+    let width = width_of(word).map_err(|why| Failure::usage(format!("{word} is no width of a lane: {why}")))?;
     Ok((lane, width))
 }
 

@@ -113,7 +113,7 @@ fn row(run: &RunView, branch: &str, look: Look, now: Timestamp) -> Vec<Cell> {
         Cell::painted(run.state.as_str(), look.paint.state(run.state)),
         span(now.since(run.submitted_at)).into(),
         run.steps.to_string().into(),
-        waiting_for(run).into(),
+        waiting_for(run, now).into(),
         first_line(&run.title).into(),
     ]
 }

@@ -6,11 +6,16 @@ use std::ops::ControlFlow;
 
 use harness_protocol::id::Seq;
 use harness_protocol::rpc::method;
+use harness_protocol::run::{RunState, RunView};
 
 use crate::cli::runs::LogsArgs;
 use crate::ctx::{Ctx, write_json};
 use crate::exit::Failure;
+use crate::output::note;
+use crate::render::run::short;
+use crate::render::text::first_line;
 use crate::render::transcript;
+use crate::standing::Teller;
 use crate::verbs::logs_call;
 use crate::verbs::pages::pages;
 use crate::waiting::show_params;
@@ -35,7 +40,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Failure> {
 
 fn whole(ctx: &mut Ctx, run: &str) -> Result<u8, Failure> {
     let look = ctx.look();
-    pages(ctx, run, |ctx, _, page| {
+    let mut last = None;
+    pages(ctx, run, |ctx, run, page| {
+        last = Some(run.clone());
         for entry in &page {
             if ctx.json {
                 write_json(&mut ctx.out, entry)?;
@@ -47,7 +54,19 @@ fn whole(ctx: &mut Ctx, run: &str) -> Result<u8, Failure> {
         ctx.out.flush()?;
         Ok(ControlFlow::Continue(()))
     })?;
+    if let Some(run) = last {
+        tell_how_it_stands(&run);
+    }
     ctx.done()
+}
+
+/// What is in no transcript: what the run stands still for, or why it failed.
+fn tell_how_it_stands(run: &RunView) {
+    Teller::default().look(run);
+    if let (RunState::Failed, Some(error)) = (run.state, &run.error) {
+        let code = run.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+        note(format_args!("harnessctl: run {} failed: {}{code}", short(run.id), first_line(error)));
+    }
 }
 
 fn tail(ctx: &mut Ctx, run: &str, lines: usize) -> Result<u8, Failure> {

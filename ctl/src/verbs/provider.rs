@@ -4,15 +4,16 @@ use std::io::Write;
 use std::time::Duration;
 
 use harness_protocol::lane::{LaneReport, Limiter};
-use harness_protocol::rpc::{Empty, ProviderCheck, ProviderCheckParams, ProviderView, method};
+use harness_protocol::rpc::{Empty, FallbackView, ProviderCheck, ProviderCheckParams, ProviderView, method};
 use harness_protocol::run::exit;
+use harness_protocol::words;
 
 use crate::cli::provider::{CheckArgs, ProviderArgs, ProviderVerb};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render::table::{Cell, Table};
 use crate::render::text::first_line;
-use crate::render::units::span;
+use crate::render::units::{clock, now, span};
 
 /// How long a check may take: a model on a small machine takes its time to the first word.
 const CHECK_LIMIT: Duration = Duration::from_secs(600);
@@ -35,8 +36,8 @@ fn list(ctx: &mut Ctx) -> Result<u8, Failure> {
     let lanes = ctx.session.call::<method::LaneList>(&Empty {})?.lanes;
     let mut table = Table::new(&["NAME", "DIALECT", "MODEL", ">WIDTH", "STATE", "KEY", "URL"]);
     for provider in &providers {
-        let state = lanes.iter().find(|lane| lane.name == provider.name).map_or("", state);
-        table.row(row(provider, state));
+        let state = lanes.iter().find(|lane| lane.name == provider.name).map(state).unwrap_or_default();
+        table.row(row(provider, &state));
     }
     let look = ctx.look();
     table.write(&mut ctx.out, look, "")?;
@@ -46,13 +47,29 @@ fn list(ctx: &mut Ctx) -> Result<u8, Failure> {
             writeln!(ctx.out, "{line}")?;
         }
     }
+    for provider in providers.iter().filter(|provider| !provider.fallbacks.is_empty()) {
+        writeln!(ctx.out, "{}: fallback {}", provider.name, fallbacks(provider))?;
+    }
     ctx.done()
 }
 
-fn state(lane: &LaneReport) -> &'static str {
+/// The fallbacks of a provider, each with its price: `other (0.15 in, 0.6 out), third (no price)`.
+pub(super) fn fallbacks(provider: &ProviderView) -> String {
+    let price = |other: &FallbackView| match other.price {
+        Some(price) => format!("{} (USD per million tokens: {} in, {} out)", other.provider, price.input, price.output),
+        None => format!("{} (no price)", other.provider),
+    };
+    provider.fallbacks.iter().map(price).collect::<Vec<_>>().join(", then ")
+}
+
+fn state(lane: &LaneReport) -> String {
     match lane.limiter {
-        limiter @ (Limiter::RateLimit | Limiter::Credentials | Limiter::Failing | Limiter::Paused) => limiter.as_str(),
-        _ => "ok",
+        Limiter::None | Limiter::Width | Limiter::Share => "ok".to_owned(),
+        // Who waits is told of the lane.
+        limiter => {
+            let held = lane.held.as_ref().filter(|held| held.limiter == Some(limiter));
+            words::hold(limiter, held.and_then(|held| held.until), 0, &clock(now()))
+        }
     }
 }
 
@@ -76,11 +93,17 @@ fn row(provider: &ProviderView, state: &str) -> Vec<Cell> {
 
 fn check(ctx: &mut Ctx, args: &CheckArgs) -> Result<u8, Failure> {
     let checks = checks(ctx, args.provider.as_deref(), args.model.as_deref())?;
+    let known = if ctx.json { Vec::new() } else { ctx.session.call::<method::ProviderList>(&Empty {})?.providers };
     for check in &checks {
         if ctx.json {
             ctx.json(check)?;
-        } else {
-            tell(ctx, check)?;
+            continue;
+        }
+        tell(ctx, check)?;
+        let with_fallbacks =
+            |provider: &&ProviderView| provider.name == check.provider && !provider.fallbacks.is_empty();
+        if let Some(provider) = known.iter().find(with_fallbacks) {
+            writeln!(ctx.out, "       fallback {}", fallbacks(provider))?;
         }
     }
     ctx.done()?;

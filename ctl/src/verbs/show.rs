@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use harness_protocol::rpc::{ProcessView, ShowParams, Shown, method};
+use harness_protocol::rpc::{Empty, ProcessView, ShowParams, Shown, method};
 use harness_protocol::run::{Entry, RunState, RunView};
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::output::note;
 use crate::render;
 use crate::render::text::{clean, why, with_newline};
 use crate::render::units::now;
+use crate::verbs::provider;
 use crate::waiting::show_params;
 
 /// A run with its whole transcript, as one object.
@@ -45,6 +46,12 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
         let look = ctx.look();
         render::run::write(&mut ctx.out, look, &run, now())?;
         render::run::write_processes(&mut ctx.out, look, &shown.processes)?;
+        // Of a run that has ended nothing is asked any more.
+        if !run.state.is_terminal()
+            && let Some(fallbacks) = fallbacks_of(ctx, &run)
+        {
+            render::run::write_fallbacks(&mut ctx.out, look, &fallbacks)?;
+        }
         return ctx.done();
     }
     let Some(answer) = &run.answer else {
@@ -65,6 +72,13 @@ pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
         ctx.out.write_all(shown.as_bytes())?;
     }
     ctx.done()
+}
+
+/// The fallbacks of a run's provider, with their prices. Not everybody may ask for them.
+fn fallbacks_of(ctx: &mut Ctx, run: &RunView) -> Option<String> {
+    let providers = ctx.session.call::<method::ProviderList>(&Empty {}).ok()?.providers;
+    let own = providers.iter().find(|provider| provider.name == run.provider)?;
+    (!own.fallbacks.is_empty()).then(|| provider::fallbacks(own))
 }
 
 /// What is shown may still be undone where it is not in the journal yet.

@@ -14,6 +14,7 @@ use crate::exit::Failure;
 use crate::outcome::Outcome;
 use crate::patience::PATIENCE;
 use crate::sink::Sink;
+use crate::standing::Teller;
 use crate::waiting::{self, show_params};
 use crate::waiting_many::Many;
 
@@ -29,7 +30,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
 
 fn one(ctx: &mut Ctx, args: &WaitArgs, name: &str, until: Option<Instant>) -> Result<u8, Failure> {
     let run = waiting::id_of(&mut ctx.session, name)?;
-    let reply = waiting::one(&mut ctx.session, &run, &args.states, until)?;
+    let reply = waiting::one(&mut ctx.session, &run, &args.states, until, &mut Teller::default())?;
     let run = &reply.run;
     if run.state.is_terminal() {
         let code = end(ctx, run, args.output.as_deref())?;

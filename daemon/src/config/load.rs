@@ -153,29 +153,29 @@ impl Draft {
         self.config
     }
 
-    /// A fallback is another provider over HTTP, and has none itself: who fails over twice has no plan.
+    /// A fallback is another provider over HTTP, named once. It may have fallbacks of its own, which count for its own runs alone.
     fn check_fallbacks(&self, problems: &mut Vec<Problem>) {
         for (name, sketch) in &self.providers {
-            let Some((fallback, place)) = sketch.fallback() else { continue };
-            let what = match self.providers.get(fallback) {
-                _ if fallback == name => "is the provider itself".to_owned(),
-                None => {
-                    let hint = hint(fallback, self.providers.keys().map(|known| &**known));
-                    format!("names no provider: {fallback:?}; {hint}")
-                }
-                Some(other)
-                    if (other.dialect() == Some(Dialect::Scripted))
-                        != (sketch.dialect() == Some(Dialect::Scripted)) =>
-                {
-                    "is no match: a scripted provider cannot stand in for another one, nor another one for it"
-                        .to_owned()
-                }
-                Some(other) if other.fallback().is_some() => {
-                    format!("is {fallback:?}, which has a fallback of its own; one is enough")
-                }
-                Some(_) => continue,
-            };
-            problems.push(place.problem(format!("`provider.{name}.fallback` {what}")));
+            for (index, (fallback, place)) in sketch.fallbacks().iter().enumerate() {
+                let named_before = sketch.fallbacks()[..index].iter().any(|(other, _)| other == fallback);
+                let what = match self.providers.get(fallback) {
+                    _ if fallback == name => "is the provider itself".to_owned(),
+                    _ if named_before => format!("names {fallback:?} twice"),
+                    None => {
+                        let hint = hint(fallback, self.providers.keys().map(|known| &**known));
+                        format!("names no provider: {fallback:?}; {hint}")
+                    }
+                    Some(other)
+                        if (other.dialect() == Some(Dialect::Scripted))
+                            != (sketch.dialect() == Some(Dialect::Scripted)) =>
+                    {
+                        "is no match: a scripted provider cannot stand in for another one, nor another one for it"
+                            .to_owned()
+                    }
+                    Some(_) => continue,
+                };
+                problems.push(place.problem(format!("`provider.{name}.fallback` {what}")));
+            }
         }
     }
 }
@@ -211,6 +211,21 @@ mod tests {
     fn nothing_typed_is_the_default() {
         assert_eq!(load(&[]), Ok(Config::default()));
         assert_eq!(load(&["", "# nothing\n[limits]\n"]), Ok(Config::default()));
+    }
+
+    /// C5.
+    #[test]
+    fn headless_work_has_500_steps_unless_somebody_says_otherwise() {
+        for (typed, steps) in [
+            ("", 500),
+            ("[run]\n", 500),
+            ("[run]\nmodel = \"m\"\n", 500),
+            ("[run]\nmax_steps = 100\n", 100),
+            ("[run]\nmax_steps = 1\n", 1),
+            ("[run]\nmax_steps = 1000000\n", 1_000_000),
+        ] {
+            assert_eq!(load(&[typed]).unwrap().run.max_steps, steps, "{typed}");
+        }
     }
 
     #[test]

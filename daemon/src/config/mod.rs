@@ -180,7 +180,7 @@ impl Default for Config {
             tool_width: 8,
             providers: BTreeMap::from([("scripted".into(), scripted)]),
             shares: BTreeMap::from([("default".into(), Share { weight: 1, max: None })]),
-            run: RunDefaults { provider: "scripted".into(), model: None, max_steps: 100 },
+            run: RunDefaults { provider: "scripted".into(), model: None, max_steps: 500 },
             shell: Shell {
                 timeout: Span::from_secs(120),
                 envelope_bytes: 32 * 1024,

@@ -23,8 +23,8 @@ pub struct Provider {
     pub price: Option<Price>,
     /// Tokens that the model takes at once, prompt and answer together.
     pub context_tokens: Option<u32>,
-    /// The provider that is asked in its place while it fails.
-    pub fallback: Option<Arc<str>>,
+    /// The providers that are asked in its place while it is left alone, in the order in which they are tried.
+    pub fallbacks: Vec<Arc<str>>,
     /// Where it is. `None` exactly for what goes over no network.
     pub endpoint: Option<Arc<Endpoint>>,
 }
@@ -119,7 +119,7 @@ impl Provider {
             model: None,
             price: None,
             context_tokens: None,
-            fallback: None,
+            fallbacks: Vec::new(),
             endpoint: None,
         }
     }

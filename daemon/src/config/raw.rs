@@ -232,6 +232,14 @@ impl<'s> Section<'s> {
         Some(values.iter().filter_map(text).collect())
     }
 
+    /// A text, or an array of texts.
+    pub(super) fn text_or_texts(&mut self, key: &'static str) -> Option<Vec<(String, Place)>> {
+        match self.get(key)?.get_ref() {
+            DeValue::Array(_) => self.list_of_texts(key),
+            _ => self.text(key).map(|(text, place)| vec![(text.to_string(), place)]),
+        }
+    }
+
     /// Every key of the section, which the user chose, with its text.
     pub(super) fn texts(&mut self) -> Vec<(Arc<str>, Arc<str>, Place)> {
         let mut texts = Vec::new();

@@ -32,7 +32,7 @@ pub(super) struct Sketch {
     width: Option<u32>,
     model: Option<Arc<str>>,
     price: Option<(PriceSketch, Place)>,
-    fallback: Option<(Arc<str>, Place)>,
+    fallbacks: Vec<(Arc<str>, Place)>,
     base_url: Option<Arc<str>>,
     keys: BTreeMap<&'static str, (KeySource, Place)>,
     headers: BTreeMap<Arc<str>, Arc<str>>,
@@ -64,9 +64,9 @@ impl Sketch {
         Self { dialect: Some(provider.dialect), width: Some(provider.width), ..Self::default() }
     }
 
-    /// The provider that takes its place while it fails, and where that was said.
-    pub(super) fn fallback(&self) -> Option<&(Arc<str>, Place)> {
-        self.fallback.as_ref()
+    /// The providers that take its place while it is left alone, and where each was named.
+    pub(super) fn fallbacks(&self) -> &[(Arc<str>, Place)] {
+        &self.fallbacks
     }
 
     /// How it is spoken to.
@@ -94,8 +94,8 @@ impl Sketch {
         self.width = section.count("width", 1..=WIDEST).or(self.width);
         set(&mut self.model, section.text("model").map(|(model, _)| model));
         self.take_price(section);
-        if let Some(fallback) = section.text("fallback") {
-            self.fallback = Some(fallback);
+        if let Some(fallbacks) = section.text_or_texts("fallback") {
+            self.fallbacks = fallbacks.into_iter().map(|(name, place)| (name.into(), place)).collect();
         }
         self.take_endpoint(name, section);
     }
@@ -246,10 +246,10 @@ impl Sketch {
                 None
             }
         });
-        let fallback = self.fallback.map(|(fallback, _)| fallback);
+        let fallbacks = self.fallbacks.into_iter().map(|(fallback, _)| fallback).collect();
         let context_tokens = self.context_tokens;
         let mut provider =
-            Provider { dialect, width, model: self.model, price, context_tokens, fallback, endpoint: None };
+            Provider { dialect, width, model: self.model, price, context_tokens, fallbacks, endpoint: None };
         if dialect == Dialect::Scripted {
             if let Some((key, at)) = self.of_endpoints {
                 wrong(&Some(at), format!("`provider.{name}.{key}` has no place here: {OF_ENDPOINTS}"));
@@ -397,7 +397,7 @@ mod tests {
         let provider = &config.providers["p"];
         assert_eq!((provider.dialect, provider.width, provider.model.as_deref()), (Dialect::OpenAi, 4, Some("m")));
         assert_eq!(provider.price, Some(Price { input: 0.15, output: 0.6, cached: 0.05, cache_write: 0.2 }));
-        assert_eq!((provider.fallback.as_deref(), provider.context_tokens), (Some("other"), Some(8192)));
+        assert_eq!((provider.fallbacks.as_slice(), provider.context_tokens), (&["other".into()][..], Some(8192)));
         let expected = Endpoint {
             key: Some(KeySource::Environment("P_KEY".into())),
             headers: vec![("x-team".into(), "a".into())],
@@ -472,7 +472,30 @@ mod tests {
         }
         // The value of a header may be a secret.
         assert!(!wrong("dialect = \"openai\"\nheaders = { a = \"s3cret\\n\" }").contains("s3cret"));
-        let two = "[provider.a]\ndialect = \"openai\"\nfallback = \"b\"\n[provider.b]\ndialect = \"openai\"\nfallback = \"a\"";
-        assert!(load(two).unwrap_err().contains("has a fallback of its own"));
+        assert!(wrong("dialect = \"openai\"\nfallback = 7").contains("must be a text"));
+        assert!(wrong("dialect = \"openai\"\nfallback = [7]").contains("an array of texts"));
+    }
+
+    /// C4: which fallbacks a provider has is its own affair.
+    #[test]
+    fn fallbacks_are_one_name_or_a_list_and_may_have_fallbacks_of_their_own() {
+        let others = "[provider.q]\ndialect = \"anthropic\"\nfallback = \"p\"\n[provider.r]\ndialect = \"responses\"\nfallback = [\"q\", \"p\"]";
+        let of = |typed: &str| {
+            let text = format!("[provider.p]\ndialect = \"openai\"\nfallback = {typed}\n{others}\n");
+            load(&text).map(|config| config.providers["p"].fallbacks.iter().map(|n| n.to_string()).collect::<Vec<_>>())
+        };
+        for (typed, names) in [("\"q\"", &["q"][..]), ("[\"q\"]", &["q"]), ("[\"r\", \"q\"]", &["r", "q"]), ("[]", &[])]
+        {
+            assert_eq!(of(typed).unwrap(), names, "{typed}");
+        }
+        for (typed, told) in [
+            ("[\"q\", \"p\"]", "is the provider itself"),
+            ("[\"q\", \"q\"]", "names \"q\" twice"),
+            ("[\"q\", \"s\"]", "names no provider: \"s\""),
+            ("[\"q\", \"scripted\"]", "a scripted provider cannot stand in"),
+            ("[\"\"]", "names no provider: \"\""),
+        ] {
+            assert!(of(typed).unwrap_err().contains(told), "{typed}");
+        }
     }
 }

@@ -28,6 +28,7 @@ use crate::control::request::{Request, Wanted};
 use crate::fair::Party;
 use crate::journal::crash::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
+use crate::observe::happened;
 use crate::world::Step;
 use crate::world::boundary::{Command, Effect};
 
@@ -160,6 +161,7 @@ impl<J: Journal> Driver<J> {
     /// Shows what is in the journal, and does what it announces.
     fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
         self.parts.feed.publish(&commit.events);
+        happened::log(&commit.events);
         crash::here(Point::BeforeEffect);
         self.act(effects);
         let waiters = &self.waiters;
@@ -238,6 +240,7 @@ impl<J: Journal> Driver<J> {
             error!(%failure, "held: new work is refused until there is room again");
         }
         self.parts.engine.hold(true);
+        self.waiters.set_held(true);
     }
 
     /// Until when the disk may take for what it is asked now.
@@ -270,6 +273,7 @@ impl<J: Journal> Driver<J> {
         if self.parts.service.held.take().is_some() {
             info!("the journal commits again");
             self.parts.engine.hold(false);
+            self.waiters.set_held(false);
             self.on_ballast = false;
             self.next_try = None;
             self.retry_wait = Duration::ZERO;

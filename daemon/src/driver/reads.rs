@@ -397,9 +397,20 @@ fn follow_archived(archive: &Archive, last: Seq, params: SubscribeParams, uid: u
 /// While the journal cannot commit, that is what live runs wait for.
 fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
     if service.held.is_some() {
-        for run in runs.iter_mut().filter(|run| !run.state.is_terminal()) {
-            let storage = || WaitingFor { kind: WaitKind::Storage, id: String::new(), since: now.wall, position: None };
-            run.waiting_for.get_or_insert_with(storage);
-        }
+        runs.iter_mut().for_each(|run| wait_for_storage(run, now));
+    }
+}
+
+/// Lets a live run wait for the journal. For a person or another run it waits all the same.
+pub(super) fn wait_for_storage(run: &mut RunView, now: Now) {
+    let since = match run.waiting_for.as_ref().map(|wait| (wait.kind, wait.since)) {
+        _ if run.state.is_terminal() => None,
+        None => Some(now.wall),
+        // No lane grants anything.
+        Some((WaitKind::Lane | WaitKind::Provider | WaitKind::Budget, since)) => Some(since),
+        Some((WaitKind::Person | WaitKind::Run | WaitKind::Storage, _)) => None,
+    };
+    if let Some(since) = since {
+        run.waiting_for = Some(WaitingFor::new(WaitKind::Storage, "", since));
     }
 }

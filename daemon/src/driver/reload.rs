@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use harness_protocol::rpc::{ErrorKind, RpcError};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::lookups::Hold;
 use super::{Driver, Pending};
@@ -79,6 +79,7 @@ impl<J: Journal> Driver<J> {
             match (what, asked) {
                 (Ok(reloaded), Some((connection, caller, responder))) => {
                     let Reloaded { file, lanes, config, mut changes } = reloaded;
+                    info!(uid = caller.uid, ?changes, "the configuration was read again");
                     self.parts.engine.configure(&config);
                     let is_new =
                         |(lane, width): &&(Arc<str>, u32)| self.parts.engine.configured_width(lane) != Some(*width);
@@ -94,7 +95,8 @@ impl<J: Journal> Driver<J> {
                     inputs.push(self.input(ConnectionId(0), owner, Command::Reconfigure(lanes), Pending::Nobody));
                     self.orders.reloaded();
                 }
-                (Err(why), Some((.., responder))) => {
+                (Err(why), Some((_, caller, responder))) => {
+                    warn!(uid = caller.uid, %why, "the configuration stays as it was");
                     let message = format!("the configuration stays as it was: {why}");
                     responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
                 }

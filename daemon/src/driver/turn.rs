@@ -5,7 +5,7 @@
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::archive::is_reached;
 use super::replies::Pending;
@@ -171,13 +171,20 @@ impl<J: Journal> Driver<J> {
             }
             Wanted::Subscribe(params, tell) => view.follow(self.parts.feed.last(), params, tell),
             Wanted::Output(params, tell) => view.output(params, tell),
-            Wanted::Prune(params, responder) => view.prune(params, &self.housekeeper, responder),
+            Wanted::Prune(params, responder) => {
+                info!(uid = caller.uid, dry_run = params.dry_run, "a prune was asked for");
+                view.prune(params, &self.housekeeper, responder);
+            }
             Wanted::Backup(params, responder) => {
+                info!(uid = caller.uid, to = %params.to, "a backup was asked for");
                 self.archive.off_to(party, move |archive| {
                     responder.send(housekeeping::back_up(&archive.history, &params));
                 });
             }
-            Wanted::Stop(responder) => self.stop(responder),
+            Wanted::Stop(responder) => {
+                info!(uid = caller.uid, "told to stop");
+                self.stop(responder);
+            }
             // Whoever asked may be gone.
             Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller.uid))),
             Wanted::Left => self.waiters.left(connection),

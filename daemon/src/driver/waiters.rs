@@ -8,6 +8,7 @@ use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
 use super::archive::{Archive, is_reached};
+use super::reads;
 use crate::control::request::{ConnectionId, Responder};
 use crate::fair::Party;
 use crate::world::Engine;
@@ -30,9 +31,16 @@ pub(super) struct Waiters {
     /// Runs that a connection has waited for.
     by_connection: BTreeMap<ConnectionId, BTreeSet<RunId>>,
     drains: Vec<(ConnectionId, Option<Span>, Responder)>,
+    /// The journal cannot commit: that is what runs wait for.
+    held: bool,
 }
 
 impl Waiters {
+    /// From here on the journal can commit, or cannot.
+    pub(super) fn set_held(&mut self, held: bool) {
+        self.held = held;
+    }
+
     pub(super) fn wait_for(
         &mut self,
         run: RunId,
@@ -106,7 +114,10 @@ impl Waiters {
             let Some(waiters) = self.by_run.get_mut(&run) else { continue };
             for waiter in waiters.extract_if(.., |waiter| waiter.due.is_some_and(|due| due <= now.mono)) {
                 let view = engine.view(run, now).filter(|view| !view.state.is_terminal());
-                let reply = view.map(|run| WaitReply { run, reached: false });
+                let reply = view.map(|mut run| {
+                    reads::wait_for_storage(&mut run, now);
+                    WaitReply { run, reached: false }
+                });
                 waiter.responder.send(reply.ok_or_else(|| held.clone()));
             }
             if waiters.is_empty() {
@@ -136,7 +147,12 @@ impl Waiters {
             }
             told.insert(connection);
             match engine.view(run, now) {
-                Some(view) => responder.send(Ok(WaitReply { run: view, reached })),
+                Some(mut run) => {
+                    if self.held {
+                        reads::wait_for_storage(&mut run, now);
+                    }
+                    responder.send(Ok(WaitReply { run, reached }));
+                }
                 // It left the world in the same step in which it ended, or was pruned.
                 None => archive.off_to(Party::Connection(connection.0), move |archive| {
                     responder.send(archive.waited(&run.to_string(), &states, 0));

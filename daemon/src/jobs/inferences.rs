@@ -96,7 +96,7 @@ async fn play(task: &InferenceTask, attempt: u32, deltas: &mut Deltas) -> Result
 
 async fn suffer(fault: Fault, text: &str, deltas: &mut Deltas) -> InferenceError {
     match fault {
-        Fault::RateLimit => error(ErrorClass::RetryAfter(RATE_LIMIT), "the script's provider refused: rate limit"),
+        Fault::RateLimit => error(ErrorClass::RateLimit(Some(RATE_LIMIT)), "the script's provider refused: rate limit"),
         Fault::Overloaded => error(ErrorClass::Retry, "the script's provider refused: overloaded"),
         Fault::Cut => {
             let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);

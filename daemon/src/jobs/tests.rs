@@ -348,7 +348,7 @@ async fn a_scripted_turn_is_an_answer_and_a_delta() {
 async fn faults_come_in_place_of_the_first_attempt_only() {
     let mut bench = Bench::new();
     for (fault, class) in [
-        ("rate-limit", ErrorClass::RetryAfter(Span::from_secs(1))),
+        ("rate-limit", ErrorClass::RateLimit(Some(Span::from_secs(1)))),
         ("overloaded", ErrorClass::Retry),
         ("cut", ErrorClass::Retry),
     ] {

@@ -75,6 +75,8 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
         usage_tree: Usage::default(),
         timing: Timing::default(),
         denials: Vec::new(),
+        inference: None,
+        stand_in: None,
         calls: Vec::new(),
     })
 }

@@ -183,8 +183,8 @@ pub struct Lane {
     hold: Option<Limiter>,
     /// And what its provider does to be left alone.
     gate: Option<Limiter>,
-    /// Most permits in use while it is not yet known whether the provider is well again.
-    at_most: Option<u32>,
+    /// Most permits in use while it is not yet known whether the provider is well again, and what was wrong with it.
+    at_most: Option<(u32, Limiter)>,
     shares: Vec<Share>,
     slab: Slab,
     queues: Queues,
@@ -253,7 +253,7 @@ impl Lane {
     /// Who is granted next, and for which run; `None` where nobody may be.
     pub fn peek(&self) -> Option<(TicketId, RunId)> {
         let closed = self.paused || self.hold.is_some() || self.gate.is_some();
-        let most = self.at_most.map_or(self.width(), |most| most.min(self.width()));
+        let most = self.at_most.map_or(self.width(), |(most, _)| most.min(self.width()));
         if closed || self.permits >= most || self.waiting() == 0 {
             return None;
         }
@@ -425,7 +425,8 @@ impl Lane {
         self.slab.get(id).map_or(0, |ticket| ticket.permits)
     }
 
-    fn waiting(&self) -> u32 {
+    /// Tickets that want a permit and have none.
+    pub fn waiting(&self) -> u32 {
         self.tickets[TicketState::Queued as usize] + self.tickets[TicketState::Resuming as usize]
     }
 
@@ -514,8 +515,8 @@ impl Lane {
         self.paused
     }
 
-    /// Leaves the provider alone, or asks it again, with at most so many permits in use.
-    pub fn set_gate(&mut self, gate: Option<Limiter>, at_most: Option<u32>) {
+    /// Leaves the provider alone, or asks it again, with at most so many permits in use after what was wrong with it.
+    pub fn set_gate(&mut self, gate: Option<Limiter>, at_most: Option<(u32, Limiter)>) {
         self.gate = gate;
         self.at_most = at_most;
     }

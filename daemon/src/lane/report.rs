@@ -139,20 +139,34 @@ impl Lane {
 
     /// What holds grants back now.
     pub fn limiter(&self) -> Limiter {
-        if self.paused {
-            return Limiter::Paused;
-        }
-        if let Some(hold) = self.hold.or(self.gate) {
-            return hold;
+        if let Some(closed) = self.closed() {
+            return closed;
         }
         if self.waiting() == 0 {
             return Limiter::None;
         }
+        self.full().unwrap_or(Limiter::Share)
+    }
+
+    /// What keeps everybody from being granted, however free the lane is. A drain goes first: it stays when the lane is resumed.
+    fn closed(&self) -> Option<Limiter> {
+        self.hold.or(self.paused.then_some(Limiter::Paused)).or(self.gate)
+    }
+
+    /// Why there is no permit for anybody, where there is none.
+    fn full(&self) -> Option<Limiter> {
         match self.at_most {
-            _ if self.permits >= self.width() => Limiter::Width,
-            Some(most) if self.permits >= most => Limiter::Failing,
-            _ => Limiter::Share,
+            _ if self.permits >= self.width() => Some(Limiter::Width),
+            Some((most, why)) if self.permits >= most => Some(why),
+            _ => None,
         }
+    }
+
+    /// What holds back one ticket that waits: its share may be full in a lane that is not.
+    pub fn limiter_of(&self, id: TicketId) -> Limiter {
+        let is_full = self.slab.get(id).is_some_and(|ticket| self.shares[usize::from(ticket.share.0)].is_full());
+        let share = is_full.then_some(Limiter::Share);
+        self.closed().or(share).or_else(|| self.full()).unwrap_or(Limiter::None)
     }
 
     /// Tickets that hold permits, longest first.

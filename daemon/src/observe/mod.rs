@@ -2,6 +2,7 @@
 //!
 //! Never changes anything, and never holds the daemon up.
 
+pub mod happened;
 mod lines;
 pub mod log;
 pub mod notify;

@@ -230,14 +230,20 @@ impl InferenceError {
 pub enum ErrorClass {
     /// Ask again, after a while of one's own choosing.
     Retry,
-    /// Ask again, not before this long.
+    /// Ask again, not before this long: it fails, and says when it is back.
     RetryAfter(Span),
     /// Ask again, a few times: the provider is well, and nothing in the model's answer can be used.
     Unusable,
+    /// It wants to be asked less often. Ask again, not before this long, where it said how long.
+    RateLimit(Option<Span>),
+    /// A limit of the account is used up: there is more after this long, or once a person has seen to it.
+    Quota(Option<Span>),
     /// Asking again is of no use.
     Never,
     /// The credentials were refused.
     Credentials,
+    /// There is no key to ask with.
+    NoKey,
     /// The prompt is too long for the model.
     ContextTooLong,
 }

@@ -6,43 +6,74 @@ use harness_protocol::time::{Span, Timestamp};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// The longest wait that is believed.
-const LONGEST: Span = Span::from_secs(24 * 60 * 60);
+/// A wait that is longer is so long: what is made of it is not this file's to say.
+const LONGEST: Span = Span::from_secs(1_000 * 24 * 60 * 60);
 /// Numbers from here on are instants rather than durations: in seconds, and in milliseconds.
 const EPOCH_SECONDS: f64 = 1e9;
 const EPOCH_MILLIS: f64 = 1e12;
 
 /// How long to wait; `None` where nothing says so.
 pub(super) fn wait(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
+    let wait = after(headers, now).or_else(|| limits(headers, now).next())?;
+    (wait > Span::ZERO).then_some(wait.min(LONGEST))
+}
+
+/// The same, where the account is at its limit: windows of which nothing says that they are used up do not count.
+pub(super) fn of_account(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
+    let wait = after(headers, now).or_else(|| limits(headers, now).used_up)?;
+    (wait > Span::ZERO).then_some(wait.min(LONGEST))
+}
+
+/// What `Retry-After` says.
+fn after(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     let header = |name: &str| headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
     let millis = header("retry-after-ms").and_then(number).and_then(|millis| Span::from_secs_f64(millis / 1e3));
     let after = || header("retry-after").and_then(|value| seconds(value).or_else(|| until(http_date(value)?, now)));
-    let wait = millis.or_else(after).or_else(|| limits(headers, now))?;
-    (wait > Span::ZERO).then_some(wait.min(LONGEST))
+    millis.or_else(after)
+}
+
+/// Windows of a limit, by when there is more.
+#[derive(Default)]
+struct Windows {
+    /// Of those that are used up the one that takes longest.
+    used_up: Option<Span>,
+    /// Of all the one that takes least.
+    any: Option<Span>,
+}
+
+impl Windows {
+    fn next(self) -> Option<Span> {
+        self.used_up.or(self.any)
+    }
 }
 
 /// The limit that is used up says when there is more. Of several that one counts which takes longest; where none says that it is
 /// used up, the one that takes least.
-fn limits(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
-    let mut used_up: Option<Span> = None;
-    let mut any: Option<Span> = None;
+fn limits(headers: &[(&str, &str)], now: Timestamp) -> Windows {
+    let mut windows = Windows::default();
     for (name, value) in headers {
         let name = name.to_ascii_lowercase();
         if !(name.starts_with("x-ratelimit-") || name.starts_with("anthropic-ratelimit-")) || !name.contains("reset") {
             continue;
         }
         let Some(wait) = reset(value.trim(), now).filter(|wait| *wait > Span::ZERO) else { continue };
-        let remaining = name.replace("reset", "remaining");
-        let left = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(&remaining)).and_then(|(_, v)| number(v.trim()));
-        if left == Some(0.0) {
-            used_up = used_up.max(Some(wait));
+        let beside = |word: &str| {
+            let name = name.replace("reset", word);
+            headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(&name)).map(|(_, value)| value.trim())
+        };
+        // Plans say it in a word: anthropic-ratelimit-unified-5h-status: rejected.
+        let is_used_up = beside("remaining").and_then(number) == Some(0.0)
+            || matches!(beside("status"), Some("rejected" | "exceeded"));
+        if is_used_up {
+            windows.used_up = windows.used_up.max(Some(wait));
         }
-        any = Some(any.map_or(wait, |least| least.min(wait)));
+        windows.any = Some(windows.any.map_or(wait, |least| least.min(wait)));
     }
-    used_up.or(any)
+    windows
 }
 
-fn reset(value: &str, now: Timestamp) -> Option<Span> {
+/// A duration or an instant, as `…-reset` has it.
+pub(super) fn reset(value: &str, now: Timestamp) -> Option<Span> {
     if let Some(number) = number(value) {
         return match number {
             millis if millis >= EPOCH_MILLIS => until(instant(millis / 1e3)?, now),
@@ -130,8 +161,8 @@ mod tests {
             ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10_000)),
             ("Sunday, 06-Nov-94 08:49:47 GMT", Some(10_000)),
             ("Sun Nov  6 08:49:47 1994", Some(10_000)),
-            ("99999999999", Some(86_400_000)),
-            ("99999999999999999999999999", Some(86_400_000)),
+            ("99999999999", Some(86_400_000_000)),
+            ("99999999999999999999999999", Some(86_400_000_000)),
         ] {
             assert_eq!(millis(&[("Retry-After", value)]), expected, "{value}");
         }
@@ -182,6 +213,22 @@ mod tests {
     }
 
     #[test]
+    fn the_window_of_a_plan_that_is_used_up_counts_and_a_minutes_window_is_none_of_an_account() {
+        let headers = [
+            ("anthropic-ratelimit-unified-5h-status", "allowed"),
+            ("anthropic-ratelimit-unified-5h-reset", "1994-11-06T09:49:37Z"),
+            ("anthropic-ratelimit-unified-7d-status", "rejected"),
+            ("anthropic-ratelimit-unified-7d-reset", "1994-11-08T08:49:37Z"),
+        ];
+        assert_eq!(millis(&headers), Some(172_800_000));
+        let of_account = |headers| of_account(headers, NOW).map(|wait| wait.as_micros() / 1_000);
+        assert_eq!(of_account(&headers), Some(172_800_000));
+        assert_eq!(of_account(&headers[..2]), None);
+        assert_eq!(of_account(&[("x-ratelimit-reset-requests", "20ms")]), None);
+        assert_eq!(of_account(&[("retry-after", "60"), ("x-ratelimit-reset-requests", "20ms")]), Some(60_000));
+    }
+
+    #[test]
     fn a_reset_is_a_duration_or_an_instant() {
         for (value, expected) in [
             ("120ms", Some(120)),
@@ -194,7 +241,7 @@ mod tests {
             ("s", None),
             ("5", Some(5_000)),
         ] {
-            let expected = if value == "784111780" { Some(86_400_000) } else { expected };
+            let expected = if value == "784111780" { Some(86_400_000_000) } else { expected };
             assert_eq!(millis(&[("x-ratelimit-reset", value)]), expected, "{value}");
         }
         let now = Timestamp::from_micros(1_796_036_520_000_000);

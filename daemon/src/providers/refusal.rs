@@ -2,8 +2,10 @@
 //!
 //! | class | |
 //! |---|---|
-//! | retry, retry after | rate limits, overload, faults of the server, streams that broke; what says nothing at all |
-//! | credentials | the key, its permissions, and the account behind it: quota and credit are for a person to settle, too |
+//! | retry, retry after | overload, faults of the server, streams that broke; what says nothing at all |
+//! | rate limit | asked too often, with the wait that was named |
+//! | quota | a limit of the account (`quota.rs`), and any limit that lasts for long, until the time that was named |
+//! | credentials | the key and its permissions |
 //! | context too long | by code, or by one of the many ways in which servers put it |
 //! | unusable | the model made a call that the server itself could not read |
 //! | never | what is wrong with the request, and refusals of the model or of a content filter: asking again gets the same |
@@ -12,34 +14,48 @@
 //! of another server is read as an error of its own.
 
 use harness_protocol::time::{Span, Timestamp};
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::{rate_limit, too_long};
+use super::{quota, rate_limit, reset_time, too_long};
 use crate::prompt::{ErrorClass, InferenceError};
 
 /// Characters of a provider's message that are passed on.
 const SHOWN: usize = 500;
+/// Seconds up to which a time is a wait rather than an instant, for who has no clock: a year.
+const LONGEST_WITHOUT_CLOCK: u64 = 365 * 24 * 3600;
 
 /// What a response with an error status means.
 pub fn classify(status: u16, headers: &[(&str, &str)], body: &str, now: Timestamp) -> InferenceError {
     let said = Said::read(body);
     let class = class(said.status().filter(|_| said.passed_on == Some(true)).or(Some(status)), &said);
-    let wait = || rate_limit::wait(headers, now).or_else(|| said.wait());
-    let class = match class {
-        ErrorClass::Retry => wait().map_or(ErrorClass::Retry, ErrorClass::RetryAfter),
-        other => other,
+    let wait = match class {
+        // The windows of a minute that headers tell of, too, are not what is used up.
+        ErrorClass::Quota(_) => said.wait(now).or_else(|| rate_limit::of_account(headers, now)),
+        ErrorClass::RateLimit(_) => rate_limit::wait(headers, now).max(said.wait(now)),
+        _ => rate_limit::wait(headers, now).or_else(|| said.wait(now)),
     };
+    let class = quota::with_wait(class, wait);
     InferenceError::new(class, format!("the provider refused with status {status}: {}", said.reason()))
 }
 
 /// What an error means that came in place of an answer, or in its middle: an object of JSON, or any text.
 pub(super) fn in_answer(body: &str) -> InferenceError {
     let said = Said::read(body);
-    let class = match class(said.status(), &said) {
-        ErrorClass::Retry => said.wait().map_or(ErrorClass::Retry, ErrorClass::RetryAfter),
+    // Who reads a stream has no clock: an instant is read later, from the message.
+    let class = quota::with_wait(class(said.status(), &said), said.wait(Timestamp::default()));
+    InferenceError::new(class, format!("the provider broke off: {}", said.reason()))
+}
+
+/// An error in an answer, with the instant that its words name, where it is a limit that has no time yet.
+pub(super) fn dated(error: InferenceError, now: Timestamp) -> InferenceError {
+    let class = match error.class {
+        class @ (ErrorClass::RateLimit(None) | ErrorClass::Quota(None)) => {
+            quota::with_wait(class, reset_time::in_text(&error.message, now, &TimeZone::system()))
+        }
         other => other,
     };
-    InferenceError::new(class, format!("the provider broke off: {}", said.reason()))
+    InferenceError { class, ..error }
 }
 
 /// The stream is not what was agreed, or not whole.
@@ -75,6 +91,8 @@ struct Said {
     code: String,
     /// The error is another server's, which this one passes on; and whether that one names a status.
     passed_on: Option<bool>,
+    /// All of it, where it is JSON.
+    body: Value,
 }
 
 impl Said {
@@ -85,7 +103,7 @@ impl Said {
     fn read_within(body: &str, deep: u32) -> Self {
         let body = body.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
         let Ok(value) = serde_json::from_str::<Value>(body) else {
-            return Self::new(&readable(body), String::new(), String::new());
+            return Self::new(&readable(body), String::new(), String::new(), &Value::Null);
         };
         let value = value.get(0).unwrap_or(&value);
         // {"error": {…}}, {"error": "…"}, {"detail": …}, {"message": …}; {"response": {"error": {…}}} in a stream.
@@ -111,15 +129,17 @@ impl Said {
                 kinds: format!("{kinds} {}", inner.kinds),
                 passed_on: Some(inner.status().is_some()),
                 code: if inner.status().is_some() { inner.code } else { code },
+                // When it is over the gateway may say, or the server behind it.
+                body: Value::Array(vec![value.clone(), inner.body]),
                 ..inner
             },
-            None => Self::new(&message.unwrap_or_else(|| error.to_string()), kinds, code),
+            None => Self::new(&message.unwrap_or_else(|| error.to_string()), kinds, code, value),
         }
     }
 
-    fn new(message: &str, kinds: String, code: String) -> Self {
+    fn new(message: &str, kinds: String, code: String, body: &Value) -> Self {
         let lower = message.chars().take(LOOKED_AT).collect::<String>().to_ascii_lowercase();
-        Self { message: shortened(message), lower, kinds, code, passed_on: None }
+        Self { message: shortened(message), lower, kinds, code, passed_on: None, body: body.clone() }
     }
 
     /// The status that an error names itself.
@@ -170,11 +190,12 @@ impl Said {
         }
     }
 
-    /// "Please try again in 1.2s."
-    fn wait(&self) -> Option<Span> {
-        let (_, rest) = self.message.split_once("try again in ")?;
-        let word = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
-        rate_limit::duration(word).filter(|wait| *wait > Span::ZERO)
+    /// How long to wait, by its fields or its words.
+    fn wait(&self, now: Timestamp) -> Option<Span> {
+        reset_time::in_body(&self.body, now)
+            .or_else(|| reset_time::in_text(&self.message, now, &TimeZone::system()))
+            // Without a clock every instant is far away.
+            .filter(|wait| now != Timestamp::default() || *wait < Span::from_secs(LONGEST_WITHOUT_CLOCK))
     }
 }
 
@@ -193,8 +214,9 @@ const UNUSABLE_PHRASES: [&str; 5] = [
     "failed to parse tool call",
     "model generated output that could not be parsed",
 ];
-/// What passes by itself.
-const PASSING_KINDS: [&str; 6] = ["rate_limit", "overload", "server_error", "timeout", "unavailable", "exhausted"];
+/// What passes by itself: that it is asked too often, and that it fails.
+const LIMIT_KINDS: [&str; 4] = ["rate_limit", "too_many_requests", "throttl", "exhausted"];
+const PASSING_KINDS: [&str; 4] = ["overload", "server_error", "timeout", "unavailable"];
 
 fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     let may_be_guessed = matches!(status, None | Some(400 | 413 | 422 | 500));
@@ -204,27 +226,27 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     if said.is(&UNUSABLE_KINDS) || said.says(&UNUSABLE_PHRASES) {
         return ErrorClass::Unusable;
     }
-    if said.is(&["insufficient_quota", "billing", "payment_required", "insufficient_credits"])
-        || said.says(&[
-            "credit balance is too low",
-            "insufficient balance",
-            "insufficient credits",
-            "api key not valid",
-        ])
-    {
+    if said.says(&["api key not valid"]) {
         return ErrorClass::Credentials;
+    }
+    if quota::is_account_limit(status, &said.kinds, &said.lower) {
+        return ErrorClass::Quota(None);
     }
     if said.is(&["content_filter", "content_policy"]) || (status == Some(403) && said.says(&["moderation", "flagged"]))
     {
         return ErrorClass::Never;
     }
     // The status is then that of the server that passes it on.
+    if said.passed_on == Some(false) && said.is(&LIMIT_KINDS) {
+        return ErrorClass::RateLimit(None);
+    }
     if said.passed_on == Some(false) && said.is(&PASSING_KINDS) {
         return ErrorClass::Retry;
     }
     match status {
-        Some(401..=403 | 407) => ErrorClass::Credentials,
-        Some(408 | 409 | 425 | 429 | 498 | 499) => ErrorClass::Retry,
+        Some(401 | 403 | 407) => ErrorClass::Credentials,
+        Some(429) => ErrorClass::RateLimit(None),
+        Some(408 | 409 | 425 | 498 | 499) => ErrorClass::Retry,
         Some(413) => ErrorClass::ContextTooLong,
         Some(501 | 505) => ErrorClass::Never,
         Some(300..500) => ErrorClass::Never,
@@ -237,6 +259,8 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
 fn class_by_kind(said: &Said) -> ErrorClass {
     if said.is(&["authentication", "invalid_api_key", "permission", "unauthorized", "unauthenticated", "forbidden"]) {
         ErrorClass::Credentials
+    } else if said.is(&LIMIT_KINDS) {
+        ErrorClass::RateLimit(None)
     } else if said.is(&PASSING_KINDS) {
         ErrorClass::Retry
     } else if said.is(&[
@@ -296,18 +320,18 @@ mod tests {
 
     #[test]
     fn a_status_says_what_may_be_done() {
-        use ErrorClass::{ContextTooLong, Credentials, Never, Retry};
+        use ErrorClass::{ContextTooLong, Credentials, Never, Quota, RateLimit, Retry};
         for (status, class) in [
             (301, Never),
             (400, Never),
             (401, Credentials),
-            (402, Credentials),
+            (402, Quota(None)),
             (403, Credentials),
             (404, Never),
             (408, Retry),
             (413, ContextTooLong),
             (422, Never),
-            (429, Retry),
+            (429, RateLimit(None)),
             (500, Retry),
             (501, Never),
             (502, Retry),
@@ -323,17 +347,17 @@ mod tests {
 
     #[test]
     fn errors_of_each_family_are_understood_on_any_endpoint() {
-        use ErrorClass::{ContextTooLong, Credentials, Never, Retry, RetryAfter};
+        use ErrorClass::{ContextTooLong, Credentials, Never, Quota, RateLimit, Retry};
         for (status, body, class) in [
             (
                 429,
                 r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
-                Credentials,
+                Quota(None),
             ),
             (
                 429,
                 r#"{"error":{"message":"Rate limit reached. Please try again in 1.5s.","type":"tokens","code":"rate_limit_exceeded"}}"#,
-                RetryAfter(Span::from_micros(1_500_000)),
+                RateLimit(Some(Span::from_micros(1_500_000))),
             ),
             (
                 401,
@@ -353,7 +377,7 @@ mod tests {
             (
                 400,
                 r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}"#,
-                Credentials,
+                Quota(None),
             ),
             (529, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#, Retry),
             (
@@ -401,7 +425,7 @@ mod tests {
             assert_eq!(in_answer(body).class, ErrorClass::ContextTooLong, "{body}");
         }
         let limit = r#"{"error":{"message":"This request would exceed the rate limit of 80000 input tokens per minute","type":"rate_limit_error"}}"#;
-        assert_eq!(class_of(429, limit), ErrorClass::Retry);
+        assert_eq!(class_of(429, limit), ErrorClass::RateLimit(None));
         let answer = r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 4096 completion tokens","type":"invalid_request_error"}}"#;
         assert_eq!(class_of(400, answer), ErrorClass::Never);
     }
@@ -409,7 +433,7 @@ mod tests {
     /// P6.
     #[test]
     fn what_a_gateway_passes_on_is_read_as_an_error_of_its_own() {
-        use ErrorClass::{ContextTooLong, Never, Retry, Unusable};
+        use ErrorClass::{ContextTooLong, Never, RateLimit, Retry, Unusable};
         let raw = |raw: &str| serde_json::json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "provider_name": "X"}}});
         for (body, class, told) in [
             (
@@ -422,7 +446,7 @@ mod tests {
                 Retry,
                 "Overloaded",
             ),
-            (raw(r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#), Retry, "slow down"),
+            (raw(r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#), RateLimit(None), "slow down"),
             (raw(r#"{"error":{"code":503,"message":"no engine"}}"#), Retry, "no engine"),
             (raw(r#"{"error":{"code":"tool_use_failed","message":"no call"}}"#), Unusable, "no call"),
             (raw("upstream says: temperature is out of range"), Never, "temperature is out of range"),
@@ -438,7 +462,7 @@ mod tests {
             ),
             (
                 serde_json::json!({"error": {"message": "{\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}", "code": 400}}),
-                Retry,
+                RateLimit(None),
                 "slow down",
             ),
             (raw(""), Never, "Provider returned error"),
@@ -522,9 +546,106 @@ mod tests {
     #[test]
     fn headers_say_when_but_not_whether() {
         let headers = [("Retry-After", "7")];
-        assert_eq!(classify(429, &headers, "", NOW).class, ErrorClass::RetryAfter(Span::from_secs(7)));
+        assert_eq!(classify(429, &headers, "", NOW).class, ErrorClass::RateLimit(Some(Span::from_secs(7))));
         assert_eq!(classify(529, &headers, "", NOW).class, ErrorClass::RetryAfter(Span::from_secs(7)));
         assert_eq!(classify(401, &headers, "", NOW).class, ErrorClass::Credentials);
+    }
+
+    /// C3: what servers say of a limit of the account, and of its end.
+    #[test]
+    fn a_limit_of_the_account_is_no_refusal_of_the_key_whatever_its_status() {
+        use ErrorClass::{Quota, RateLimit};
+        let hours = |hours: u64| Quota(Some(Span::from_secs(hours * 3_600)));
+        for (status, headers, body, class) in [
+            (402, &[][..], r#"{"error":{"message":"Insufficient Balance","type":"unknown_error"}}"#, Quota(None)),
+            (
+                402,
+                &[],
+                r#"{"error":{"code":402,"message":"This request requires more credits, or fewer max_tokens."}}"#,
+                Quota(None),
+            ),
+            (
+                400,
+                &[],
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"You have reached your specified API usage limits."}}"#,
+                Quota(None),
+            ),
+            (
+                403,
+                &[],
+                r#"{"error":{"type":"permission_error","message":"You've reached your usage limit for this billing cycle."}}"#,
+                Quota(None),
+            ),
+            (
+                403,
+                &[],
+                r#"{"code":"Arrearage","message":"Access denied, please make sure your account is in good standing."}"#,
+                Quota(None),
+            ),
+            (
+                400,
+                &[],
+                r#"{"error":{"message":"Budget has been exceeded! Current cost: 5.1, Max budget: 5.0","type":"budget_exceeded"}}"#,
+                Quota(None),
+            ),
+            (
+                429,
+                &[],
+                r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_in_seconds":18000}}"#,
+                hours(5),
+            ),
+            (
+                429,
+                &[("retry-after", "14400")],
+                r#"{"error":{"type":"rate_limit_error","message":"slow down"}}"#,
+                hours(4),
+            ),
+            (
+                429,
+                &[("x-ratelimit-reset-requests", "20ms")],
+                r#"{"error":{"code":"insufficient_quota","message":"You exceeded your current quota"}}"#,
+                Quota(None),
+            ),
+            (429, &[("retry-after", "9999999")], "", Quota(None)),
+            (429, &[], r#"{"error":{"message":"Weekly limit reached, resets in 6 days 2 hours"}}"#, hours(146)),
+            (429, &[], r#"{"error":{"message":"Weekly limit reached, resets in 300 days"}}"#, Quota(None)),
+            (
+                401,
+                &[],
+                r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#,
+                Quota(None),
+            ),
+            (
+                429,
+                &[],
+                r#"{"error":{"status":"RESOURCE_EXHAUSTED","message":"Quota exceeded for requests per minute"}}"#,
+                RateLimit(None),
+            ),
+            (
+                429,
+                &[],
+                r#"{"error":{"message":"Tokens per minute limit exceeded, try again in 20s"}}"#,
+                RateLimit(Some(Span::from_secs(20))),
+            ),
+            (429, &[("retry-after", "5")], r#"{"error":{"message":"too fast"}}"#, RateLimit(Some(Span::from_secs(5)))),
+        ] {
+            assert_eq!(classify(status, headers, body, NOW).class, class, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_limit_within_a_stream_has_its_time_too() {
+        let body =
+            r#"{"error":{"code":"usage_limit_reached","message":"limit reached, try again at 1994-11-06T10:49:37Z"}}"#;
+        let error = in_answer(body);
+        assert_eq!(error.class, ErrorClass::Quota(None));
+        assert_eq!(dated(error, NOW).class, ErrorClass::Quota(Some(Span::from_secs(7_200))));
+        let body = r#"{"error":{"code":"rate_limit_exceeded","message":"Please try again in 11.054s."}}"#;
+        assert_eq!(in_answer(body).class, ErrorClass::RateLimit(Some(Span::from_micros(11_054_000))));
+        let body = r#"{"error":{"code":"usage_limit_reached","message":"try again at 09:34","reset_at":1796054400}}"#;
+        assert_eq!(in_answer(body).class, ErrorClass::Quota(None), "without a clock no time of day is a wait");
+        let broken = dated(in_answer("overloaded, try again in 5s"), NOW);
+        assert_eq!(broken.class, ErrorClass::RetryAfter(Span::from_secs(5)));
     }
 
     #[test]

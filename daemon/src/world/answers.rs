@@ -18,10 +18,12 @@ use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::Config;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Message, RequestedCall};
 
-struct Bench {
-    engine: Engine,
-    journal: Vec<Arc<Event>>,
-    micros: u64,
+/// A world, and what came of what it was given.
+pub(super) struct Bench {
+    pub(super) engine: Engine,
+    config: Config,
+    pub(super) journal: Vec<Arc<Event>>,
+    pub(super) micros: u64,
 }
 
 fn tools() -> crate::catalogue::Catalogue {
@@ -33,21 +35,25 @@ fn tools() -> crate::catalogue::Catalogue {
 
 impl Bench {
     fn new() -> Self {
-        Self { engine: Engine::new(Config::default(), tools(), 7), journal: Vec::new(), micros: 0 }
+        Self::with(Config::default())
+    }
+
+    pub(super) fn with(config: Config) -> Self {
+        Self { engine: Engine::new(config.clone(), tools(), 7), config, journal: Vec::new(), micros: 0 }
     }
 
     /// The jobs that come of it.
-    fn step(&mut self, input: Input) -> Vec<Job> {
+    pub(super) fn step(&mut self, input: Input) -> Vec<Job> {
         self.step_with(vec![input])
     }
 
-    fn step_with(&mut self, inputs: Vec<Input>) -> Vec<Job> {
+    pub(super) fn step_with(&mut self, inputs: Vec<Input>) -> Vec<Job> {
         let now = self.now();
         let step = self.engine.step(now, inputs);
         self.take(step)
     }
 
-    fn now(&mut self) -> Now {
+    pub(super) fn now(&mut self) -> Now {
         self.micros += 1;
         let wall = Timestamp::from_micros(1_800_000_000_000_000 + self.micros);
         Now { wall, mono: Span::from_micros(self.micros) }
@@ -72,7 +78,7 @@ impl Bench {
     }
 
     /// Time goes on.
-    fn step_without(&mut self) -> Vec<Job> {
+    pub(super) fn step_without(&mut self) -> Vec<Job> {
         self.step_with(Vec::new())
     }
 
@@ -81,10 +87,10 @@ impl Bench {
     }
 
     /// A new daemon goes on from the journal, as it is read back.
-    fn restart(&mut self) -> Vec<Job> {
+    pub(super) fn restart(&mut self) -> Vec<Job> {
         let text = serde_json::to_string(&self.journal).unwrap();
         let events: Vec<Event> = serde_json::from_str(&text).unwrap();
-        self.engine = Engine::rebuild(Config::default(), tools(), 7, &events);
+        self.engine = Engine::rebuild(self.config.clone(), tools(), 7, &events);
         let now = self.now();
         let step = self.engine.recover(now, Damage::default());
         self.take(step)

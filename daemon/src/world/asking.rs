@@ -14,14 +14,13 @@ use super::provider;
 use super::resources::Runs;
 use super::scene::Scene;
 use super::stop::fail_run;
+use crate::config::Provider;
 
 /// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it. Where the budget is
 /// held by others, it waits for them.
 pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
-    // Whoever stands in may stand still itself, or be too dear; the own provider comes back.
-    let provider = provider::choice(scene, run)
-        .filter(|instead| !provider::is_stalled(scene.world(), instead))
-        .filter(|instead| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_)));
+    // A fallback may be too dear.
+    let provider = next_provider(scene, run);
     let plan = match compaction::fit(scene, run, provider.as_ref()) {
         Fit::Fits => None,
         Fit::Compact(plan) => Some(Arc::new(plan)),
@@ -53,6 +52,12 @@ pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
         Some(plan) => EventBody::CompactionBegun { step, provider, plan, reserve },
     };
     scene.emit(Some(run), body);
+}
+
+/// The fallback that a run asks next, where it does not ask its own provider.
+fn next_provider(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
+    let can_be_paid = |instead: &Arc<str>| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_));
+    provider::choice(scene, run, can_be_paid)
 }
 
 /// The provider that a run asks: its own, or the one that stands in.
@@ -88,22 +93,28 @@ pub(super) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
     }
 }
 
-/// Runs that stand in the lane of a provider that is left alone go to its fallback, where it has one.
-pub(super) fn move_to_fallback(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    let has_fallback = scene.setup().config.providers.get(provider).is_some_and(|p| p.fallback.is_some());
-    if !has_fallback {
+/// A provider is left alone from here on, or is asked again, and it is the fallback of some, or has some: runs that stand in a lane that is left
+/// alone go where they are served. Where no fallback is there for them, they wait for their own provider.
+pub(super) fn reconsider(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    let concerned = |(name, other): (&Arc<str>, &Provider)| {
+        other.fallbacks.contains(provider) || (name == provider && !other.fallbacks.is_empty())
+    };
+    if !scene.setup().config.providers.iter().any(concerned) {
         return;
     }
     let waits = |entity| {
         let life = scene.get::<Life>(entity)?;
         let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
-        (wants && life.provider.is_none()).then_some((scene.get::<Identity>(entity)?.id, life.step))
+        wants.then_some((scene.get::<Identity>(entity)?.id, life.step))
     };
     let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
     for (run, step) in waiting {
-        if scene.spec(run).is_some_and(|spec| spec.0.provider.as_ref() == Some(provider))
-            && provider::choice(scene, run).is_some_and(|instead| !provider::is_stalled(scene.world(), &instead))
-        {
+        let stands_in = scene.life(run).and_then(|life| life.provider.clone());
+        if !asked(scene, run, stands_in.as_ref()).is_some_and(|asked| provider::is_away(scene, &asked)) {
+            continue;
+        }
+        let next = next_provider(scene, run);
+        if next != stands_in {
             begin(scene, run, step);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bevy_ecs::component::Component;
-use harness_protocol::event::{Ending, StopReason};
+use harness_protocol::event::{Ending, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallState, Compaction, Entry, Reserve, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
@@ -52,10 +52,12 @@ pub(crate) struct Life {
     pub(crate) step: u32,
     /// Attempts at its inference.
     pub(crate) attempt: u32,
-    /// Of these, those that count against it: a restart, a prompt that is too long and credentials do not.
+    /// Of these, those that count against it: a restart, a prompt that is too long, credentials and limits do not.
     pub(crate) failures: u32,
     /// Of these, answers of which nothing could be used.
     pub(crate) unusable: u32,
+    /// Why the last one failed, until the model answers.
+    pub(crate) trouble: Option<Arc<Trouble>>,
     /// Whom it asks, where that is another provider than its own.
     pub(crate) provider: Option<Arc<str>>,
     /// Its model has answered at least once.
@@ -68,10 +70,18 @@ impl Life {
     /// It is at this step, and so far in it. Attempts are counted anew for each.
     pub(crate) fn comes_to(&mut self, step: u32, phase: Phase) {
         if self.step != step {
-            (self.attempt, self.failures, self.unusable) = (0, 0, 0);
+            (self.attempt, self.failures, self.unusable, self.trouble) = (0, 0, 0, None);
         }
         (self.step, self.phase) = (step, phase);
     }
+}
+
+/// Why the inference at hand was not answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Trouble {
+    pub(crate) error: Arc<str>,
+    pub(crate) fault: ProviderFault,
+    pub(crate) at: Timestamp,
 }
 
 /// That a run was told to end.

@@ -18,6 +18,8 @@ pub(crate) fn condition(life: &Life, batch: Option<&BatchState>, tool_lane: &Lan
         Phase::Resting | Phase::Wanting(_) | Phase::Postponed(_) if life.started_at.is_none() => {
             (RunState::Queued, Bucket::Queued)
         }
+        // Until the model answers, the time between two tries is that of a retry, also where the lane is left alone.
+        Phase::Wanting(_) if life.trouble.is_some() => (RunState::Thinking, Bucket::Retry),
         Phase::Resting | Phase::Wanting(_) => (RunState::Thinking, Bucket::Lane),
         Phase::Postponed(_) => (RunState::Waiting, Bucket::Waiting),
     };

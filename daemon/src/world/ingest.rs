@@ -30,6 +30,8 @@ use crate::lane::{Lane, MAX_WIDTH};
 const LONGEST_RELIEF: Span = Span::from_secs(366 * 86_400);
 /// Reliefs of one lane at once.
 const MOST_RELIEFS: usize = 64;
+/// What a lane that may grant again still waits for.
+const DRAINS: &str = "the daemon drains: nothing new starts before harnessctl daemon undrain";
 
 pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems(take_commands.in_set(StepSystems::Ingest));
@@ -100,11 +102,15 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
                 }
             }
             let held: Vec<Arc<str>> = scene.res::<Gates>().0.keys().cloned().collect();
-            held.iter().for_each(|provider| provider::release(scene, provider));
+            for provider in &held {
+                provider::try_again(scene, provider);
+                asking::reconsider(scene, provider);
+            }
             Ok(Reply::Done)
         }
         Command::Release(provider) => {
             provider::release(scene, &provider);
+            asking::reconsider(scene, &provider);
             Ok(Reply::Done)
         }
     }
@@ -333,6 +339,7 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
     };
     let before = current.width();
     let (paused, has) = (current.is_paused(), |id: ReliefId| current.has_relief(id));
+    let draining = scene.res::<Daemon>().draining;
     let (mut note, mut relief) = (None, None);
     match *change {
         LaneChange::Relieve { by: 0, .. } => note = Some("a relief of 0 does nothing".to_owned()),
@@ -369,11 +376,13 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
                 return Err(RpcError::new(ErrorKind::Invalid, format!("a lane is at most {MAX_WIDTH} wide")));
             }
             if width == 0 {
-                note = Some("a width of 0 is taken as 1; to stop granting, pause the lane".to_owned());
+                let message = format!("a lane is at least 1 wide; to stop granting: harnessctl lane pause {lane}");
+                return Err(RpcError::new(ErrorKind::Invalid, message));
             }
-            scene.emit(None, EventBody::LaneResized { lane: lane.clone(), width: width.max(1) });
+            scene.emit(None, EventBody::LaneResized { lane: lane.clone(), width });
         }
         LaneChange::Pause if paused => note = Some("it is paused already".to_owned()),
+        LaneChange::Resume if !paused && draining => note = Some(format!("it is not paused, but {DRAINS}")),
         LaneChange::Resume if !paused => note = Some("it is not paused".to_owned()),
         LaneChange::Pause => {
             scene.emit(None, EventBody::LanePaused { lane: lane.clone() });
@@ -381,6 +390,7 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
         }
         LaneChange::Resume => {
             scene.emit(None, EventBody::LaneResumed { lane: lane.clone() });
+            note = draining.then(|| DRAINS.to_owned());
         }
     }
     let width = scene.lanes().get(&lane).map_or(before, Lane::width);

@@ -28,6 +28,8 @@ mod condition;
 mod decide;
 mod digest;
 mod dispatch;
+#[cfg(test)]
+mod holds;
 mod ids;
 mod ingest;
 mod phase;

@@ -100,12 +100,12 @@ pub(crate) struct Gate {
     pub(crate) failures: u32,
     /// When the last of these did.
     pub(crate) failed_at: Timestamp,
-    /// How often it was left alone since it last answered.
+    /// How often it was left alone since it last answered, each time for longer.
     pub(crate) rests: u32,
     /// That it is left alone.
     pub(crate) hold: Option<Hold>,
-    /// Inferences at once, until it has answered often enough.
-    pub(crate) at_most: Option<u32>,
+    /// Inferences at once, until it has answered often enough, and why it was left alone before.
+    pub(crate) at_most: Option<(u32, Limiter)>,
 }
 
 /// That a provider is left alone.
@@ -115,11 +115,18 @@ pub(crate) struct Hold {
     pub(crate) since: Timestamp,
     pub(crate) until: Option<Timestamp>,
     pub(crate) error: Arc<str>,
+    /// One run asks first when its time is over.
+    pub(crate) probe: bool,
 }
 
 impl Gate {
     pub(crate) fn is_held_for_good(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.until.is_none())
+    }
+
+    /// For hours, or for good.
+    pub(crate) fn is_held_for_long(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.until.is_none() || hold.limiter == Limiter::Quota)
     }
 }
 

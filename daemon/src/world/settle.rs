@@ -14,7 +14,7 @@ use super::boundary::{Ask, Effect, Input, JobId, Outcome, Work};
 use super::components::{Compacting, Stage, Transcript, Unsummarised};
 use super::ids::Ids;
 use super::phase::Phase;
-use super::resources::{Timer, Timers};
+use super::resources::{Gates, Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
 use super::{asking, charge, compaction, provider};
@@ -22,7 +22,7 @@ use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 /// Failures of one inference before its run fails.
-const MAX_FAILURES: u32 = 10;
+pub(crate) const MAX_FAILURES: u32 = 10;
 /// How often a model is asked for a summary that gives none.
 const SUMMARY_TRIES: u32 = 3;
 /// Answers to one prompt of which nothing can be used, before the run fails: each is paid for.
@@ -156,7 +156,13 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
     let cut = completion.cut;
     let carried = completion.carried.map(|carried| Arc::new(Carried { provider: said_by, ..carried }));
     let text = completion.text.into();
+    let asked = asked(scene, run);
+    let probed = asked.filter(|asked| scene.res::<Gates>().get(asked).is_some());
     scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
+    if let Some(provider) = probed {
+        // More may ask it from here on.
+        asking::reconsider(scene, &provider);
+    }
 }
 
 /// What a model answered that was asked for a summary. A run does not fail for the lack of one.
@@ -193,7 +199,12 @@ fn summarised(
     let is_of_no_use = match error.class {
         ErrorClass::Never | ErrorClass::Unusable => true,
         ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
-        ErrorClass::Retry | ErrorClass::RetryAfter(_) | ErrorClass::Credentials => false,
+        ErrorClass::Retry
+        | ErrorClass::RetryAfter(_)
+        | ErrorClass::RateLimit(_)
+        | ErrorClass::Quota(_)
+        | ErrorClass::Credentials
+        | ErrorClass::NoKey => false,
     };
     if stopping || !is_of_no_use {
         unanswered(scene, run, step, attempt, &error);
@@ -226,6 +237,10 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
         // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
         ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
+        // A limit is waited for, however long, and is no failure of the run.
+        class @ (ErrorClass::RateLimit(_) | ErrorClass::Quota(_) | ErrorClass::NoKey) => {
+            provider::backoff(run, step, attempt, class)
+        }
         _ if failures >= MAX_FAILURES => None,
         ErrorClass::Unusable if unusable >= MOST_UNUSABLE => None,
         class => provider::backoff(run, step, failures, class),
@@ -240,7 +255,8 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
     if let Some(provider) = judged
         && provider::judge(scene, &provider, error.class, &text)
     {
-        asking::move_to_fallback(scene, &provider);
+        asking::reconsider(scene, &provider);
+        asking::give_back(scene, &provider);
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
@@ -282,7 +298,10 @@ fn fire_timers(world: &mut World) {
                 stop(&mut scene, run, StopReason::MaxTime, false);
             }
             Timer::Retry(run) => scene.wake(run),
-            Timer::Rest(provider) => provider::rested(&mut scene, provider),
+            Timer::Rest(provider) => {
+                provider::rested(&mut scene, Arc::clone(&provider));
+                asking::reconsider(&mut scene, &provider);
+            }
             Timer::Relief(lane, relief) => {
                 scene.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
             }

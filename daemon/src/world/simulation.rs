@@ -99,10 +99,11 @@ pub(crate) fn config() -> Config {
     let mut config = Config { tool_width: 2, ..Config::default() };
     config.shares.insert("batch".into(), Share { weight: 3, max: Some(2) });
     let priced = |width| Provider { price: Some(PRICE), ..Provider::scripted(width) };
-    let other = Provider { fallback: Some("spare".into()), context_tokens: Some(2_048), ..priced(2) };
+    let other = Provider { fallbacks: vec!["spare".into(), "last".into()], context_tokens: Some(2_048), ..priced(2) };
     config.providers.insert("scripted".into(), priced(Provider::WIDTH));
     config.providers.insert("other".into(), other);
-    config.providers.insert("spare".into(), priced(1));
+    config.providers.insert("spare".into(), Provider { fallbacks: vec!["other".into()], ..priced(1) });
+    config.providers.insert("last".into(), priced(1));
     config.limits.finished_runs = 30;
     config.limits.live_runs = 40;
     config.limits.children = 6;
@@ -260,7 +261,19 @@ impl Simulation {
             (Work::Inference { .. }, 2) => self.failure(ErrorClass::Retry),
             (Work::Inference { .. }, 3) => self.failure(ErrorClass::RetryAfter(Span::from_secs(2))),
             (Work::Inference { .. }, 4) => self.failure(ErrorClass::Never),
-            (Work::Inference { .. }, 5) if self.random.chance(30) => self.failure(ErrorClass::Credentials),
+            (Work::Inference { .. }, 5) if self.random.chance(25) => {
+                let hours = Span::from_secs(3_600 * (1 + self.random.below(300) as u64));
+                let class = self.random.pick(&[
+                    ErrorClass::Credentials,
+                    ErrorClass::NoKey,
+                    ErrorClass::Quota(None),
+                    ErrorClass::Quota(Some(Span::from_secs(20))),
+                    ErrorClass::Quota(Some(hours)),
+                    ErrorClass::RateLimit(None),
+                    ErrorClass::RateLimit(Some(Span::from_secs(1))),
+                ]);
+                self.failure(class.unwrap())
+            }
             (Work::Inference { .. }, 5) => self.failure(ErrorClass::ContextTooLong),
             (Work::Inference { .. }, _) if self.random.chance(20) => self.text(),
             (Work::Inference { .. }, 6) if self.random.chance(30) => Outcome::Inference(Ok(Completion::default())),
@@ -335,7 +348,14 @@ impl Simulation {
     fn change_lane(&mut self) -> Input {
         let lane = self
             .random
-            .pick(&[None, Some("tool".into()), Some("scripted".into()), Some("other".into()), Some("spare".into())])
+            .pick(&[
+                None,
+                Some("tool".into()),
+                Some("scripted".into()),
+                Some("other".into()),
+                Some("spare".into()),
+                Some("last".into()),
+            ])
             .unwrap();
         let reliefs: Vec<_> = self
             .engine
@@ -392,7 +412,7 @@ impl Simulation {
                 self.command(OPERATOR, Command::Reconfigure(vec![("tool".into(), width)]))
             }
             37 if self.random.chance(20) => {
-                let provider = self.random.pick(&["scripted", "other", "spare", "unheard-of"]).unwrap();
+                let provider = self.random.pick(&["scripted", "other", "spare", "last", "unheard-of"]).unwrap();
                 self.command(OPERATOR, Command::Release(provider.into()))
             }
             37 if self.random.chance(10) => {
@@ -426,7 +446,7 @@ impl Simulation {
         self.pass_time();
         let count = self.random.below(4);
         let mut inputs: Vec<Input> = (0..count).filter_map(|_| self.some_input()).collect();
-        if self.random.chance(6) {
+        if self.random.chance(9) {
             // Somebody sees to the providers.
             self.outage = false;
             inputs.push(self.command(OPERATOR, Command::Reconfigure(Vec::new())));
@@ -524,7 +544,7 @@ impl Simulation {
 
     /// Lets everything go on. It is said again and again: a crash loses it once in a while.
     fn opening(&mut self) -> Vec<Input> {
-        let lanes = [None, Some("scripted".into()), Some("other".into()), Some("spare".into())];
+        let lanes = [None, Some("scripted".into()), Some("other".into()), Some("spare".into()), Some("last".into())];
         let resumed = lanes.map(|lane| Command::Lane { lane, change: LaneChange::Resume });
         let all = Selector { all: true, ..Selector::default() };
         let rest = [Command::Drain(false), Command::Reconfigure(Vec::new()), Command::Resume(all)];

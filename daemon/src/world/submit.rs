@@ -271,9 +271,8 @@ fn check_cost(scene: &Scene<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Op
         );
         return Err(invalid(message));
     }
-    if let Some(fallback) = &settings.fallback
-        && config.providers.get(fallback).is_none_or(|other| other.price.is_none())
-    {
+    let has_no_price = |other: &&Arc<str>| config.providers.get(*other).is_none_or(|other| other.price.is_none());
+    if let Some(fallback) = settings.fallbacks.iter().find(has_no_price) {
         let message = format!(
             "the provider {fallback:?}, which stands in for {provider:?}, has no price, so --max-cost cannot be kept"
         );

@@ -100,6 +100,9 @@ kinds! {
         until: Option<Timestamp>,
         /// What it said.
         error: Arc<str>,
+        /// When the time is over, one run asks first; each further hold of this kind is longer than the one before.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        probe: bool,
     },
     /// A provider is asked again: as before, or little by little until it has answered.
     ProviderReleased {

@@ -77,6 +77,7 @@ impl Client {
             Err(_) => Err(broken(format!("the provider's answer took longer than {} s", limit.as_secs_f64()))),
         };
         answer.map_err(|error| {
+            let error = refusal::dated(error, self.now());
             let Progress { used, answered } = seen.progress();
             let usage = error.usage.or(used);
             InferenceError { message: scrubber.scrub(error.message), usage, answered, ..error }
@@ -91,7 +92,7 @@ impl Client {
         seen: &Seen,
     ) -> Result<Completion, InferenceError> {
         let never = |message: String| InferenceError::new(ErrorClass::Never, message);
-        let key = self.key().map_err(|message| InferenceError::new(ErrorClass::Credentials, message))?;
+        let key = self.key().map_err(|message| InferenceError::new(ErrorClass::NoKey, message))?;
         let settings = self.settings(question)?;
         let body = self.dialect.body(&settings, question.prompt, question.tools)?;
         let headers = self.headers(key.as_ref()).map_err(never)?;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use harness_protocol::rpc::{KeyView, PROVIDER_SCHEMA, PriceView, ProviderCheck, ProviderView};
+use harness_protocol::rpc::{FallbackView, KeyView, PROVIDER_SCHEMA, PriceView, ProviderCheck, ProviderView};
 use harness_protocol::run::exit;
 
 use super::ask::Question;
@@ -72,7 +72,7 @@ impl Providers {
     /// What is told of them. `default` is the one that a run gets which names none.
     pub fn views(&self, default: &str) -> Vec<ProviderView> {
         let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
-        by_name.iter().map(|(name, served)| view(name, served, &**name == default)).collect()
+        by_name.iter().map(|(name, served)| view(name, served, &**name == default, &by_name)).collect()
     }
 
     /// Asks a provider for a word, and tells what came of it. Its key is read again first: it may be another one by now. `None` where there
@@ -109,8 +109,15 @@ impl Providers {
             }
             Err(error) => {
                 check.ok = false;
-                let refused = error.class == ErrorClass::Credentials;
-                check.exit_code = if refused { exit::CREDENTIALS } else { exit::FAILED };
+                check.exit_code = match error.class {
+                    ErrorClass::Credentials | ErrorClass::NoKey => exit::CREDENTIALS,
+                    ErrorClass::Quota(_) | ErrorClass::RateLimit(_) => exit::TRY_LATER,
+                    ErrorClass::Retry
+                    | ErrorClass::RetryAfter(_)
+                    | ErrorClass::Unusable
+                    | ErrorClass::Never
+                    | ErrorClass::ContextTooLong => exit::FAILED,
+                };
                 check.error = Some(error.message);
             }
         }
@@ -129,7 +136,21 @@ fn serve(
     providers.iter().map(serve).collect()
 }
 
-fn view(name: &Arc<str>, served: &Served, default: bool) -> ProviderView {
+fn price_view(price: Price) -> PriceView {
+    PriceView { input: price.input, output: price.output, cached: price.cached, cache_write: price.cache_write }
+}
+
+/// A fallback, as it is told of the provider that has it.
+fn fallback(name: &Arc<str>, served: Option<&Served>) -> FallbackView {
+    let provider = served.map(|served| &served.provider);
+    FallbackView {
+        provider: Arc::clone(name),
+        model: provider.and_then(|provider| provider.model.clone()),
+        price: provider.and_then(|provider| provider.price).map(price_view),
+    }
+}
+
+fn view(name: &Arc<str>, served: &Served, default: bool, by_name: &BTreeMap<Arc<str>, Served>) -> ProviderView {
     let Served { provider, client } = served;
     let endpoint = provider.endpoint.as_deref();
     let key = endpoint.and_then(|endpoint| endpoint.key.as_ref());
@@ -145,13 +166,9 @@ fn view(name: &Arc<str>, served: &Served, default: bool) -> ProviderView {
             source: source.to_string(),
             problem: client.as_ref().and_then(|client| client.key_problem()),
         }),
-        price: provider.price.map(|price| PriceView {
-            input: price.input,
-            output: price.output,
-            cached: price.cached,
-            cache_write: price.cache_write,
-        }),
-        fallback: provider.fallback.clone(),
+        price: provider.price.map(price_view),
+        fallback: provider.fallbacks.first().cloned(),
+        fallbacks: provider.fallbacks.iter().map(|other| fallback(other, by_name.get(other))).collect(),
         max_output_tokens: endpoint.and_then(|endpoint| endpoint.max_output_tokens),
         context_tokens: provider.context_tokens,
     }

@@ -57,7 +57,11 @@ fn keep_alives_and_unknown_events_say_nothing() {
 fn an_error_after_some_text_ends_the_answer() {
     for (name, error, class) in [
         ("", r#"{"type":"error","code":"server_error","message":"oops"}"#, ErrorClass::Retry),
-        ("error", r#"{"type":"error","error":{"code":"rate_limit_exceeded","message":"oops"}}"#, ErrorClass::Retry),
+        (
+            "error",
+            r#"{"type":"error","error":{"code":"rate_limit_exceeded","message":"oops"}}"#,
+            ErrorClass::RateLimit(None),
+        ),
         (
             "",
             r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"invalid_prompt","message":"oops"}}}"#,

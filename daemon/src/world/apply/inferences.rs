@@ -10,7 +10,8 @@ use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript, Unsummarised,
+    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript, Trouble,
+    Unsummarised,
 };
 use super::super::ids::Ids;
 use super::super::phase::Phase;
@@ -138,6 +139,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     edit::<Life>(world, entity, |life| {
         life.phase = next;
         life.answered = true;
+        life.trouble = None;
     });
     wake(world, run);
 }
@@ -165,7 +167,7 @@ pub(super) fn compaction_finished(
     edit::<Life>(world, entity, |life| {
         life.phase = Phase::Retrying(at);
         life.answered = true;
-        (life.failures, life.unusable) = (0, 0);
+        (life.failures, life.unusable, life.trouble) = (0, 0, None);
     });
     wake(world, run);
 }
@@ -175,6 +177,7 @@ pub(super) fn failed(
     run: RunId,
     entity: Entity,
     (retry_at, fault): (Option<Timestamp>, ProviderFault),
+    error: &Arc<str>,
     at: Timestamp,
 ) {
     let began = match phase(world, entity) {
@@ -200,7 +203,11 @@ pub(super) fn failed(
         life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying);
         life.failures += u32::from(counts(fault));
         // What is refused is asked again only where nothing in the answer could be used.
-        life.unusable += u32::from(fault == ProviderFault::Refused && retry_at.is_some() && !summarised);
+        let is_unusable = fault == ProviderFault::Refused && retry_at.is_some() && !summarised;
+        life.unusable += u32::from(is_unusable);
+        if is_unusable || is_trouble(fault) {
+            life.trouble = Some(Arc::new(Trouble { error: Arc::clone(error), fault, at }));
+        }
     });
     wake(world, run);
 }
@@ -208,8 +215,19 @@ pub(super) fn failed(
 /// Whether so often in a row is a reason to give up.
 fn counts(fault: ProviderFault) -> bool {
     match fault {
-        ProviderFault::Failing | ProviderFault::RateLimit | ProviderFault::Refused => true,
-        // The daemon was restarted; the prompt becomes shorter; somebody has to see to the key.
-        ProviderFault::Unknown | ProviderFault::ContextTooLong | ProviderFault::Credentials => false,
+        ProviderFault::Failing | ProviderFault::Refused => true,
+        // The daemon was restarted; the prompt becomes shorter.
+        ProviderFault::Unknown | ProviderFault::ContextTooLong => false,
+        // A limit ends by time, and somebody has to see to the account or the key: the lane is held for so long.
+        ProviderFault::RateLimit | ProviderFault::Quota | ProviderFault::Credentials | ProviderFault::NoKey => false,
     }
+}
+
+/// Whether the same is asked again once the provider is better.
+fn is_trouble(fault: ProviderFault) -> bool {
+    counts(fault) && fault != ProviderFault::Refused
+        || matches!(
+            fault,
+            ProviderFault::RateLimit | ProviderFault::Quota | ProviderFault::Credentials | ProviderFault::NoKey
+        )
 }

@@ -1,5 +1,7 @@
 //! Events that concern a lane, or the daemon as a whole.
 
+use std::sync::Arc;
+
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
@@ -8,7 +10,7 @@ use harness_protocol::time::Timestamp;
 
 use super::super::components::{Identity, Stopwatch};
 use super::super::ids::Ids;
-use super::super::resources::{Daemon, Lanes, Runs, TOOL_LANE, Timer, Timers};
+use super::super::resources::{Daemon, Hold, Lanes, Runs, TOOL_LANE, Timer, Timers};
 use super::{edit, wake};
 use crate::lane::Lane;
 
@@ -17,7 +19,7 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::DaemonStarted { lanes, last_at } => {
             drain(world, false);
             // What was wrong with a provider may be seen to by now.
-            super::providers::forget(world);
+            super::providers::forgive(world);
             account_for_downtime(world, *last_at, at);
             for lane in lanes {
                 change(world, &lane.lane, |l| {
@@ -61,8 +63,11 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
                 l.configure(*width, at);
             });
         }
-        EventBody::ProviderHeld { provider, limiter, until, error } => {
-            super::providers::held(world, provider, *limiter, *until, error, at);
+        EventBody::ProviderHeld { provider, limiter, until, error, probe } => {
+            let (limiter, until, error) = (*limiter, *until, Arc::clone(error));
+            // Older journals say it of this one alone.
+            let probe = *probe || limiter == Limiter::Failing;
+            super::providers::held(world, provider, Hold { limiter, since: at, until, error, probe });
         }
         EventBody::ProviderReleased { provider, at_most } => {
             super::providers::released(world, provider, *at_most);
@@ -77,13 +82,13 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     }
 }
 
-/// Nobody worked while the daemon was away: that time was spent waiting, whatever a run was about before.
+/// Nothing worked while the daemon was away, whatever a run was about before: that time has a part of its own.
 fn account_for_downtime(world: &mut World, before: Timestamp, at: Timestamp) {
     let live: Vec<Entity> = world.resource::<Runs>().live.values().copied().collect();
     for entity in live {
         edit::<Stopwatch>(world, entity, |watch| {
             watch.timing = watch.timing_at(before.max(watch.since));
-            watch.timing.waiting = watch.timing.waiting + at.since(before.max(watch.since));
+            watch.timing.down = watch.timing.down + at.since(before.max(watch.since));
             watch.since = at;
         });
     }
@@ -98,6 +103,6 @@ fn change(world: &mut World, lane: &str, change: impl FnOnce(&mut Lane)) {
 fn drain(world: &mut World, draining: bool) {
     world.resource_mut::<Daemon>().draining = draining;
     for lane in world.resource_mut::<Lanes>().iter_mut() {
-        lane.set_hold(draining.then_some(Limiter::Paused));
+        lane.set_hold(draining.then_some(Limiter::Draining));
     }
 }

@@ -67,11 +67,11 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         }
         EventBody::InferenceStarted { attempt, .. } => inferences::started(world, entity, *attempt, at),
         EventBody::InferenceFinished { usage, .. } => inferences::finished(world, run, entity, body, usage, at),
-        EventBody::InferenceFailed { retry_at, fault, usage, .. } => {
+        EventBody::InferenceFailed { error, retry_at, fault, usage, .. } => {
             if let Some(usage) = usage {
                 pools::spent(world, entity, usage);
             }
-            inferences::failed(world, run, entity, (*retry_at, *fault), at);
+            inferences::failed(world, run, entity, (*retry_at, *fault), error, at);
         }
         EventBody::BatchQueued => calls::batch_queued(world, entity, at),
         EventBody::BatchParked => calls::batch_parked(world, entity, at),

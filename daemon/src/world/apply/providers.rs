@@ -20,34 +20,29 @@ fn edit(world: &mut World, provider: &Arc<str>, change: impl FnOnce(&mut Gate)) 
     world.resource_mut::<Lanes>().provider(provider).set_gate(limiter, at_most);
 }
 
-pub(super) fn held(
-    world: &mut World,
-    provider: &Arc<str>,
-    limiter: Limiter,
-    until: Option<Timestamp>,
-    error: &Arc<str>,
-    at: Timestamp,
-) {
-    world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), until);
+pub(super) fn held(world: &mut World, provider: &Arc<str>, hold: Hold) {
+    world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), hold.until);
     edit(world, provider, |gate| {
-        if limiter == Limiter::Failing {
-            gate.rests = gate.rests.saturating_add(1);
+        if hold.probe {
+            // Of holds that follow upon each other each is longer; one that only becomes longer is still the same.
+            gate.rests = gate.rests.saturating_add(u32::from(gate.hold.is_none()));
             gate.at_most = None;
         }
-        gate.hold = Some(Hold { limiter, since: at, until, error: Arc::clone(error) });
+        gate.hold = Some(hold);
     });
 }
 
 pub(super) fn released(world: &mut World, provider: &Arc<str>, at_most: Option<u32>) {
     world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), None);
     edit(world, provider, |gate| {
-        let was = gate.hold.take();
+        let was = gate.hold.take().map(|hold| hold.limiter);
         // Whoever lets it go on by hand, or after a mere limit, believes it to be well.
-        let by_time = at_most.is_some() || was.is_some_and(|hold| hold.limiter == Limiter::RateLimit);
+        let by_time = at_most.is_some() || was == Some(Limiter::RateLimit);
         if !by_time {
             (gate.failures, gate.failed_at, gate.rests) = (0, Timestamp::default(), 0);
         }
-        gate.at_most = at_most.or(gate.at_most.filter(|_| by_time));
+        let probed = at_most.map(|most| (most, was.unwrap_or(Limiter::Failing)));
+        gate.at_most = probed.or(gate.at_most.filter(|_| by_time));
     });
 }
 
@@ -67,9 +62,10 @@ pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
         if ends_hold {
             // Somebody got through while it was left alone.
             gate.hold = None;
-            gate.at_most = Some(1);
+            gate.at_most = Some((1, Limiter::Failing));
         }
-        gate.at_most = gate.at_most.map(|most| most.saturating_mul(2)).filter(|&most| most < width);
+        let doubled = gate.at_most.map(|(most, why)| (most.saturating_mul(2), why));
+        gate.at_most = doubled.filter(|&(most, _)| most < width);
         if gate.at_most.is_none() {
             gate.rests = 0;
         }
@@ -92,15 +88,27 @@ pub(super) fn failed(
             }
         }),
         ProviderFault::Refused | ProviderFault::ContextTooLong => is_well(world, provider),
-        ProviderFault::Unknown | ProviderFault::RateLimit | ProviderFault::Credentials => {}
+        ProviderFault::Unknown
+        | ProviderFault::RateLimit
+        | ProviderFault::Quota
+        | ProviderFault::Credentials
+        | ProviderFault::NoKey => {}
     }
 }
 
-/// Nothing is held against anybody any more.
-pub(super) fn forget(world: &mut World) {
+/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds out. A limit of
+/// an account whose end is known lasts all the same.
+pub(super) fn forgive(world: &mut World) {
     let names: Vec<Arc<str>> = world.resource::<Gates>().0.keys().cloned().collect();
     for name in names {
+        let hold = world.resource::<Gates>().get(&name).and_then(|gate| gate.hold.as_ref());
+        let why = hold.map(|hold| (hold.limiter, hold.until));
+        let at_most = match why {
+            Some((Limiter::Quota, Some(_))) => continue,
+            Some((limiter @ (Limiter::Quota | Limiter::Credentials | Limiter::Key), _)) => Some((1, limiter)),
+            _ => None,
+        };
         world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(&name)), None);
-        edit(world, &name, |gate| *gate = Gate::default());
+        edit(world, &name, |gate| *gate = Gate { at_most, ..Gate::default() });
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         attempt: 0,
         failures: 0,
         unusable: 0,
+        trouble: None,
         provider: None,
         answered: false,
         submitted_at: at,
@@ -200,7 +201,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
         Ending::Failed { .. } => RunState::Failed,
         Ending::Cancelled { .. } => RunState::Cancelled,
     };
-    edit::<Life>(world, entity, |life| life.phase = Phase::Ended(state));
+    edit::<Life>(world, entity, |life| (life.phase, life.trouble) = (Phase::Ended(state), None));
     world.entity_mut(entity).remove::<(Compacting, TooLong, Unsummarised)>();
     let watchers = world.entity_mut(entity).take::<Watchers>();
     let bytes = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());

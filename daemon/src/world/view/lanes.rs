@@ -31,8 +31,12 @@ impl Engine {
     fn lane_report(&self, lane: &Lane, at: Timestamp) -> LaneReport {
         let mut report = lane.report(at);
         let hold = self.world.resource::<Gates>().get(&report.name).and_then(|gate| gate.hold.as_ref());
-        report.held =
-            hold.map(|hold| LaneHold { since: hold.since, until: hold.until, error: Arc::clone(&hold.error) });
+        report.held = hold.map(|hold| LaneHold {
+            limiter: Some(hold.limiter),
+            since: hold.since,
+            until: hold.until,
+            error: Arc::clone(&hold.error),
+        });
         let is_tool_lane = &*report.name == TOOL_LANE;
         for claimed in lane.holders().into_iter().take(MOST_HOLDERS) {
             let Some(&entity) = self.world.resource::<Runs>().by_id.get(&claimed.run) else { continue };

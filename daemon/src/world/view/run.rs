@@ -1,9 +1,14 @@
 //! A run as it is shown.
 
+use std::sync::Arc;
+
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::Ending;
-use harness_protocol::run::{LiveCall, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit};
+use harness_protocol::lane::Limiter;
+use harness_protocol::run::{
+    InferenceView, LiveCall, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
+};
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 
@@ -12,11 +17,14 @@ use super::super::components::{
 };
 use super::super::phase::Phase;
 use super::super::provider::is_stalled;
-use super::super::resources::{Lanes, Runs, TOOL_LANE};
+use super::super::resources::{Daemon, Gates, Lanes, Runs, TOOL_LANE};
+use super::super::settle::MAX_FAILURES;
 use crate::lane::{Lane, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
 const LINE: usize = 200;
+/// Characters of what a provider said.
+const LONGEST_ERROR: usize = 500;
 
 pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
     let identity = world.get::<Identity>(entity)?;
@@ -64,6 +72,8 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         usage_tree: spent_by_tree(world, entity),
         timing: watch.timing_at(now),
         denials: world.get::<Denials>(entity).map(|d| d.0.iter().map(|d| d.to_string()).collect()).unwrap_or_default(),
+        inference: inference(life),
+        stand_in: life.provider.clone(),
         calls: batch.map(live_calls).unwrap_or_default(),
     })
 }
@@ -142,22 +152,35 @@ fn waiting_for(
 ) -> Option<WaitingFor> {
     let lanes = world.resource::<Lanes>();
     let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
+    let of_provider = || WaitingFor::new(WaitKind::Provider, provider, watch.since);
     match life.phase {
-        Phase::Wanting(ticket) => in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider),
+        Phase::Wanting(ticket) => {
+            let wait = in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider)?;
+            Some(with_hold(world, provider, wait))
+        }
         // Nothing of a budget is held for it while its provider stands still.
         Phase::Postponed(_) if is_stalled(world, provider) => {
-            Some(WaitingFor { kind: WaitKind::Provider, id: provider.to_owned(), since: watch.since, position: None })
+            let limiter = lanes.get(provider).map(Lane::limiter);
+            Some(with_hold(world, provider, WaitingFor { limiter, ..of_provider() }))
         }
-        Phase::Retrying(_) => {
-            Some(WaitingFor { kind: WaitKind::Provider, id: provider.to_owned(), since: watch.since, position: None })
+        Phase::Retrying(next) => {
+            let hold = world.resource::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref());
+            let until = hold.and_then(|hold| hold.until).map_or(next, |until| until.max(next));
+            let limiter = hold.map(|hold| hold.limiter);
+            Some(WaitingFor { until: Some(until), limiter, ..of_provider() })
         }
         Phase::Acting if watch.shown == RunState::Waiting || watch.shown == RunState::Paused => {
             batch.and_then(|batch| parked(world, batch))
         }
-        Phase::Acting => in_lane(&lanes.tool, batch?.ticket?, WaitKind::Lane, TOOL_LANE),
-        Phase::Postponed(budget_of) => {
-            Some(WaitingFor { kind: WaitKind::Run, id: budget_of.to_string(), since: watch.since, position: None })
-        }
+        Phase::Acting => match batch?.ticket {
+            Some(ticket) => in_lane(&lanes.tool, ticket, WaitKind::Lane, TOOL_LANE),
+            // A child that it wants to start is put off until the end of the drain.
+            None => world.resource::<Daemon>().draining.then(|| WaitingFor {
+                limiter: Some(Limiter::Draining),
+                ..WaitingFor::new(WaitKind::Lane, TOOL_LANE, watch.since)
+            }),
+        },
+        Phase::Postponed(budget_of) => Some(WaitingFor::new(WaitKind::Budget, budget_of.to_string(), watch.since)),
         Phase::Resting | Phase::Thinking(_) | Phase::Ended(_) => None,
     }
 }
@@ -165,8 +188,46 @@ fn waiting_for(
 fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str) -> Option<WaitingFor> {
     let claimed = lane.claimed(ticket)?;
     let waits = matches!(claimed.state, TicketState::Queued | TicketState::Resuming);
-    let position = lane.position(ticket);
-    waits.then(|| WaitingFor { kind, id: id.to_owned(), since: claimed.since, position })
+    waits.then(|| WaitingFor {
+        position: lane.position(ticket),
+        limiter: Some(lane.limiter_of(ticket)),
+        runs: Some(lane.waiting()),
+        ..WaitingFor::new(kind, id, claimed.since)
+    })
+}
+
+/// Until when its provider is left alone, and what that said, where it is that for which the run waits.
+fn with_hold(world: &World, provider: &str, wait: WaitingFor) -> WaitingFor {
+    let hold = world.resource::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref());
+    match hold.filter(|hold| Some(hold.limiter) == wait.limiter) {
+        Some(hold) => WaitingFor { until: hold.until, error: Some(shortened(&hold.error)), ..wait },
+        None => wait,
+    }
+}
+
+/// How its inference goes, where a try has failed.
+fn inference(life: &Life) -> Option<InferenceView> {
+    let trouble = life.trouble.as_ref()?;
+    let next_at = match life.phase {
+        Phase::Retrying(at) => Some(at),
+        _ => None,
+    };
+    Some(InferenceView {
+        attempt: life.failures + 1,
+        attempts: MAX_FAILURES,
+        error: shortened(&trouble.error),
+        fault: trouble.fault,
+        failed_at: trouble.at,
+        next_at,
+    })
+}
+
+/// An error, as far as a page has room for it.
+fn shortened(error: &Arc<str>) -> Arc<str> {
+    match error.char_indices().nth(LONGEST_ERROR) {
+        Some((end, _)) => format!("{}…", &error[..end]).into(),
+        None => Arc::clone(error),
+    }
 }
 
 /// What a parked batch waits for: the first of its calls that waits.
@@ -180,6 +241,6 @@ fn parked(world: &World, batch: &BatchState) -> Option<WaitingFor> {
             Stage::OffLane => (WaitKind::Person, call.id.to_string()),
             Stage::Pending | Stage::Executing | Stage::Returning | Stage::Done => return None,
         };
-        Some(WaitingFor { kind, id, since: call.since, position: None })
+        Some(WaitingFor::new(kind, id, call.since))
     })
 }

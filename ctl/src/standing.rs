@@ -1,0 +1,138 @@
+//! Tells on standard error what a run stands still for that somebody waits for, as soon as that is another thing than before.
+//!
+//! Owns what was told. Never ends a wait, and asks nothing itself.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harness_protocol::run::RunView;
+use harness_protocol::words::{self, Kind};
+
+use crate::output::note;
+use crate::render::run::short;
+use crate::render::text::first_line;
+use crate::render::units::{clock, now};
+
+/// How long nothing is asked between two looks: whoever waits is told within a second.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Runs of many that are looked at together.
+pub(crate) const LOOKED_AT: usize = 64;
+
+/// What was told of one run.
+#[derive(Debug, Default)]
+pub(crate) struct Teller {
+    quiet: bool,
+    last: Option<Kind>,
+}
+
+impl Teller {
+    /// One that tells, or keeps quiet.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { quiet, last: None }
+    }
+
+    /// The line about a run, where there is something new; `None` where not.
+    pub(crate) fn news(&mut self, run: &RunView) -> Option<String> {
+        let kind = words::kind_of(run);
+        if self.quiet || kind == self.last {
+            return None;
+        }
+        self.last = kind;
+        match words::of_run(run, &clock(now())) {
+            Some(standing) => Some(format!("stands still: {}", first_line(&standing.line()))),
+            None => (!run.state.is_terminal()).then(|| "goes on".to_owned()),
+        }
+    }
+
+    /// Tells what is new of a run.
+    pub(crate) fn look(&mut self, run: &RunView) {
+        if let Some(news) = self.news(run) {
+            note(format_args!("harnessctl: run {} {news}", short(run.id)));
+        }
+    }
+}
+
+/// What was told of many runs: one line for each thing that any of them stands still for.
+#[derive(Debug, Default)]
+pub(crate) struct TellerOfMany {
+    told: BTreeSet<Kind>,
+    /// Where the next look begins.
+    next: usize,
+}
+
+impl TellerOfMany {
+    /// Those of so many open runs that are looked at next, by their places.
+    pub(crate) fn next_places(&mut self, open: usize) -> Vec<usize> {
+        if open == 0 {
+            return Vec::new();
+        }
+        let first = self.next % open;
+        self.next = first + LOOKED_AT;
+        (first..first + LOOKED_AT.min(open)).map(|place| place % open).collect()
+    }
+
+    /// Lines about runs that were looked at. Where those are all of them, what no run stands still for any more may be told again.
+    pub(crate) fn news<'r>(&mut self, runs: impl IntoIterator<Item = &'r RunView>, all: bool) -> Vec<String> {
+        let mut seen = BTreeSet::new();
+        let mut lines = Vec::new();
+        for run in runs {
+            let (Some(kind), Some(standing)) = (words::kind_of(run), words::of_run(run, &clock(now()))) else {
+                continue;
+            };
+            if !self.told.contains(&kind) && seen.insert(kind.clone()) {
+                let line = first_line(&standing.line());
+                lines.push(format!("harnessctl: run {} stands still: {line}", short(run.id)));
+            }
+            seen.insert(kind);
+        }
+        if all {
+            self.told = seen;
+        } else {
+            self.told.extend(seen);
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::render::run::tests::sample;
+    use harness_protocol::lane::Limiter;
+    use harness_protocol::run::{RunState, WaitKind, WaitingFor};
+
+    fn waits(limiter: Limiter, position: u32) -> RunView {
+        let mut run = sample();
+        run.state = RunState::Thinking;
+        let wait = WaitingFor::new(WaitKind::Provider, "local", run.submitted_at);
+        run.waiting_for = Some(WaitingFor { limiter: Some(limiter), position: Some(position), ..wait });
+        run
+    }
+
+    #[test]
+    fn the_same_is_told_once_and_a_place_in_the_queue_is_the_same() {
+        let mut teller = Teller::new(false);
+        assert!(teller.news(&waits(Limiter::Width, 9)).unwrap().contains("provider local (place 9): width"));
+        assert_eq!(teller.news(&waits(Limiter::Width, 2)), None);
+        assert!(teller.news(&waits(Limiter::Quota, 2)).unwrap().contains("harnessctl provider check local"));
+        let mut goes_on = waits(Limiter::Quota, 2);
+        goes_on.waiting_for = None;
+        assert_eq!(teller.news(&goes_on).unwrap(), "goes on");
+        assert_eq!(teller.news(&goes_on), None);
+        assert_eq!(Teller::new(true).news(&waits(Limiter::Quota, 1)), None);
+    }
+
+    #[test]
+    fn of_many_each_thing_is_told_once_and_all_of_them_are_looked_at_in_turn() {
+        let mut teller = TellerOfMany::default();
+        let runs = [waits(Limiter::Quota, 1), waits(Limiter::Quota, 2), waits(Limiter::Key, 3)];
+        assert_eq!(teller.news(&runs, true).len(), 2);
+        assert_eq!(teller.news(&runs, true).len(), 0);
+        assert_eq!(teller.news(&runs[2..], true).len(), 0);
+        assert_eq!(teller.news(&runs, true).len(), 1, "it was over in between");
+        let places: BTreeSet<usize> = (0..4).flat_map(|_| teller.next_places(200)).collect();
+        assert_eq!(places.len(), 200);
+        assert_eq!(teller.next_places(3).len(), 3);
+    }
+}

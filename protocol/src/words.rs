@@ -1,0 +1,283 @@
+//! The words for what a run, or a lane, stands still for: one place makes them, and every command, the log and the prompt lines say the same.
+//!
+//! Pure: reads no clock and knows no zone beyond the one that it is given.
+
+use jiff::tz::TimeZone;
+
+use crate::lane::{LaneReport, Limiter};
+use crate::run::{RunState, RunView, WaitKind, WaitingFor};
+use crate::time::{Span, Timestamp};
+
+/// Characters of an id that are shown in the middle of a sentence.
+const SHORT: usize = 8;
+/// A time that is no further away is told with its seconds.
+const SOON: Span = Span::from_secs(120);
+/// The name of the lane that is no provider's.
+const TOOL_LANE: &str = "tool";
+
+/// Now, and the zone in which times of day are told.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    /// Now.
+    pub now: Timestamp,
+    /// The zone of whoever reads it.
+    pub zone: TimeZone,
+}
+
+impl Clock {
+    /// A clock for whoever has no zone.
+    pub const fn utc(now: Timestamp) -> Self {
+        Self { now, zone: TimeZone::UTC }
+    }
+
+    /// A time as people read it: `06:34`, with seconds where it is near, with the date where it is not today.
+    pub fn at(&self, at: Timestamp) -> String {
+        let local = |at: Timestamp| {
+            let micros = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
+            let instant = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
+            self.zone.to_datetime(instant)
+        };
+        let (then, now) = (local(at), local(self.now));
+        let time = if at.since(self.now) <= SOON {
+            format!("{:02}:{:02}:{:02}", then.hour(), then.minute(), then.second())
+        } else {
+            format!("{:02}:{:02}", then.hour(), then.minute())
+        };
+        let within_a_day = at.since(self.now) < Span::from_secs(20 * 3600);
+        if then.date() == now.date() || within_a_day { time } else { format!("{} {time}", then.date()) }
+    }
+}
+
+/// What something stands still for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// What for, in a few words.
+    pub what: String,
+    /// What the provider said, where it did.
+    pub why: Option<String>,
+    /// The command that helps, or that none does.
+    pub help: Option<String>,
+}
+
+impl Standing {
+    /// All of it, in one line.
+    pub fn line(&self) -> String {
+        let mut line = self.what.clone();
+        for (before, part) in [(": ", &self.why), ("; ", &self.help)] {
+            if let Some(part) = part {
+                line.push_str(before);
+                line.push_str(part);
+            }
+        }
+        line
+    }
+}
+
+/// What holds a lane back: `quota, until 06:34, 41 runs wait`.
+pub fn hold(limiter: Limiter, until: Option<Timestamp>, waiting: u32, clock: &Clock) -> String {
+    let mut text = limiter.as_str().to_owned();
+    match (limiter, until) {
+        (_, Some(until)) => text += &format!(", until {}", clock.at(until)),
+        (Limiter::Quota | Limiter::Credentials | Limiter::Key, None) => text += ", until a provider check goes well",
+        _ => {}
+    }
+    match waiting {
+        0 => {}
+        1 => text += ", 1 run waits",
+        many => text += &format!(", {many} runs wait"),
+    }
+    text
+}
+
+/// The command that helps where that holds the lane back; `None` where nothing has to be done.
+pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String> {
+    let check = format!("harnessctl provider check {lane}");
+    Some(match limiter {
+        Limiter::None => return None,
+        Limiter::Width => format!("wider: harnessctl relieve {lane}"),
+        Limiter::Share => {
+            "its share is at its max; no command changes that, `[share]` of the configuration does".to_owned()
+        }
+        Limiter::RateLimit | Limiter::Failing => format!("it is asked again by itself; at once: {check}"),
+        Limiter::Quota if ends_by_itself => {
+            format!("it goes on by itself; at once: {check}; not by itself: harnessctl lane pause {lane}")
+        }
+        Limiter::Quota => format!("once there is more: {check}"),
+        Limiter::Credentials => format!("once they are good: {check}"),
+        Limiter::Key => format!("put the key there and restart the daemon, or where it is a file: {check}"),
+        Limiter::Storage => "harnessctl daemon status".to_owned(),
+        Limiter::Paused => format!("harnessctl lane resume {lane}"),
+        Limiter::Draining => "harnessctl daemon undrain".to_owned(),
+    })
+}
+
+/// What a lane stands still for; `None` where it grants, or nothing waits and it would.
+pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
+    let waiting = lane.queued.saturating_add(lane.resuming);
+    let held = lane.held.as_ref().filter(|held| held.limiter.is_none_or(|limiter| limiter == lane.limiter));
+    let until = held.and_then(|held| held.until);
+    (lane.limiter != Limiter::None).then(|| Standing {
+        what: hold(lane.limiter, until, waiting, clock),
+        why: held.map(|held| held.error.to_string()),
+        help: help(lane.limiter, &lane.name, until.is_some()),
+    })
+}
+
+/// What a run stands still for; `None` where it goes on, or has ended.
+pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
+    if run.state.is_terminal() {
+        return None;
+    }
+    let waits = run.waiting_for.as_ref();
+    if let Some(WaitingFor { kind: WaitKind::Storage, .. }) = waits {
+        let what = "storage: the journal cannot commit".to_owned();
+        return Some(Standing { what, why: None, help: help(Limiter::Storage, "", false) });
+    }
+    if run.state == RunState::Paused {
+        let what = "paused".to_owned();
+        return Some(Standing { what, why: None, help: Some(format!("harnessctl resume {}", run.id)) });
+    }
+    Some(waiting(run, waits?, clock))
+}
+
+fn waiting(run: &RunView, waits: &WaitingFor, clock: &Clock) -> Standing {
+    let id = waits.id.as_str();
+    let short = id.get(..SHORT).unwrap_or(id);
+    let plain = |what: String| Standing { what, why: None, help: None };
+    match waits.kind {
+        WaitKind::Lane | WaitKind::Provider => in_lane(run, waits, clock),
+        WaitKind::Person => {
+            Standing { help: Some(format!("harnessctl reply {id} TEXT")), ..plain(format!("a person ({id})")) }
+        }
+        WaitKind::Run => plain(format!("run {short}")),
+        WaitKind::Budget => plain(format!("what others hold of the budget of run {short}")),
+        WaitKind::Storage => plain("storage: the journal cannot commit".to_owned()),
+    }
+}
+
+fn in_lane(run: &RunView, waits: &WaitingFor, clock: &Clock) -> Standing {
+    let id = waits.id.as_str();
+    let noun = if waits.kind == WaitKind::Lane { "lane" } else { "provider" };
+    let place = waits.position.map(|position| format!(" (place {position})")).unwrap_or_default();
+    let said = waits.error.as_ref().or(run.inference.as_ref().map(|inference| &inference.error));
+    let why = said.filter(|_| waits.kind == WaitKind::Provider).map(|error| error.to_string());
+    // Between two tries it stands in no lane.
+    if let (None, Some(next), Some(inference)) = (waits.limiter, waits.until, &run.inference) {
+        let what =
+            format!("{noun} {id}: retry, try {} of {} at {}", inference.attempt, inference.attempts, clock.at(next));
+        return Standing { what, why, help: None };
+    }
+    let limiter = waits.limiter.unwrap_or(Limiter::None);
+    let lane = if waits.kind == WaitKind::Lane { TOOL_LANE } else { id };
+    let what = match limiter {
+        Limiter::None => format!("{noun} {id}{place}"),
+        limiter => format!("{noun} {id}{place}: {}", hold(limiter, waits.until, waits.runs.unwrap_or(0), clock)),
+    };
+    let help = match limiter {
+        Limiter::Share => Some(format!(
+            "share {} is at its max; no command changes that, `[share]` of the configuration does",
+            run.share
+        )),
+        limiter => help(limiter, lane, waits.until.is_some()),
+    };
+    Standing { what, why, help }
+}
+
+/// What tells one standing still from another: who else waits, and the place in the queue, may change without that being another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    what: &'static str,
+    id: String,
+    limiter: Option<&'static str>,
+    until: Option<Timestamp>,
+}
+
+/// The kind of what a run stands still for.
+pub fn kind_of(run: &RunView) -> Option<Kind> {
+    if run.state.is_terminal() {
+        return None;
+    }
+    let of = |what, id: &str, limiter: Option<Limiter>, until| {
+        Some(Kind { what, id: id.to_owned(), limiter: limiter.map(Limiter::as_str), until })
+    };
+    let waits = match &run.waiting_for {
+        Some(waits) if waits.kind == WaitKind::Storage => return of("storage", "", None, None),
+        _ if run.state == RunState::Paused => return of("paused", "", None, None),
+        waits => waits.as_ref()?,
+    };
+    let what = match waits.kind {
+        WaitKind::Lane => "lane",
+        WaitKind::Provider => "provider",
+        WaitKind::Person => "person",
+        WaitKind::Run => "run",
+        WaitKind::Budget => "budget",
+        WaitKind::Storage => "storage",
+    };
+    of(what, &waits.id, waits.limiter, waits.until)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// 2026-11-30T11:02:00Z.
+    const NOW: Timestamp = Timestamp::from_micros(1_796_036_520_000_000);
+
+    fn after(secs: u64) -> Timestamp {
+        NOW + Span::from_secs(secs)
+    }
+
+    fn clock() -> Clock {
+        Clock::utc(NOW)
+    }
+
+    #[test]
+    fn a_time_is_told_as_near_as_it_is() {
+        let berlin = Clock { zone: TimeZone::fixed(jiff::tz::Offset::constant(1)), ..clock() };
+        for (secs, utc, local) in [
+            (5, "11:02:05", "12:02:05"),
+            (120, "11:04:00", "12:04:00"),
+            (121, "11:04", "12:04"),
+            (70_320, "06:34", "07:34"),
+            (46_800, "00:02", "01:02"),
+            (4 * 86_400, "2026-12-04 11:02", "2026-12-04 12:02"),
+        ] {
+            assert_eq!((clock().at(after(secs)), berlin.at(after(secs))), (utc.to_owned(), local.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_hold_has_its_word_its_end_and_who_waits() {
+        for (limiter, until, waiting, told) in [
+            (Limiter::Quota, Some(70_320), 41, "quota, until 06:34, 41 runs wait"),
+            (Limiter::Quota, None, 1, "quota, until a provider check goes well, 1 run waits"),
+            (Limiter::Key, None, 0, "key, until a provider check goes well"),
+            (Limiter::RateLimit, Some(7), 2, "rate-limit, until 11:02:07, 2 runs wait"),
+            (Limiter::Draining, None, 3, "draining, 3 runs wait"),
+            (Limiter::Width, None, 0, "width"),
+        ] {
+            assert_eq!(hold(limiter, until.map(after), waiting, &clock()), told);
+        }
+    }
+
+    #[test]
+    fn every_limiter_but_none_names_what_helps() {
+        for limiter in [
+            Limiter::Width,
+            Limiter::Share,
+            Limiter::RateLimit,
+            Limiter::Quota,
+            Limiter::Credentials,
+            Limiter::Key,
+            Limiter::Failing,
+            Limiter::Storage,
+            Limiter::Paused,
+            Limiter::Draining,
+        ] {
+            let told = help(limiter, "local", false).unwrap();
+            assert!(told.contains("harnessctl ") || told.contains("no command"), "{told}");
+        }
+        assert_eq!(help(Limiter::None, "local", true), None);
+    }
+}
