@@ -1,0 +1,116 @@
+//! What a run waits for, how its inference goes, and where its time went. Reached through [`crate::run`].
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::ProviderFault;
+use crate::lane::Limiter;
+use crate::time::{Span, Timestamp};
+
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct WaitingFor {
+    /// Kind.
+    pub kind: WaitKind,
+    /// What exactly: a lane or provider by name, an interaction or a run by id.
+    pub id: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Place in the queue of a lane, 1 is next, within its share. Counted to 1,000 at most.
+    pub position: Option<u32>,
+    /// What holds it back there, in the word that the lane reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Limiter>,
+    /// Until when, where that is known: the end of a hold, or the next try.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Runs that wait there, itself included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u32>,
+    /// What the provider said that is left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+}
+
+impl WaitingFor {
+    /// A wait of which nothing more is known.
+    pub fn new(kind: WaitKind, id: impl Into<String>, since: Timestamp) -> Self {
+        let id = id.into();
+        Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None }
+    }
+}
+
+/// How the inference of the step at hand goes, once a try at it has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct InferenceView {
+    /// The try that is out, or comes next, from 1. Holds of the provider count as none.
+    pub attempt: u32,
+    /// Tries after which the run fails.
+    pub attempts: u32,
+    /// Why the last one failed.
+    pub error: Arc<str>,
+    /// What that says of the provider.
+    pub fault: ProviderFault,
+    /// When it failed.
+    pub failed_at: Timestamp,
+    /// When the next one is due; absent where one is out, or the lane decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
+}
+
+/// Kinds of what a run may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitKind {
+    /// A permit of the tool lane.
+    Lane,
+    /// A permit of the provider's lane, or the provider itself.
+    Provider,
+    /// A person.
+    Person,
+    /// Another run.
+    Run,
+    /// What others hold of a budget.
+    Budget,
+    /// The journal, which cannot commit.
+    Storage,
+}
+
+/// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Timing {
+    /// Submitted, first inference not begun.
+    pub queued: Span,
+    /// In the queue of the tool lane, or of the provider's.
+    pub lane: Span,
+    /// An inference out.
+    pub model: Span,
+    /// Waiting to ask the provider again.
+    pub retry: Span,
+    /// A call executing.
+    pub tools: Span,
+    /// Waiting for a person or another run.
+    pub waiting: Span,
+    /// Paused.
+    pub paused: Span,
+    /// The daemon was not there. Absent where that was never so.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub down: Span,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "so serde wants it")]
+fn is_zero(span: &Span) -> bool {
+    *span == Span::ZERO
+}
+
+impl Timing {
+    /// All parts together.
+    pub fn total(&self) -> Span {
+        self.queued + self.lane + self.model + self.retry + self.tools + self.waiting + self.paused + self.down
+    }
+}
