@@ -92,7 +92,7 @@ fn a_request_larger_than_a_frame_is_refused_before_anything_is_sent() {
         assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
     })]);
     let spec = RunSpec { prompt: Some("\"".repeat(5 << 20).into()), ..RunSpec::default() };
-    let error = client(&fake).call::<method::RunSubmit>(&SubmitParams { spec, idempotency_key: None }).unwrap_err();
+    let error = client(&fake).call::<method::RunSubmit>(&SubmitParams { spec, ..SubmitParams::default() }).unwrap_err();
     assert!(matches!(error, ClientError::TooLarge { .. }), "{error}");
     assert_eq!(error.code(), 2);
     server.join().unwrap();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use harness_protocol::paths::SYSTEM_SOCKET;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
+use harness_protocol::submit_key::SubmitKey;
 
 use crate::client::{ClientError, Taken, is_stopping};
 use crate::render::text::clean;
@@ -77,6 +78,23 @@ pub(crate) enum Failure {
         /// What to do next.
         hint: Option<String>,
     },
+    /// A submit of which nobody knows whether it takes effect, or a batch of which only a part was queued.
+    #[error("{why}; {}", match (left, undecided) {
+        (1, true) => "the run may have been queued".to_owned(),
+        (1, false) => "1 run was not queued".to_owned(),
+        (left, true) => format!("{left} runs may have been queued"),
+        (left, false) => format!("{left} runs were not queued"),
+    })]
+    Unsettled {
+        /// What went wrong.
+        why: Box<Self>,
+        /// Runs without a reply.
+        left: usize,
+        /// Whether they may have been queued.
+        undecided: bool,
+        /// How it is settled.
+        settle: Settle,
+    },
     /// Interrupted at the keyboard: nothing failed, whoever watched has left.
     #[error("detached; {}", match runs.as_slice() {
         [run] => format!("the run goes on: harnessctl follow {run}"),
@@ -86,6 +104,15 @@ pub(crate) enum Failure {
         /// The runs, as they can be named again.
         runs: Vec<String>,
     },
+}
+
+/// How a submit is settled of which nobody knows whether it took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settle {
+    /// By the same command: its user gave it a key.
+    Again,
+    /// By the same command under this key.
+    UnderKey(SubmitKey),
 }
 
 impl Failure {
@@ -157,6 +184,7 @@ impl Failure {
             Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
             Self::Other { code, .. } => *code,
             Self::Detached { .. } => exit::INTERRUPTED,
+            Self::Unsettled { why, .. } => why.code(),
         }
     }
 
@@ -170,6 +198,15 @@ impl Failure {
             Self::Gone { socket, .. } => {
                 Some(format!("nothing is lost; start it, and everything goes on: {}", starts(socket)))
             }
+            Self::Unsettled { settle, .. } => Some(match settle {
+                Settle::Again => "to find out, and to queue what is not there yet, type the same command again: its \
+                                  idempotency key keeps anything from being queued twice"
+                    .to_owned(),
+                Settle::UnderKey(key) => format!(
+                    "to find out, and to queue what is not there yet, type the same command with --again {key}: nothing \
+                     is queued twice under it"
+                ),
+            }),
             Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
         }
     }

@@ -26,9 +26,11 @@ mod specify;
 mod standing;
 mod start;
 mod start_error;
+mod submitting;
 #[cfg(test)]
 mod testing;
 mod then;
+mod try_again;
 mod verbs;
 mod waiting;
 mod waiting_many;

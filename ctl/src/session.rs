@@ -1,15 +1,15 @@
 //! A command's way to the daemon: finds it, starts it where that is wanted, and asks again where asking again is safe.
 //!
 //! Owns what is retried, and never starts a daemon in place of one that was lost: whoever stopped it may have meant it. One that
-//! somebody else starts is found again. A request that the daemon may have taken is repeated only if it changes nothing, or
-//! carries a key.
+//! somebody else starts is found again. A request that the daemon may have taken is repeated only if it changes nothing;
+//! submits carry keys, and `submitting` repeats them.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness_protocol::paths::Surroundings;
-use harness_protocol::rpc::{Method, SubmitParams};
+use harness_protocol::rpc::Method;
 
 use crate::client::{Client, ClientError, Taken};
 use crate::exit::Failure;
@@ -51,6 +51,8 @@ pub(crate) struct Session {
     lost: bool,
     /// Until when a daemon may come back that has not answered since it was lost.
     gone_until: Option<Instant>,
+    /// Until when its user waits for a daemon, where that is longer than usual.
+    patient_until: Option<Instant>,
     /// Daemons that left before they read anything of ours, one after the other.
     replaced: u32,
     interrupt: Option<Interrupt>,
@@ -77,6 +79,7 @@ impl Session {
             reached: false,
             lost: false,
             gone_until: None,
+            patient_until: None,
             replaced: 0,
             interrupt: None,
         }
@@ -137,6 +140,11 @@ impl Session {
         Ok(())
     }
 
+    /// A daemon that has gone is waited for until then, where that is longer than usual.
+    pub(crate) fn be_patient_until(&mut self, until: Option<Instant>) {
+        self.patient_until = until;
+    }
+
     /// Forgets the connection; the next request makes a new one, and starts no daemon for it.
     pub(crate) fn hang_up(&mut self) {
         self.reached |= self.client.take().is_some();
@@ -184,11 +192,6 @@ impl Session {
         }
     }
 
-    /// A submit: with a key it may be repeated.
-    pub(crate) fn submit(&mut self, params: &SubmitParams) -> Result<harness_protocol::rpc::Submitted, Failure> {
-        self.ask::<harness_protocol::rpc::method::RunSubmit>(params, Some(PATIENCE), params.idempotency_key.is_some())
-    }
-
     fn ask<M: Method>(
         &mut self,
         params: &M::Params,
@@ -214,7 +217,7 @@ impl Session {
         self.come_back(failure)
     }
 
-    /// Waits up to 10 s for a daemon that comes back by itself, and connects to it.
+    /// Waits for a daemon that comes back by itself, 10 s unless its user is more patient, and connects to it.
     fn come_back(&mut self, failure: &Failure) -> Result<(), Failure> {
         let served = self.client.as_ref().is_some_and(Client::was_answered) && !failure.is_stopping();
         self.client = None;
@@ -226,13 +229,15 @@ impl Session {
             _ => Instant::now() + PATIENCE,
         };
         self.gone_until = Some(until);
+        let (since, until) = (Instant::now(), self.patient_until.map_or(until, |patient| patient.max(until)));
         loop {
             self.pause()?;
             match start::find(&self.socket) {
                 Ok(stream) if Instant::now() < until => return self.connected(stream),
                 Err(StartError::NotRunning { .. }) if Instant::now() < until => {}
                 Ok(_) | Err(StartError::NotRunning { .. }) => {
-                    return Err(Failure::Gone { socket: self.socket.clone(), seconds: PATIENCE.as_secs() });
+                    let seconds = since.elapsed().max(PATIENCE).as_secs();
+                    return Err(Failure::Gone { socket: self.socket.clone(), seconds });
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -257,7 +262,6 @@ mod tests {
     use super::*;
     use crate::testing::{Fake, reply};
     use harness_protocol::rpc::{Empty, METHODS, method};
-    use harness_protocol::spec::RunSpec;
 
     #[test]
     fn what_may_be_repeated_are_methods_that_exist() {
@@ -274,30 +278,6 @@ mod tests {
             Box::new(|stream| reply(stream, "{}")),
         ]);
         session.call::<method::DaemonUndrain>(&Empty {}).unwrap();
-        server.join().unwrap();
-    }
-
-    #[test]
-    fn a_submit_that_may_have_been_taken_is_repeated_only_with_a_key() {
-        let read_and_leave = || -> crate::testing::Step {
-            Box::new(|stream| {
-                crate::testing::request(&stream);
-            })
-        };
-        let fake = Fake::new();
-        let server = fake.serve(vec![read_and_leave()]);
-        let mut params = SubmitParams { spec: RunSpec::default(), idempotency_key: None };
-        let error = Session::new(Some(fake.path()), false).submit(&params).unwrap_err();
-        assert_eq!(error.code(), 7);
-        server.join().unwrap();
-
-        params.idempotency_key = Some("k".into());
-        let fake = Fake::new();
-        let server = fake.serve(vec![
-            read_and_leave(),
-            Box::new(|stream| reply(stream, r#"{"id":"0000000000001","seq":3,"existing":true}"#)),
-        ]);
-        assert!(Session::new(Some(fake.path()), false).submit(&params).unwrap().existing);
         server.join().unwrap();
     }
 }

@@ -59,6 +59,12 @@ pub(crate) fn answer(mut stream: &UnixStream, request: &Value, result: &str) {
     writeln!(stream, r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request["id"]).unwrap();
 }
 
+/// Refuses a request with this error.
+pub(crate) fn refuse_with(mut stream: &UnixStream, request: &Value, error: &harness_protocol::rpc::RpcError) {
+    let line = serde_json::json!({"jsonrpc": "2.0", "id": request["id"], "error": error});
+    writeln!(stream, "{line}").unwrap();
+}
+
 /// Refuses a request.
 pub(crate) fn refuse(mut stream: &UnixStream, request: &Value, kind: &str, exit_code: u8) {
     writeln!(

@@ -29,7 +29,7 @@ use harnessd::providers::http::{Providers, Surroundings};
 use harnessd::restore::restore;
 use harnessd::tools;
 use harnessd::world::Engine;
-use harnessd::world::boundary::{CallTask, Caller, Command, Now};
+use harnessd::world::boundary::{CallTask, Caller, Command, Now, Sent};
 use rusqlite::params;
 use tokio::sync::oneshot;
 
@@ -152,7 +152,12 @@ async fn path(runs: usize) -> f64 {
         clients.spawn(async move {
             for _ in 0..share {
                 let (tell, told) = oneshot::channel();
-                let command = Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None };
+                let command = Command::Submit {
+                    spec: Arc::clone(&spec),
+                    idempotency_key: None,
+                    known: None,
+                    sent: Sent::default(),
+                };
                 let caller = Caller { uid: 0, run: None };
                 let (connection, party) = (ConnectionId(client as u64 + 1), Party::Connection(client as u64 + 1));
                 inbox.put(Request::new(connection, caller, party, Wanted::Own(command, tell))).await;
@@ -257,7 +262,7 @@ fn start(runs: usize, events: usize) {
     let submit = |reply| harnessd::world::boundary::Input::Command {
         reply: harnessd::world::boundary::ReplyId(reply),
         caller: Caller { uid: 0, run: None },
-        command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None },
+        command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None, sent: Sent::default() },
     };
     let mut jobs = common::started(&{
         let step = engine.step(now(), (0..runs as u64).map(submit).collect());

@@ -10,6 +10,7 @@ use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
 use crate::run::{Entry, InteractionView, RunState, RunView};
 use crate::spec::RunSpec;
+use crate::submit_key::SubmitKey;
 use crate::time::Span;
 
 mod daemon;
@@ -34,6 +35,13 @@ pub struct SubmitParams {
     /// The same key and the same specification give the same run; another specification is a `conflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Arc<str>>,
+    /// A key that the client made at random for this one submit, so that it can be sent again when its reply is lost: the
+    /// run that it made is given, and no second one is made. It is known as long as its run is. Since protocol 1.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submit_key: Option<SubmitKey>,
+    /// That key is sent for the first time, so that the journal need not be asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first: bool,
 }
 
 /// Reply to `run.submit` and its kin.

@@ -107,6 +107,9 @@ pub struct ErrorData {
     pub retry_after_seconds: Option<Span>,
     /// The exit code of a command that ends with it.
     pub exit_code: u8,
+    /// It was not refused: nobody knows yet whether it takes effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undecided: bool,
 }
 
 impl RpcError {
@@ -115,7 +118,7 @@ impl RpcError {
         Self {
             code: kind.code(),
             message: message.into(),
-            data: ErrorData { kind, retry_after_seconds: None, exit_code: kind.exit_code() },
+            data: ErrorData { kind, retry_after_seconds: None, exit_code: kind.exit_code(), undecided: false },
         }
     }
 
@@ -130,6 +133,13 @@ impl RpcError {
     #[must_use]
     pub fn retry_after(mut self, span: Span) -> Self {
         self.data.retry_after_seconds = Some(span);
+        self
+    }
+
+    /// The same, of something that may still take effect.
+    #[must_use]
+    pub fn undecided(mut self) -> Self {
+        self.data.undecided = true;
         self
     }
 

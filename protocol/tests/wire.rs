@@ -12,6 +12,7 @@ use harness_protocol::rpc::*;
 use harness_protocol::run::*;
 use harness_protocol::script::*;
 use harness_protocol::spec::*;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::*;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -120,6 +121,7 @@ fn events() -> Vec<EventBody> {
             retry_of: Some(RUN),
             continues: Some(RUN),
             idempotency_key: Some("key".into()),
+            submit_key: Some(SubmitKey::from_u128(7)),
             spec: spec(),
             earlier: [Entry::User { text: "before".into() }].into(),
         },

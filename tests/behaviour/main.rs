@@ -46,6 +46,7 @@ mod schema;
 mod secrets;
 mod soak;
 mod standing_still;
+mod submitting;
 mod subscribers;
 mod systemd;
 mod waiting;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use harness_protocol::limit::CallLimit;
 use harness_protocol::spec::{OnInteraction, Priority};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Span;
 
 use super::values::{Deadline, call_limit, deadline, duration, label, some_time, steps, tokens, usd};
@@ -86,10 +87,14 @@ pub(crate) struct SubmitArgs {
     /// Makes the submit repeatable: the same key gives the same run
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
+    /// Repeat a submit whose end is not known, under the key that it told then: what is queued already is found, and
+    /// nothing is queued twice
+    #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
+    pub(crate) again: Option<SubmitKey>,
     /// What happens when it asks a person something; `fail` where nobody is at a terminal, else `wait`
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_interaction: Option<OnInteractionWord>,
-    /// Try so long again while the daemon refuses for now
+    /// Try so long again while the daemon refuses for now, or has gone; it is queued once, however often it is tried
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) retry_for: Option<Span>,
 }

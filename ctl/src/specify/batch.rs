@@ -9,6 +9,7 @@ use std::sync::Arc;
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::rpc::SubmitParams;
 use harness_protocol::spec::RunSpec;
+use harness_protocol::submit_key::SubmitKey;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -23,13 +24,16 @@ pub(crate) struct Item {
     pub(crate) params: SubmitParams,
 }
 
+/// The key of the first line, which the others follow, and whether they are sent for the first time.
+pub(crate) type OwnKey = (SubmitKey, bool);
+
 /// Reads a batch from a file, or from standard input for `-`.
-pub(crate) fn read(path: &Path, defaults: &RunSpec, key: Option<&str>) -> Result<Vec<Item>, Failure> {
+pub(crate) fn read(path: &Path, defaults: &RunSpec, key: Option<&str>, own: OwnKey) -> Result<Vec<Item>, Failure> {
     let failed = |source| Failure::Read { path: path.to_owned(), source };
     let items = if path == Path::new("-") {
-        parse(io::stdin().lock(), defaults, key)
+        parse(io::stdin().lock(), defaults, key, own)
     } else {
-        parse(BufReader::new(std::fs::File::open(path).map_err(failed)?), defaults, key)
+        parse(BufReader::new(std::fs::File::open(path).map_err(failed)?), defaults, key, own)
     };
     let items = items.map_err(|(line, error)| match error {
         LineError::Io(source) => failed(source),
@@ -50,7 +54,12 @@ enum LineError {
     Wrong(String),
 }
 
-fn parse(reader: impl BufRead, defaults: &RunSpec, key: Option<&str>) -> Result<Vec<Item>, (usize, LineError)> {
+fn parse(
+    reader: impl BufRead,
+    defaults: &RunSpec,
+    key: Option<&str>,
+    (own, first): OwnKey,
+) -> Result<Vec<Item>, (usize, LineError)> {
     let base = match serde_json::to_value(defaults) {
         Ok(Value::Object(base)) => base,
         _ => Map::new(),
@@ -69,6 +78,9 @@ fn parse(reader: impl BufRead, defaults: &RunSpec, key: Option<&str>) -> Result<
         let mut params = run_of(&line, &base, defaults).map_err(wrong)?;
         if params.idempotency_key.is_none() {
             params.idempotency_key = key.map(|key| format!("{key}/{}", items.len() + 1).into());
+        }
+        if params.idempotency_key.is_none() {
+            (params.submit_key, params.first) = (Some(own.of_line(items.len() as u64)), first);
         }
         items.push(Item { line: number, params });
     }
@@ -112,7 +124,7 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
     if let Some(dir) = spec.workdir.as_deref().filter(|dir| !Path::new(dir).is_absolute()) {
         spec.workdir = Some(absolute(Path::new(dir)).map_err(|e| e.to_string())?.into());
     }
-    Ok(SubmitParams { spec, idempotency_key: key.map(Arc::from) })
+    Ok(SubmitParams { spec, idempotency_key: key.map(Arc::from), ..SubmitParams::default() })
 }
 
 #[cfg(test)]
@@ -120,6 +132,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use harness_protocol::spec::{Limits, Priority};
+
+    const OWN: OwnKey = (SubmitKey::from_u128(41), true);
 
     fn defaults() -> RunSpec {
         RunSpec {
@@ -131,7 +145,7 @@ mod tests {
     }
 
     fn wrong(text: &str) -> (usize, String) {
-        match parse(text.as_bytes(), &defaults(), None) {
+        match parse(text.as_bytes(), &defaults(), None, OWN) {
             Err((line, LineError::Wrong(why))) => (line, why),
             other => panic!("{other:?}"),
         }
@@ -141,7 +155,7 @@ mod tests {
     fn a_line_goes_over_the_defaults() {
         let text = "{\"prompt\":\"one\"}\n\n{\"prompt\":\"two\",\"labels\":{\"n\":\"2\"},\"limits\":{\"max_tokens\":9},\
             \"priority\":\"high\",\"workdir\":\"/tmp\",\"idempotency_key\":\"own\"}\n";
-        let items = parse(text.as_bytes(), &defaults(), Some("k")).unwrap();
+        let items = parse(text.as_bytes(), &defaults(), Some("k"), OWN).unwrap();
         let [one, two] = items.as_slice() else { panic!("{items:?}") };
         assert_eq!((one.line, one.params.idempotency_key.as_deref()), (1, Some("k/1")));
         assert_eq!((one.params.spec.workdir.as_deref(), one.params.spec.limits.max_steps), (Some("/srv"), Some(3)));
@@ -150,6 +164,15 @@ mod tests {
         assert_eq!(spec.labels.len(), 2);
         assert_eq!((spec.limits.max_steps, spec.limits.max_tokens), (Some(3), Some(9)));
         assert_eq!((spec.priority, spec.workdir.as_deref()), (Priority::High, Some("/tmp")));
+    }
+
+    #[test]
+    fn each_line_without_a_key_of_its_users_has_one_of_its_own() {
+        let text = "{\"prompt\":\"one\"}\n\n{\"prompt\":\"two\",\"idempotency_key\":\"own\"}\n{\"prompt\":\"three\"}\n";
+        let items = parse(text.as_bytes(), &defaults(), None, OWN).unwrap();
+        let keys: Vec<_> = items.iter().map(|item| (item.params.submit_key, item.params.first)).collect();
+        let own = |number| (Some(SubmitKey::from_u128(number)), true);
+        assert_eq!(keys, [own(41), (None, false), own(43)]);
     }
 
     #[test]
@@ -166,7 +189,7 @@ mod tests {
     fn a_script_of_the_command_line_serves_lines_without_one() {
         let mut base = defaults();
         base.script = Some(Arc::default());
-        let items = parse("{}\n{\"name\":\"x\"}".as_bytes(), &base, None).unwrap();
+        let items = parse("{}\n{\"name\":\"x\"}".as_bytes(), &base, None, OWN).unwrap();
         assert!(items.iter().all(|item| item.params.spec.script.is_some()));
     }
 }

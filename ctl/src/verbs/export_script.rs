@@ -236,6 +236,7 @@ mod tests {
             retry_of: None,
             continues: None,
             idempotency_key: None,
+            submit_key: None,
             spec,
             earlier: Arc::default(),
         };

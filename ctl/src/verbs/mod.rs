@@ -30,7 +30,6 @@ mod schema;
 mod show;
 mod submit;
 mod submit_batch;
-mod try_again;
 mod usage;
 mod wait;
 

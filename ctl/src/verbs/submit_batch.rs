@@ -2,14 +2,14 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Instant;
 
 use harness_protocol::id::Seq;
 use harness_protocol::rpc::{RpcError, Submitted, method};
 use harness_protocol::run::exit;
+use harness_protocol::submit_key::SubmitKey;
 
 use crate::cli::submit::SubmitArgs;
-use crate::client::{Flow, is_for_now, is_stopping};
+use crate::client::{Flow, is_for_now};
 use crate::ctx::{Ctx, write_json};
 use crate::ending::check_output;
 use crate::exit::Failure;
@@ -18,22 +18,20 @@ use crate::patience::PATIENCE;
 use crate::sink::Sink;
 use crate::specify;
 use crate::specify::batch::{Item, read};
+use crate::submitting::Attempts;
 use crate::verbs::key_held::held;
-use crate::verbs::try_again::pause_before_retry;
+use crate::verbs::submit::own_key;
 use crate::waiting_many::Many;
 
-/// Connections that may be lost before it is given up, with a key that makes the submit repeatable.
-const LOSSES: u32 = 5;
-
 pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, Failure> {
-    let items = read(file, &specify::defaults(args)?, args.idempotency_key.as_deref())?;
-    let until = args.retry_for.map(|span| Instant::now() + span.to_std());
+    let own = own_key(args)?;
+    let mut items = read(file, &specify::defaults(args)?, args.idempotency_key.as_deref(), own)?;
     let waits = args.then.wait || args.then.output.is_some();
     // Emptied before the first is submitted: what cannot be written is better known then.
     args.then.output.as_deref().map_or(Ok(()), check_output)?;
     let sink = Sink::new(args.then.output.as_deref())?;
     let mut batch = Batch { replies: vec![None; items.len()], printed: 0, print: !waits, progress: Progress::new() };
-    let stopped = submit(ctx, &items, &mut batch, until);
+    let stopped = submit(ctx, &mut items, &mut batch, Attempts::new(args.retry_for), own.0);
     batch.progress.clear();
     let code = batch.complain(&items);
     if let Err(failure) = stopped {
@@ -61,26 +59,30 @@ pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) -> Result<u8, F
     Ok(if code == exit::SUCCEEDED { waited } else { exit::FAILED })
 }
 
-/// Submits all items that have no reply yet, again and again where that is wanted.
-fn submit(ctx: &mut Ctx, items: &[Item], batch: &mut Batch, until: Option<Instant>) -> Result<(), Failure> {
-    let repeatable = items.iter().all(|item| item.params.idempotency_key.is_some());
-    let mut losses = 0;
+/// Submits all items that have no reply yet, again and again: under their keys nothing is queued twice.
+fn submit(
+    ctx: &mut Ctx,
+    items: &mut [Item],
+    batch: &mut Batch,
+    mut attempts: Attempts,
+    own: SubmitKey,
+) -> Result<(), Failure> {
     loop {
-        match attempt(ctx, items, batch) {
+        let before = batch.replies.iter().flatten().count();
+        let failure = match attempt(ctx, items, batch) {
             Ok(None) => return Ok(()),
-            Ok(Some(refusal)) if until.is_some() && is_stopping(&refusal) => {
-                ctx.session.recover(&Failure::Refused(refusal))?;
-            }
-            Ok(Some(refusal)) => match pause_before_retry(&refusal, until) {
-                Some(pause) => std::thread::sleep(pause),
-                None => return Err(Failure::Refused(refusal)),
-            },
-            Err(failure) if repeatable && failure.is_loss() && losses < LOSSES => {
-                losses += 1;
-                ctx.session.recover(&failure)?;
-            }
-            Err(failure) => return Err(failure),
+            Ok(Some(refusal)) => Failure::Refused(refusal),
+            Err(failure) => failure,
+        };
+        let replies = batch.replies.iter().flatten().count();
+        if replies > before {
+            attempts.got_on();
         }
+        items.iter_mut().for_each(|item| item.params.first = false);
+        let key = items.iter().any(|item| item.params.submit_key.is_some()).then_some(own);
+        let again = attempts.again(&mut ctx.session, failure);
+        let done = batch.submitted().count();
+        again.map_err(|failure| attempts.end(failure, key, items.len() - replies, done))?;
     }
 }
 

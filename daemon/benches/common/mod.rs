@@ -9,7 +9,7 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 use harnessd::config::Config;
 use harnessd::prompt::{Completion, RequestedCall};
-use harnessd::world::boundary::{Caller, Command, Effect, Input, Job, JobId, Now, Outcome, ReplyId, Work};
+use harnessd::world::boundary::{Caller, Command, Effect, Input, Job, JobId, Now, Outcome, ReplyId, Sent, Work};
 use harnessd::world::{Engine, Step};
 
 pub struct World {
@@ -52,7 +52,12 @@ impl World {
                 Input::Command {
                     reply: ReplyId(self.replies),
                     caller: Caller { uid: 1000, run: None },
-                    command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None },
+                    command: Command::Submit {
+                        spec: Arc::clone(&spec),
+                        idempotency_key: None,
+                        known: None,
+                        sent: Sent::default(),
+                    },
                 }
             })
             .collect();

@@ -236,7 +236,8 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            let error = RpcError::new(harness_protocol::rpc::ErrorKind::Busy, "the daemon is stopping; try again");
+            let error =
+                RpcError::new(harness_protocol::rpc::ErrorKind::Busy, "the daemon is stopping; try again").undecided();
             self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), self.place.take());
         }
     }

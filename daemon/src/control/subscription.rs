@@ -222,12 +222,13 @@ fn raw(subscription: SubscriptionId, event: &Value) -> Option<Vec<u8>> {
 /// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by the
 /// run that it was.
 pub fn without_values(event: Arc<Event>) -> Arc<Event> {
-    let EventBody::RunSubmitted { spec, earlier, .. } = &event.body else { return event };
-    if spec.env.is_empty() && earlier.is_empty() {
+    let EventBody::RunSubmitted { spec, earlier, submit_key, .. } = &event.body else { return event };
+    if spec.env.is_empty() && earlier.is_empty() && submit_key.is_none() {
         return event;
     }
     let mut shown = Event::clone(&event);
-    if let EventBody::RunSubmitted { spec, earlier, .. } = &mut shown.body {
+    if let EventBody::RunSubmitted { spec, earlier, submit_key, .. } = &mut shown.body {
+        *submit_key = None;
         Arc::make_mut(spec).env.values_mut().for_each(|value| *value = "(not shown)".to_owned());
         *earlier = Arc::default();
     }

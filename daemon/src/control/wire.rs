@@ -7,7 +7,7 @@ use harness_protocol::rpc::{
 };
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
-use crate::world::boundary::{Command, LaneChange};
+use crate::world::boundary::{Command, LaneChange, Sent};
 
 /// JSON-RPC: the request is too large to be one.
 pub(super) const OVERSIZED: i32 = INVALID_REQUEST;
@@ -77,7 +77,8 @@ pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
 pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
     Ok(match call {
         Call::RunSubmit(params) => {
-            Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None }
+            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None, sent }
         }
         Call::RunRetry(params) => Command::Retry { run: params.run, left: None },
         Call::RunMessage(params) => Command::Message { run: params.run, text: params.text, left: None },

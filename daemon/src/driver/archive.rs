@@ -13,6 +13,7 @@ use harness_protocol::rpc::{
     Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 use crate::blocking::Blocking;
@@ -24,7 +25,7 @@ use crate::fair::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
-use crate::world::boundary::{Finished, KeySpace, Now};
+use crate::world::boundary::{Finished, KeySpace, MadeRun, Now};
 use crate::world::view::{Listed, Named, PAGE_BYTES, view_bytes};
 
 /// Events in one reply of an export.
@@ -191,6 +192,11 @@ impl Archive {
             Some(run) if self.history.has_left(run)? => self.finished(run).map(Some),
             Some(_) | None => Ok(None),
         }
+    }
+
+    /// The run that was made under a key that its client made.
+    pub(super) fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
+        self.history.by_submit_key(key)
     }
 
     /// A run by name, as far as another one can come from it, if it has left the world.

@@ -306,7 +306,7 @@ impl<J: Journal> Driver<J> {
 
     /// Whoever waits for what is in the step that cannot be committed is told so: nobody waits forever.
     fn give_answers_up(&mut self) {
-        let mut error = self.held_error();
+        let mut error = self.held_error().undecided();
         error.message.push_str("; what was asked may still take effect once it commits");
         self.replies.give_up(&error);
     }

@@ -11,13 +11,14 @@ use std::sync::{Arc, Weak};
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId};
 use harness_protocol::rpc::{Changed, ErrorKind, Selector};
+use harness_protocol::submit_key::SubmitKey;
 
 use super::archive::Archive;
 use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::boundary::{Command, KeySpace};
+use crate::world::boundary::{Command, KeySpace, Sent};
 
 /// What has to be read before a request can be dealt with.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ enum Question {
     Ended(Selector, Vec<String>),
     /// Which run was made under this key.
     Key(KeySpace, Arc<str>),
+    /// Which run was made under this key of its client's.
+    Sent(SubmitKey),
     /// This run, as far as another one can come from it.
     Finished(String),
     /// Whether this prefix of the id of a run of the world is one of another run's, too.
@@ -72,6 +75,10 @@ impl Lookups {
         let find = |name: &str| engine.find(name, caller.uid);
         let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         match &mut request.wanted {
+            // Only one that is sent again may be that of a run that has left the world.
+            Wanted::Command(Command::Submit { sent: Sent { key: Some(key), first: false, made: None }, .. }, _) => {
+                (!engine.knows_submit(*key)).then_some(Question::Sent(*key))
+            }
             Wanted::Command(Command::Submit { idempotency_key: Some(key), known: None, .. }, _) => {
                 let used = &request.known.key_used;
                 let is_free = used.as_ref().is_some_and(|used| !used.load(Ordering::Acquire));
@@ -192,6 +199,16 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
             Ok(found) => {
                 if let Wanted::Command(Command::Submit { known, .. }, _) = &mut request.wanted {
                     *known = found;
+                }
+                None
+            }
+            Err(error) => Some(error),
+        },
+        Question::Sent(key) => match archive.by_submit_key(key) {
+            Ok(found) => {
+                if let Wanted::Command(Command::Submit { sent, .. }, _) = &mut request.wanted {
+                    // It was looked for, as it need not be for one that is sent for the first time.
+                    (sent.made, sent.first) = (found, true);
                 }
                 None
             }

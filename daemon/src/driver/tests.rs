@@ -119,7 +119,10 @@ impl Bench {
         let script = Some(Arc::new(Script { turns, ..Script::default() }));
         let spec = Arc::new(RunSpec { script, ..RunSpec::default() });
         self.ask(connection, |responder| {
-            Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder)
+            Wanted::Command(
+                Command::Submit { spec, idempotency_key: None, known: None, sent: Default::default() },
+                responder,
+            )
         })
     }
 

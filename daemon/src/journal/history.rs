@@ -13,14 +13,15 @@ use harness_protocol::event::EventBody;
 use harness_protocol::id::{IdPrefix, RunId, Seq};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::{RunState, RunView};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
-use super::record::COLUMNS;
+use super::record::{self, COLUMNS};
 use super::writer::reason;
 use super::{Record, backup};
-use crate::world::boundary::{KeySpace, may_be_an_id, name_and_id};
+use crate::world::boundary::{KeySpace, MadeRun, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -160,6 +161,17 @@ impl History {
         };
         let sql = format!("SELECT id FROM run WHERE idempotency_key = ?1 AND {within} ORDER BY number DESC LIMIT 1");
         self.read(|db| db.prepare_cached(&sql)?.query_row(params![key, value], run_id).optional())
+    }
+
+    /// The run that was made under a key that its client made, whether it has left the world or not.
+    pub fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
+        let sql = "SELECT id, seq, parent FROM run WHERE idempotency_key = ?1 ORDER BY number DESC LIMIT 1";
+        let made = |row: &rusqlite::Row<'_>| {
+            let seq = Seq(row.get::<_, i64>(1)?.cast_unsigned());
+            let parent = row.get::<_, Option<String>>(2)?.and_then(|parent| parent.parse().ok());
+            Ok(MadeRun { id: run_id(row)?, seq, parent })
+        };
+        self.read(|db| db.prepare_cached(sql)?.query_row([record::submit_key(key)], made).optional())
     }
 
     /// A run that has left the world, as it is listed.

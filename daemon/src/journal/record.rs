@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Cause, EVENT_KINDS, Event, EventBody, Via};
 use harness_protocol::id::{RunId, Seq};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 use rusqlite::{CachedStatement, Row, params};
 use serde_json::{Map, Value, json};
@@ -22,6 +23,11 @@ const NTH: &str = ",\"nth\":";
 pub(super) fn nth(body: &str) -> Option<u64> {
     let (_, digits) = body.strip_suffix('}')?.rsplit_once(NTH)?;
     digits.parse().ok()
+}
+
+/// How a key that a client made is told from one that a user gave.
+pub(super) fn submit_key(key: SubmitKey) -> String {
+    format!("submit-key:{key}")
 }
 
 /// What a row holds.

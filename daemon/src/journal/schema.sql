@@ -44,7 +44,7 @@ CREATE TABLE run (
     root            TEXT NOT NULL,
     name            TEXT,
     labels          TEXT,
-    idempotency_key TEXT,
+    idempotency_key TEXT, -- or, as `submit-key:HEX`, the key that a client made for this submit alone
     submitted_at    INTEGER NOT NULL,
     state           TEXT,
     ended_at        INTEGER,

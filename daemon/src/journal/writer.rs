@@ -216,11 +216,13 @@ impl Made {
 /// What an event means for the table of the runs.
 pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
     match (&event.body, event.run) {
-        (EventBody::RunSubmitted { number, owner, parent, idempotency_key, spec, .. }, Some(run)) => {
+        (EventBody::RunSubmitted { number, owner, parent, idempotency_key, submit_key, spec, .. }, Some(run)) => {
             let sql =
                 "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
                 VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9)";
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
+            // A client that has a key of its user's needs none of its own.
+            let own_key = submit_key.filter(|_| idempotency_key.is_none()).map(record::submit_key);
             transaction.prepare_cached(sql)?.execute(params![
                 number.cast_signed(),
                 run.to_string(),
@@ -229,7 +231,7 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
                 parent.map(|run| run.to_string()),
                 spec.name,
                 labels,
-                idempotency_key,
+                idempotency_key.as_deref().or(own_key.as_deref()),
                 event.at.as_micros().cast_signed(),
             ])?;
         }

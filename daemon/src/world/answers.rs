@@ -73,7 +73,7 @@ impl Bench {
         let spec =
             Arc::new(RunSpec { prompt: Some("go".into()), script, workdir: Some("/".into()), ..RunSpec::default() });
         let caller = Caller { uid: 1, run: None };
-        let command = Command::Submit { spec, idempotency_key: None, known: None };
+        let command = Command::Submit { spec, idempotency_key: None, known: None, sent: Default::default() };
         inference(&mut self.step(Input::Command { reply: ReplyId(1), caller, command }))
     }
 

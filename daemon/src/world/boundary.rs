@@ -8,6 +8,7 @@ use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
 use harness_protocol::run::{CallResult, Entry, RunView};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 pub use super::apply::Unfit;
@@ -107,6 +108,28 @@ impl KeySpace {
     }
 }
 
+/// What a client says of a submit itself, beside what is to run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// The key that it made for this submit alone.
+    pub key: Option<SubmitKey>,
+    /// It has not sent that key before.
+    pub first: bool,
+    /// The run that was made under that key, where it has left the world.
+    pub made: Option<MadeRun>,
+}
+
+/// A run that a submit has made, as far as its repetition is answered from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MadeRun {
+    /// The run.
+    pub id: RunId,
+    /// The event that made it.
+    pub seq: Seq,
+    /// The run that spawned it.
+    pub parent: Option<RunId>,
+}
+
 /// What can be asked of the world. Reading is not among it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
@@ -118,6 +141,8 @@ pub enum Command {
         idempotency_key: Option<Arc<str>>,
         /// The run that was made under that key, where it has left the world.
         known: Option<Box<Finished>>,
+        /// What the client said of the submit itself.
+        sent: Sent,
     },
     /// Run a finished one's specification again.
     Retry {

@@ -7,6 +7,7 @@ use harness_protocol::event::{Ending, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallState, Compaction, Entry, Reserve, RunState, Timing, Usage};
 use harness_protocol::spec::RunSpec;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::phase::{Bucket, Phase};
@@ -37,6 +38,10 @@ pub(crate) struct Origin {
     pub(crate) earlier: usize,
     pub(crate) idempotency_key: Option<Arc<str>>,
 }
+
+/// The key that a client made for the submit of a run. Never changes.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SentAs(pub(crate) SubmitKey);
 
 /// What a run was asked to be, defaults filled in. Never changes.
 #[derive(Component, Debug, Clone, PartialEq)]

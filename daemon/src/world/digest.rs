@@ -26,7 +26,8 @@ impl Engine {
         let _ = writeln!(text, "{:?}\n{:?}", world.resource::<Daemon>(), world.resource::<Ids>());
         let _ = writeln!(
             text,
-            "{names:?} {keys:?} {last:?} {:?} {}",
+            "{names:?} {keys:?} {:?} {last:?} {:?} {}",
+            runs.submit_keys,
             runs.states.iter().filter(|(_, n)| **n > 0).collect::<Vec<_>>(),
             runs.executing
         );

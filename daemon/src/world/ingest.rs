@@ -75,9 +75,9 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
         return Err(RpcError::new(ErrorKind::Forbidden, message));
     }
     match command {
-        Command::Submit { spec, idempotency_key, known } => {
+        Command::Submit { spec, idempotency_key, known, sent } => {
             let owner = caller.run.and_then(|run| scene.identity(run)).map_or(caller.uid, |parent| parent.owner);
-            let descent = Descent { owner, parent: caller.run, idempotency_key, known, ..Descent::default() };
+            let descent = Descent { owner, parent: caller.run, idempotency_key, known, sent, ..Descent::default() };
             submit(scene, &spec, descent).map(Reply::Submitted)
         }
         Command::Retry { run, left } => retry(scene, caller, &run, left),

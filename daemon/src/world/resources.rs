@@ -10,6 +10,7 @@ use harness_protocol::event::Cause;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::RunState;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::boundary::KeySpace;
@@ -44,6 +45,8 @@ pub(crate) struct Runs {
     /// Live runs by name.
     pub(crate) names: HashMap<Arc<str>, RunId>,
     pub(crate) keys: HashMap<(KeySpace, Arc<str>), RunId>,
+    /// By the keys that clients made, as long as the runs are here: bounded like them. Later the journal tells.
+    pub(crate) submit_keys: BTreeMap<SubmitKey, RunId>,
     pub(crate) last_of: HashMap<u32, RunId>,
     /// How many there are in each state.
     pub(crate) states: BTreeMap<RunState, u32>,

@@ -274,6 +274,7 @@ mod tests {
                     retry_of: None,
                     continues: None,
                     idempotency_key: None,
+                    submit_key: None,
                     spec: Arc::new(spec),
                     earlier: Arc::default(),
                 },

@@ -18,10 +18,11 @@ use harness_protocol::run::CallResult;
 use harness_protocol::run::RunView;
 use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 use super::boundary::{
-    Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Task, Work,
+    Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Sent, Task, Work,
 };
 use super::components::{Held, Life};
 use super::resources::{Interactions, Lanes, Runs};
@@ -83,6 +84,8 @@ struct Simulation {
     stale: Vec<JobId>,
     started: BTreeSet<CallId>,
     asked: u64,
+    /// Submits so far, each under a key of its client's, or sent again under an earlier one.
+    submit_keys: usize,
     unanswered: BTreeSet<ReplyId>,
     wall: u64,
     mono: u64,
@@ -139,6 +142,7 @@ impl Simulation {
             stale: Vec::new(),
             started: BTreeSet::new(),
             asked: 0,
+            submit_keys: 0,
             unanswered: BTreeSet::new(),
             wall: 1_800_000_000_000_000,
             mono: 0,
@@ -214,11 +218,16 @@ impl Simulation {
             ..RunSpec::default()
         };
         let key = random.chance(10).then(|| format!("key-{}", random.below(4)).into());
+        // Some are sent again: mostly soon, so that it may be before or after the end of the run.
+        let number = self.submit_keys.saturating_sub(if random.chance(20) { random.below(5) } else { 0 });
+        let own_key = (key.is_none() && random.chance(50)).then(|| SubmitKey::from_u128(number as u128));
+        let sent = Sent { key: own_key, ..Sent::default() };
+        self.submit_keys += 1;
         let from_run = random.chance(10);
         let run = if from_run { self.some_run() } else { None };
         self.command(
             Caller { uid: 7, run },
-            Command::Submit { spec: Arc::new(spec), idempotency_key: key, known: None },
+            Command::Submit { spec: Arc::new(spec), idempotency_key: key, known: None, sent },
         )
     }
 

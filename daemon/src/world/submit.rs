@@ -11,7 +11,7 @@ use harness_protocol::run::Entry;
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
-use super::boundary::{Finished, KeySpace};
+use super::boundary::{Finished, KeySpace, MadeRun, Sent};
 use super::budget;
 use super::components::{Children, Spec};
 use super::ids::Ids;
@@ -32,10 +32,15 @@ pub(crate) struct Descent {
     pub(crate) idempotency_key: Option<Arc<str>>,
     /// The run that was made under that key, where it has left the world.
     pub(crate) known: Option<Box<Finished>>,
+    /// What the client said of the submit itself.
+    pub(crate) sent: Sent,
 }
 
 /// Makes a run, or finds the one that the same key made.
 pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
+    if let Some(made) = made(scene, &descent)? {
+        return Ok(made);
+    }
     if let Some(key) = &descent.idempotency_key {
         if key.is_empty() || key.len() > 256 {
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
@@ -56,6 +61,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         retry_of: descent.retry_of,
         continues: descent.continues,
         idempotency_key: descent.idempotency_key,
+        submit_key: descent.sent.key,
         spec: Arc::new(spec),
         earlier: descent.earlier,
     };
@@ -65,6 +71,25 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
 
 fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
+}
+
+/// The run that this very submit has made already: its reply was lost, and it was sent again.
+fn made(scene: &Scene<'_>, descent: &Descent) -> Result<Option<Submitted>, RpcError> {
+    let Some(key) = descent.sent.key else { return Ok(None) };
+    if descent.idempotency_key.is_some() {
+        return Err(invalid("a submit has an idempotency key or a submit key, not both"));
+    }
+    let here = scene.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
+        let identity = scene.identity(run)?;
+        Some(MadeRun { id: run, seq: identity.seq, parent: identity.parent })
+    });
+    match here.or(descent.sent.made) {
+        None => Ok(None),
+        Some(made) if made.parent == descent.parent => {
+            Ok(Some(Submitted { id: made.id, seq: made.seq, existing: true }))
+        }
+        Some(_) => Err(RpcError::new(ErrorKind::Conflict, "another caller has sent this submit key")),
+    }
 }
 
 fn existing(

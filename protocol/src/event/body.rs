@@ -11,6 +11,7 @@ use crate::id::{CallId, InteractionId, ReliefId, RunId};
 use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Reserve, Usage};
 use crate::spec::RunSpec;
+use crate::submit_key::SubmitKey;
 use crate::time::Timestamp;
 
 /// Defines the kinds twice: as they are on the wire, with the kind among the fields, and to be read where the kind is known before
@@ -130,6 +131,9 @@ kinds! {
         /// Key by which the submit can be repeated without effect.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<Arc<str>>,
+        /// Key that the client made for this submit alone. Not shown to subscribers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        submit_key: Option<SubmitKey>,
         /// What it is asked to be, defaults filled in.
         spec: Arc<RunSpec>,
         /// The transcript that it goes on from, where it continues another run. Not shown to subscribers.

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use serde_json::json;
+
 use super::chance::Chance;
 use super::scripts::script;
 use super::told::Submit;
 use super::{Mood, Shared, pause};
+use crate::{Output, Place};
 
 /// Submits under a key until there is an id, then waits for the end.
 pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
@@ -43,4 +46,85 @@ pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
             _ => told.wrong.push(format!("harnessctl wait {id}: {output}")),
         }
     }
+}
+
+/// Runs of one batch.
+const BATCH: u64 = 6;
+
+/// Submits without any key of its own, tried for a while by `harnessctl`, again and again until there is an id.
+pub(super) fn submit_once(shared: &Shared, mut chance: Chance) {
+    let place = &shared.place;
+    let file = place.script_file(&script("quick", &mut chance));
+    while shared.mood() == Mood::Stormy {
+        let number = begin(shared, "quick");
+        let label = format!("n={number}");
+        let words = ["submit", "-q", "--no-start", "--retry-for", "300ms", "-l", &label, "--script", &file];
+        let Some(ids) = settle(shared, &mut chance, &words) else { return };
+        shared.told().submitted(number, ids.trim(), 0);
+        pause(&mut chance);
+    }
+}
+
+/// The same with many at once.
+pub(super) fn submit_batches(shared: &Shared, mut chance: Chance) {
+    let place = &shared.place;
+    let script_file = place.script_file(&script("steps", &mut chance));
+    while shared.mood() == Mood::Stormy {
+        let numbers: Vec<u64> = (0..BATCH).map(|_| begin(shared, "steps")).collect();
+        let line = |number: &u64| json!({"labels": {"n": number.to_string()}, "script_file": script_file}).to_string();
+        let lines: Vec<String> = numbers.iter().map(line).collect();
+        let file = batch_file(place, numbers[0], &lines.join("\n"));
+        let mut words = vec!["submit", "-q", "--no-start", "--batch", &file];
+        if chance.percent(50) {
+            words.extend(["--retry-for", "300ms"]);
+        }
+        let Some(ids) = settle(shared, &mut chance, &words) else { return };
+        let ids: Vec<&str> = ids.lines().collect();
+        if ids.len() != numbers.len() {
+            return shared.told().wrong.push(format!("a batch of {} gave {ids:?}", numbers.len()));
+        }
+        numbers.iter().zip(ids).for_each(|(number, id)| shared.told().submitted(*number, id, 0));
+        shared.told().count("batches");
+        pause(&mut chance);
+    }
+}
+
+fn batch_file(place: &Place, number: u64, lines: &str) -> String {
+    place.file(&format!("home/batch-{number}.jsonl"), lines)
+}
+
+/// The number of a submit that is brought to its end, whatever happens.
+fn begin(shared: &Shared, kind: &'static str) -> u64 {
+    let number = shared.next.fetch_add(1, Ordering::SeqCst);
+    let key = Some(format!("made by harnessctl for {number}"));
+    shared.told().submits.insert(number, Submit { key, kind, run: None, seq: 0 });
+    number
+}
+
+/// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed.
+fn settle(shared: &Shared, chance: &mut Chance, words: &[&str]) -> Option<String> {
+    let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    loop {
+        let output = shared.place.ctl(&words);
+        match output.code {
+            0 => return Some(output.stdout),
+            7 | 75 if shared.mood() != Mood::Over => {}
+            _ => {
+                shared.told().wrong.push(format!("harnessctl {words:?}: {output}"));
+                return None;
+            }
+        }
+        if let Some(key) = told_key(&output)
+            && !words.contains(&"--again".to_owned())
+        {
+            shared.told().count("submits settled later");
+            words.extend(["--again".to_owned(), key]);
+        }
+        pause(chance);
+    }
+}
+
+fn told_key(output: &Output) -> Option<String> {
+    let (_, rest) = output.stderr.split_once("--again ")?;
+    Some(rest.split(|c: char| !c.is_ascii_hexdigit()).next()?.to_owned())
 }

@@ -104,6 +104,8 @@ impl Storm {
             start(clients::answer),
             start(clients::meddle),
             start(commands::submit_and_wait),
+            start(commands::submit_once),
+            start(commands::submit_batches),
         ];
         let watchers = vec![start(watchers::everything), start(watchers::everything), start(watchers::one_run)];
         Self { shared, clients, watchers }

@@ -12,8 +12,8 @@ use harness_protocol::time::Timestamp;
 
 use super::super::boundary::KeySpace;
 use super::super::components::{
-    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, Spec, Stage, Stopping,
-    Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
+    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, SentAs, Spec, Stage,
+    Stopping, Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
@@ -22,8 +22,17 @@ use super::calls::{interaction_closed, leave_batch};
 use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
-    let EventBody::RunSubmitted { number, owner, parent, retry_of, continues, idempotency_key, spec, earlier } =
-        &event.body
+    let EventBody::RunSubmitted {
+        number,
+        owner,
+        parent,
+        retry_of,
+        continues,
+        idempotency_key,
+        submit_key,
+        spec,
+        earlier,
+    } = &event.body
     else {
         return;
     };
@@ -57,6 +66,10 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
             idempotency_key: idempotency_key.clone(),
         };
         world.entity_mut(made).insert(origin);
+    }
+    if let Some(key) = submit_key {
+        world.entity_mut(made).insert(SentAs(*key));
+        world.resource_mut::<Runs>().submit_keys.insert(*key, run);
     }
     if let Some(parent) = parent_entity {
         world.entity_mut(parent).entry::<Children>().or_default().get_mut().0.push(run);
@@ -288,6 +301,7 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     let ended = world.get::<Ended>(entity).map(|ended| (ended.at, ended.bytes));
     let shown = world.get::<Stopwatch>(entity).map(|watch| watch.shown);
     let key = world.get::<Origin>(entity).and_then(|origin| origin.idempotency_key.clone());
+    let sent_as = world.get::<SentAs>(entity).copied();
     let mut runs = world.resource_mut::<Runs>();
     runs.by_id.remove(&run);
     runs.finished.remove(&identity.number);
@@ -301,6 +315,9 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     if let Some(key) = key {
         let space = KeySpace::of(identity.parent.is_some().then_some(identity.root), identity.owner);
         runs.keys.remove(&(space, key));
+    }
+    if let Some(SentAs(key)) = sent_as {
+        runs.submit_keys.remove(&key);
     }
     if runs.last_of.get(&identity.owner) == Some(&run) {
         runs.last_of.remove(&identity.owner);

@@ -16,6 +16,7 @@ use harness_protocol::rpc::{
     Shown,
 };
 use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::Engine;
@@ -214,6 +215,11 @@ impl Engine {
     /// Whether a run that is here was made under an idempotency key.
     pub fn knows_key(&self, space: KeySpace, key: &Arc<str>) -> bool {
         self.world.resource::<Runs>().keys.contains_key(&(space, Arc::clone(key)))
+    }
+
+    /// Whether a run that is here was made under a key that its client made.
+    pub fn knows_submit(&self, key: SubmitKey) -> bool {
+        self.world.resource::<Runs>().submit_keys.contains_key(&key)
     }
 
     /// What is configured, and which tools there are.

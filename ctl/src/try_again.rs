@@ -9,7 +9,7 @@ use harness_protocol::time::Span;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long to wait before the next attempt; `None` when there is no more time.
-pub(super) fn pause_before_retry(error: &RpcError, until: Option<Instant>) -> Option<Duration> {
+pub(crate) fn pause_before_retry(error: &RpcError, until: Option<Instant>) -> Option<Duration> {
     let left = until?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
     Some(error.data.retry_after_seconds.map_or(TRY_AGAIN, Span::to_std).min(left))
 }
