@@ -26,7 +26,7 @@ pub(crate) enum ConnectError {
 impl From<Errno> for ConnectError {
     fn from(error: Errno) -> Self {
         match error {
-            Errno::ENOENT | Errno::ECONNREFUSED => Self::Absent,
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ECONNREFUSED => Self::Absent,
             Errno::EACCES | Errno::EPERM => Self::Denied,
             // A listener whose queue is full for so long does not run.
             Errno::EAGAIN => Self::Other(io::Error::new(io::ErrorKind::TimedOut, "it takes no connections")),

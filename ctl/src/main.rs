@@ -12,6 +12,7 @@ mod connect;
 mod ctx;
 mod ending;
 mod exit;
+mod holder;
 mod incoming;
 mod inside;
 mod interrupt;
@@ -26,6 +27,7 @@ mod specify;
 mod standing;
 mod start;
 mod start_error;
+mod stopping;
 mod submitting;
 #[cfg(test)]
 mod testing;

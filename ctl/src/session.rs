@@ -4,8 +4,7 @@
 //! somebody else starts is found again. A request that the daemon may have taken is repeated only if it changes nothing;
 //! submits carry keys, and `submitting` repeats them.
 
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use harness_protocol::paths::Surroundings;
@@ -15,8 +14,7 @@ use crate::client::{Client, ClientError, Taken};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::patience::PATIENCE;
-use crate::start;
-use crate::start_error::StartError;
+use crate::start::{self, Found, Place};
 
 /// Between two looks at the clock, for whoever watches a request that takes long.
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,7 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The way to the daemon.
 #[derive(Debug)]
 pub(crate) struct Session {
-    socket: PathBuf,
+    place: Place,
     may_start: bool,
     client: Option<Client>,
     started: bool,
@@ -61,18 +59,19 @@ pub(crate) struct Session {
 impl Session {
     /// A session on `socket`, or on the one that the surroundings tell.
     pub(crate) fn new(socket: Option<PathBuf>, may_start: bool) -> Self {
-        let socket = socket.unwrap_or_else(|| {
-            Surroundings {
-                var: &|name| std::env::var(name).ok(),
-                uid: nix::unistd::geteuid().as_raw(),
-                exists: &|path| path.exists(),
-            }
-            .socket()
-        });
+        let var = |name: &str| std::env::var(name).ok();
+        let uid = nix::unistd::geteuid().as_raw();
+        let around = Surroundings { var: &var, uid, exists: &|path| path.exists() };
+        let named = socket.is_some() || var("HARNESS_SOCKET").is_some_and(|path| !path.is_empty());
         // The daemon has another working directory than we have.
-        let socket = std::path::absolute(&socket).unwrap_or(socket);
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let place = Place {
+            socket: absolute(socket.unwrap_or_else(|| around.socket())),
+            named,
+            state_dir: absolute(around.state_dir()),
+        };
         Self {
-            socket,
+            place,
             may_start,
             client: None,
             started: false,
@@ -85,9 +84,9 @@ impl Session {
         }
     }
 
-    /// The socket.
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+    /// Where the daemon is looked for, or where it was found.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// From here on no daemon is started.
@@ -115,19 +114,16 @@ impl Session {
     /// The connection. A daemon is started for the first one only: whoever stopped the one that served us may have meant it.
     pub(crate) fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
-            let stream = match (self.reached, self.may_start) {
-                (true, _) => match start::find(&self.socket) {
-                    Err(StartError::NotRunning { .. }) => return Err(ClientError::Lost { taken: Taken::No }.into()),
+            let found = match (self.reached, self.may_start) {
+                (true, _) => match start::find(&self.place) {
+                    Err(error) if error.is_absent() => return Err(ClientError::Lost { taken: Taken::No }.into()),
                     found => found?,
                 },
-                (false, true) => {
-                    let found = start::find_or_start(&self.socket)?;
-                    self.started |= found.started;
-                    found.stream
-                }
-                (false, false) => start::find(&self.socket)?,
+                (false, true) => start::find_or_start(&self.place)?,
+                (false, false) => start::find(&self.place)?,
             };
-            self.connected(stream)?;
+            self.started |= found.started;
+            self.connected(found)?;
         }
         match &mut self.client {
             Some(client) => Ok(client),
@@ -135,8 +131,9 @@ impl Session {
         }
     }
 
-    fn connected(&mut self, stream: UnixStream) -> Result<(), Failure> {
-        self.client = Some(Client::new(stream, self.interrupt.clone()).map_err(ClientError::Io)?);
+    fn connected(&mut self, found: Found) -> Result<(), Failure> {
+        self.place.socket = found.socket;
+        self.client = Some(Client::new(found.stream, self.interrupt.clone()).map_err(ClientError::Io)?);
         Ok(())
     }
 
@@ -148,6 +145,11 @@ impl Session {
     /// Forgets the connection; the next request makes a new one, and starts no daemon for it.
     pub(crate) fn hang_up(&mut self) {
         self.reached |= self.client.take().is_some();
+    }
+
+    /// The process at the other end of the connection, where there is one.
+    pub(crate) fn peer(&self) -> Option<u32> {
+        self.client.as_ref().and_then(Client::pid)
     }
 
     /// Whether a daemon was lost, so that the one that answers now may be another.
@@ -232,14 +234,14 @@ impl Session {
         let (since, until) = (Instant::now(), self.patient_until.map_or(until, |patient| patient.max(until)));
         loop {
             self.pause()?;
-            match start::find(&self.socket) {
-                Ok(stream) if Instant::now() < until => return self.connected(stream),
-                Err(StartError::NotRunning { .. }) if Instant::now() < until => {}
-                Ok(_) | Err(StartError::NotRunning { .. }) => {
+            match start::find(&self.place) {
+                Ok(found) if Instant::now() < until => return self.connected(found),
+                Err(error) if error.is_absent() && Instant::now() < until => {}
+                Err(error) if !error.is_absent() => return Err(error.into()),
+                Ok(_) | Err(_) => {
                     let seconds = since.elapsed().max(PATIENCE).as_secs();
-                    return Err(Failure::Gone { socket: self.socket.clone(), seconds });
+                    return Err(Failure::Gone { socket: self.place.socket.clone(), seconds });
                 }
-                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -24,12 +24,15 @@ const LOCKED: i32 = 75;
 const MAX_SAID: u64 = 16 * 1024;
 
 /// How a start ended well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spawned {
     /// It serves.
     Ready,
     /// Another one holds the lock, and serves, or is about to, or is leaving.
-    AnotherHasTheLock,
+    AnotherHasTheLock {
+        /// What it said of that.
+        said: String,
+    },
 }
 
 /// Starts the daemon.
@@ -84,7 +87,6 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
     while status.is_none() || said.is_none() {
         match heard.recv_timeout(limit) {
             Ok(Heard::Ready) => return Ok(Spawned::Ready),
-            Ok(Heard::Ended(Some(ended))) if ended.code() == Some(LOCKED) => return Ok(Spawned::AnotherHasTheLock),
             // What it said is here already, or in a moment; unless a child of its own keeps the pipe open.
             Ok(Heard::Ended(ended)) => (status, limit) = (Some(ended), LAST_WORDS),
             Ok(Heard::Stderr(text)) => said = Some(text),
@@ -92,11 +94,12 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
             Err(_) => return Err(StartError::NotReady { seconds: START_LIMIT.as_secs() }),
         }
     }
+    let is_locked = status.flatten().is_some_and(|status| status.code() == Some(LOCKED));
     let said = said.filter(|said| !said.is_empty()).unwrap_or_else(|| match status.flatten() {
         Some(status) => format!("it ended ({status}) and said nothing"),
         None => "it ended and said nothing".to_owned(),
     });
-    Err(StartError::Failed { said })
+    if is_locked { Ok(Spawned::AnotherHasTheLock { said }) } else { Err(StartError::Failed { said }) }
 }
 
 enum Heard {

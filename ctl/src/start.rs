@@ -1,7 +1,8 @@
 //! Finding the daemon: connects, and starts one on demand where there is none.
 //!
 //! Never starts a second one: the daemon's own lock decides, and who loses that race connects to the winner. A socket
-//! that we may not open is an error, never a reason to start another.
+//! that we may not open is an error, never a reason to start another. Where nobody serves a socket, the lock of the state
+//! directory says whether there is a daemon all the same, and where.
 
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use harness_protocol::paths::SYSTEM_SOCKET;
 
 use crate::connect::{ConnectError, connect};
+use crate::holder::Holder;
 use crate::inside::inside;
 use crate::patience::PATIENCE;
 use crate::spawn::{Spawned, spawn};
@@ -18,54 +20,109 @@ use crate::start_error::StartError;
 
 /// Between two looks at a socket that another process is about to open.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// How long a daemon may take to bind a socket again that is gone: it looks once a second.
+const UNTIL_BOUND_AGAIN: Duration = Duration::from_secs(3);
 /// Looks between two attempts at starting: the daemon that held the lock may have been a leaving one.
 const LOOKS_PER_START: u32 = 12;
+
+/// Where a daemon is looked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The socket.
+    pub(crate) socket: PathBuf,
+    /// Its user named that one and no other.
+    pub(crate) named: bool,
+    /// The state directory of a daemon that we would start.
+    pub(crate) state_dir: PathBuf,
+}
 
 /// How a connection came about.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The connection.
     pub(crate) stream: UnixStream,
+    /// The socket: that of the daemon that holds the state directory, where nobody serves the one that was looked at.
+    pub(crate) socket: PathBuf,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
 }
 
 /// Connects to the daemon that is there.
-pub(crate) fn find(socket: &Path) -> Result<UnixStream, StartError> {
-    connect(socket, PATIENCE).map_err(|error| explain(error, socket))
+pub(crate) fn find(place: &Place) -> Result<Found, StartError> {
+    match connect(&place.socket, PATIENCE) {
+        Ok(stream) => Ok(Found { stream, socket: place.socket.clone(), started: false }),
+        Err(ConnectError::Absent) => match Holder::of(&place.state_dir) {
+            Some(holder) => elsewhere(place, holder),
+            None => Err(StartError::NotRunning { socket: place.socket.clone() }),
+        },
+        Err(error) => Err(explain(error, &place.socket)),
+    }
+}
+
+/// The daemon that holds the state directory, which nobody can reach by the socket that was looked at.
+fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
+    let (pid, state_dir) = (holder.pid, place.state_dir.clone());
+    match holder.socket {
+        Some(socket) if socket != place.socket && place.named => Err(StartError::Elsewhere { pid, socket, state_dir }),
+        Some(socket) if socket != place.socket => match connect(&socket, PATIENCE) {
+            Ok(stream) => Ok(Found { stream, socket, started: false }),
+            Err(ConnectError::Absent) => Err(StartError::Unreachable { pid, socket, settled: true }),
+            Err(error) => Err(explain(error, &socket)),
+        },
+        Some(socket) => Err(StartError::Unreachable { pid, socket, settled: true }),
+        None => Err(StartError::Unreachable { pid, socket: place.socket.clone(), settled: false }),
+    }
 }
 
 /// Connects to the daemon, and starts it where there is none.
-pub(crate) fn find_or_start(socket: &Path) -> Result<Found, StartError> {
-    match connect(socket, PATIENCE) {
-        Ok(stream) => Ok(Found { stream, started: false }),
-        Err(ConnectError::Absent) => {
+pub(crate) fn find_or_start(place: &Place) -> Result<Found, StartError> {
+    let socket = place.socket.as_path();
+    match find_soon(place) {
+        Err(StartError::NotRunning { .. }) => {
             if let Some(inside) = inside() {
-                return Err(StartError::InsideRun { socket: socket.to_owned(), inside });
+                return Err(StartError::InsideRun { socket: place.socket.clone(), inside });
             }
             if socket == Path::new(SYSTEM_SOCKET) && !nix::unistd::geteuid().is_root() {
                 return Err(StartError::SystemNotRunning { socket: socket.to_owned() });
             }
             let program = program(std::env::current_exe().ok().as_deref(), std::env::var_os("PATH").as_deref())
                 .ok_or_else(|| StartError::NoProgram { socket: socket.to_owned() })?;
-            start(socket, &program)
+            start(place, &program)
         }
-        Err(error) => Err(explain(error, socket)),
+        found => found,
     }
 }
 
-fn start(socket: &Path, program: &Path) -> Result<Found, StartError> {
+/// Connects to the daemon that is there. One that starts, leaves, or is about to bind its socket again is waited for.
+fn find_soon(place: &Place) -> Result<Found, StartError> {
+    let begun = Instant::now();
+    loop {
+        let patience = |settled| if settled { UNTIL_BOUND_AGAIN } else { PATIENCE };
+        match find(place) {
+            Err(StartError::Unreachable { settled, .. }) if begun.elapsed() < patience(settled) => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            found => return found,
+        }
+    }
+}
+
+fn start(place: &Place, program: &Path) -> Result<Found, StartError> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let started = match spawn(program, socket)? {
-            Spawned::Ready => true,
-            Spawned::AnotherHasTheLock => false,
+        let (started, said) = match spawn(program, &place.socket)? {
+            Spawned::Ready => (true, None),
+            Spawned::AnotherHasTheLock { said } => (false, Some(said)),
         };
         for _look in 0..LOOKS_PER_START {
-            match connect(socket, PATIENCE) {
-                Ok(stream) => return Ok(Found { stream, started }),
-                Err(ConnectError::Absent) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
-                Err(error) => return Err(explain(error, socket)),
+            match find(place) {
+                Ok(found) => return Ok(Found { started, ..found }),
+                Err(error) if error.is_absent() && Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                // Nobody knows better why there is none than the one that did not start.
+                Err(StartError::NotRunning { .. }) if said.is_some() => {
+                    return Err(StartError::Failed { said: said.unwrap_or_default() });
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -100,6 +157,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
+    /// A socket, beside a state directory that nobody holds.
+    fn at(socket: &Path) -> Place {
+        Place { socket: socket.to_owned(), named: true, state_dir: socket.with_file_name("no-state") }
+    }
+
     fn executable(path: &Path, text: &str) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -126,8 +188,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("harnessd");
         executable(&program, "#!/bin/sh\necho 'config.toml: line 3: no' >&2\nexit 2\n");
-        let error = start(&dir.path().join("s"), &program).unwrap_err();
+        let error = start(&at(&dir.path().join("s")), &program).unwrap_err();
         assert_eq!(error.to_string(), "the daemon did not start: config.toml: line 3: no");
+    }
+
+    #[test]
+    fn a_daemon_whose_lock_is_held_by_one_that_cannot_be_found_says_so_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("harnessd");
+        executable(&program, "#!/bin/sh\necho 'harnessd: another daemon (pid 7) holds /x' >&2\nexit 75\n");
+        let error = start(&at(&dir.path().join("s")), &program).unwrap_err();
+        assert_eq!(error.to_string(), "the daemon did not start: harnessd: another daemon (pid 7) holds /x");
     }
 
     #[test]
@@ -136,7 +207,7 @@ mod tests {
         let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
         executable(&program, "#!/bin/sh\nexit 75\n");
         let winner = UnixListener::bind(&socket).unwrap();
-        assert!(!start(&socket, &program).unwrap().started);
+        assert!(!start(&at(&socket), &program).unwrap().started);
         drop(winner);
     }
 
@@ -163,7 +234,7 @@ mod tests {
                 listener.accept().unwrap();
             })
         };
-        assert!(start(&socket, &program).unwrap().started);
+        assert!(start(&at(&socket), &program).unwrap().started);
         server.join().unwrap();
     }
 
@@ -172,7 +243,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
         executable(&program, "#!/bin/sh\necho \"$* $PWD $(cat)\" >&2\nexit 1\n");
-        let error = start(&socket, &program).unwrap_err();
+        let error = start(&at(&socket), &program).unwrap_err();
         let expected = format!("the daemon did not start: --on-demand --socket {} /", socket.display());
         assert_eq!(error.to_string().trim_end(), expected);
     }
@@ -182,9 +253,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         drop(UnixListener::bind(&socket).unwrap());
-        assert!(matches!(find(&socket), Err(StartError::NotRunning { .. })));
-        assert!(matches!(find(&dir.path().join("no/s")), Err(StartError::NotRunning { .. })));
+        assert!(matches!(find(&at(&socket)), Err(StartError::NotRunning { .. })));
+        assert!(matches!(find(&at(&dir.path().join("no/s"))), Err(StartError::NotRunning { .. })));
         let long = dir.path().join("x".repeat(200));
-        assert!(matches!(find(&long), Err(StartError::Connect { .. })));
+        assert!(matches!(find(&at(&long)), Err(StartError::Connect { .. })));
     }
 }

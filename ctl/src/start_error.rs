@@ -14,6 +14,29 @@ pub(crate) enum StartError {
         /// The socket.
         socket: PathBuf,
     },
+    /// The state directory belongs to a daemon with another socket than the one that was named.
+    #[error(
+        "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
+        socket.display(), state_dir.display()
+    )]
+    Elsewhere {
+        /// Its process.
+        pid: u32,
+        /// Its socket.
+        socket: PathBuf,
+        /// The directory.
+        state_dir: PathBuf,
+    },
+    /// There is a daemon, and its socket is gone.
+    #[error("the daemon (pid {pid}) runs, and its socket {} is not there", socket.display())]
+    Unreachable {
+        /// Its process.
+        pid: u32,
+        /// Its socket.
+        socket: PathBuf,
+        /// It has served it. One that has not is about to, or leaves.
+        settled: bool,
+    },
     /// The socket is the system's, and only root starts that daemon.
     #[error("the system's daemon does not run: nobody serves {}", socket.display())]
     SystemNotRunning {
@@ -71,6 +94,11 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
+    /// Whether nobody serves the socket now. Somebody may in a moment.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::NotRunning { .. } | Self::Unreachable { .. })
+    }
+
     /// What to do next.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
@@ -79,6 +107,14 @@ impl StartError {
                 "start it as root (systemctl start harnessd), or use one of your own: --socket PATH, XDG_RUNTIME_DIR"
                     .to_owned(),
             ),
+            Self::Elsewhere { socket, .. } => Some(format!(
+                "use that one: --socket {}; or start another with a state directory of its own: HARNESS_STATE_DIR",
+                socket.display()
+            )),
+            Self::Unreachable { pid, .. } => Some(format!(
+                "it binds its socket again by itself where it can; kill -HUP {pid} lets it try at once, harnessctl daemon \
+                 stop ends it"
+            )),
             Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
             Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),
             Self::InsideRun { .. } => Some(

@@ -16,6 +16,7 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -49,6 +50,8 @@ use crate::tools::{self, shell::Shell};
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Reads of the journal, and of `/proc`, at once.
 const READS: usize = 4;
+/// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
+const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
 /// How old a count of the outputs' bytes may be.
 const COUNTED_EVERY: Span = Span::from_secs(30);
 
@@ -202,6 +205,9 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     {
         error!(%error, "the standard streams stay as they are");
     }
+    tell_socket(&mut setup.state_dir, Some(listener.path()));
+    let mut look_after = tokio::time::interval(LOOK_AFTER_SOCKET);
+    look_after.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     let watched = setup.notifier.watchdog();
@@ -216,6 +222,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
                 connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
             }
             _ = connections.join_next(), if !connections.is_empty() => {}
+            _ = look_after.tick() => listener.look_after(),
             _ = watchdog.tick(), if watched.is_some() => {
                 // It lives who moves, and that is the driver: one that has nothing to do is woken for it.
                 let moved = orders.beats();
@@ -228,6 +235,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
             _ = reloads.changed() => setup.notifier.ready("serving"),
             asked = setup.signals.next() => match asked {
                 Asked::Reload => {
+                    listener.look_after();
                     setup.notifier.reloading();
                     orders.give(Order::Reload);
                 }
@@ -240,10 +248,18 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         }
     };
     setup.notifier.stopping("stopping");
+    // Who finds no socket from now on knows that this one leaves.
+    tell_socket(&mut setup.state_dir, None);
     stop.cancel();
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
+}
+
+fn tell_socket(state_dir: &mut StateDir, socket: Option<&Path>) {
+    if let Err(error) = state_dir.tell_socket(socket) {
+        warn!(%error, "the lock file of the state directory does not tell the socket");
+    }
 }
 
 /// Lets the driver drive on a thread of its own: whatever keeps the others busy, it goes on, and the other way round.

@@ -197,7 +197,8 @@ fn of_many_that_start_at_once_one_serves() {
     place.wait_for("READY=1");
     UnixStream::connect(place.socket()).unwrap();
     // All but one end by themselves; which one does not is in the lock file.
-    let pid: u32 = fs::read_to_string(place.path("state/harnessd.lock")).unwrap().trim().parse().unwrap();
+    let pid: u32 =
+        fs::read_to_string(place.path("state/harnessd.lock")).unwrap().lines().next().unwrap().parse().unwrap();
     let serving = daemons.iter().position(|daemon| daemon.0.id() == pid).unwrap();
     let serving = daemons.swap_remove(serving);
     for daemon in &mut daemons {

@@ -64,11 +64,14 @@ fn a_daemon_that_stands_still_is_never_displaced_and_whoever_asks_it_is_told() {
 #[test]
 fn an_old_daemon_that_leaves_does_not_take_the_socket_of_the_new_one() {
     let mut old = Daemon::start();
-    // Somebody cleaned up too well: its socket is gone, and so are the locks.
+    // Somebody cleaned up too well: its socket is gone, and so are the locks. It stands still, or it would bind again.
+    old.signal(Signal::SIGSTOP);
+    eventually("it stands still", || old.process().is_stopped());
     fs::remove_dir_all(old.path("run/harness")).unwrap();
     fs::remove_dir_all(old.path("home/.local")).unwrap();
     let new = old.place().start();
     let inode = fs::metadata(new.socket()).unwrap().ino();
+    old.signal(Signal::SIGCONT);
     old.signal(Signal::SIGTERM);
     assert_eq!(old.ended(SOON).code(), Some(0));
     assert_eq!(fs::metadata(new.socket()).unwrap().ino(), inode);

@@ -14,6 +14,7 @@ mod daemon_life;
 mod exit_codes;
 mod exporting;
 mod fairness;
+mod finding;
 mod first_run;
 mod full_disk;
 mod insiders;

@@ -274,7 +274,7 @@ impl Place {
 impl Inner {
     fn daemon_process(&self) -> Option<Process> {
         let lock = self.dir.path().join("home/.local/state/harness/harnessd.lock");
-        let pid = fs::read_to_string(lock).ok()?.trim().parse().ok()?;
+        let pid = fs::read_to_string(lock).ok()?.lines().next()?.parse().ok()?;
         let process = Process(pid);
         process.is_alive().then_some(process).filter(|process| process.is_called("harnessd"))
     }

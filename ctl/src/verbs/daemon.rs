@@ -1,25 +1,20 @@
 //! `daemon`: starts, stops, drains, backs up and shows it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
 use crate::cli::DaemonVerb;
-use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
 use crate::patience::PATIENCE;
 use crate::render;
 use crate::render::units::now;
-use crate::start;
-use crate::start_error::StartError;
-
-/// Between two looks at a socket that is about to go.
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+use crate::stopping::{self, Stopped};
 
 pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
     if *verb != DaemonVerb::Start {
@@ -65,37 +60,15 @@ fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
 
 fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
     let until = Instant::now() + PATIENCE;
-    let Some(status) = status_of_one_to_stop(ctx, until)? else {
-        note(ctx.notes.dim("the daemon does not run"));
-        return ctx.done();
-    };
-    let client = ctx.session.client()?;
-    let told = client.call::<method::DaemonStop>(&Empty {}).map_err(Failure::from);
-    let closed = match told {
-        // Somebody else told it, too.
-        Err(failure) if failure.is_loss() => true,
-        told => {
-            told?;
-            client.closed(until.saturating_duration_since(Instant::now()))?
+    match stopping::stop(ctx, until)? {
+        Stopped::DidNotRun => note(ctx.notes.dim("the daemon does not run")),
+        Stopped::Asked(status) => {
+            note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));
         }
-    };
-    ctx.session.hang_up();
-    // The socket of systemd stays; of any other daemon it goes, or another daemon has it.
-    while !(closed && (status.socket_activated || is_gone(ctx, status.pid)?)) {
-        if Instant::now() >= until || !closed {
-            return Err(Failure::Other {
-                code: exit::INTERNAL,
-                message: format!(
-                    "the daemon (pid {}) was told to stop and has not gone after {} s",
-                    status.pid,
-                    PATIENCE.as_secs()
-                ),
-                hint: Some("it may be ending what executes; look again: harnessctl daemon status".to_owned()),
-            });
+        Stopped::BySignal { pid } => {
+            note(ctx.notes.dim(format_args!("stopped: pid {pid}, by a signal: it could not be asked")));
         }
-        std::thread::sleep(LOOK_AGAIN);
     }
-    note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));
     ctx.done()
 }
 
@@ -114,37 +87,6 @@ fn what_goes_on(status: &DaemonStatusReply) -> String {
                 live => format!("{live} runs go"),
             }
         ),
-    }
-}
-
-/// The status of the daemon, unless none runs. One that is leaving already is waited for.
-fn status_of_one_to_stop(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Failure> {
-    loop {
-        let client = match start::find(ctx.session.socket()) {
-            Err(StartError::NotRunning { .. }) => return Ok(None),
-            found => {
-                found?;
-                ctx.session.client()
-            }
-        };
-        match client.and_then(|client| Ok(client.call::<method::DaemonStatus>(&Empty {})?)) {
-            Err(failure) if failure.is_loss() && Instant::now() < until => {
-                ctx.session.hang_up();
-                std::thread::sleep(LOOK_AGAIN);
-            }
-            status => return status.map(Some),
-        }
-    }
-}
-
-fn is_gone(ctx: &mut Ctx, pid: u32) -> Result<bool, Failure> {
-    match start::find(ctx.session.socket()) {
-        Err(StartError::NotRunning { .. }) => Ok(true),
-        Err(error) => Err(error.into()),
-        Ok(stream) => {
-            let other = Client::new(stream, None).ok().and_then(|client| client.pid());
-            Ok(other.is_some_and(|other| other != pid))
-        }
     }
 }
 

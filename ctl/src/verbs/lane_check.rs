@@ -78,7 +78,10 @@ fn verdict(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> Verdict {
 fn unanswered(failure: &Failure) -> Verdict {
     let code = match failure {
         Failure::Start(
-            StartError::NotRunning { .. } | StartError::SystemNotRunning { .. } | StartError::Connect { .. },
+            StartError::NotRunning { .. }
+            | StartError::Unreachable { .. }
+            | StartError::SystemNotRunning { .. }
+            | StartError::Connect { .. },
         )
         | Failure::Client(ClientError::Lost { .. } | ClientError::Silent { .. } | ClientError::Io(_)) => CRITICAL,
         _ => UNKNOWN,

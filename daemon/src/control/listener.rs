@@ -5,9 +5,9 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::framing;
@@ -42,12 +42,22 @@ pub struct Accepted {
     pub slot: Slot,
 }
 
+/// The socket that is listened on.
+#[derive(Debug)]
+struct Open {
+    // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
+    claim: Claim,
+    socket: Arc<UnixListener>,
+}
+
 /// The open door.
 #[derive(Debug)]
 pub struct Listener {
-    // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
-    claim: Claim,
-    socket: UnixListener,
+    path: PathBuf,
+    activated: bool,
+    open: RwLock<Open>,
+    /// The socket file was not there, and could not be made again so far.
+    lost: AtomicBool,
     own_uid: u32,
     members: RwLock<Option<Members>>,
     crowd: Crowd,
@@ -64,8 +74,10 @@ impl Listener {
     /// Where the runtime cannot watch the socket.
     pub fn open(bound: Bound, max: u32) -> io::Result<Self> {
         Ok(Self {
-            claim: bound.claim,
-            socket: UnixListener::from_std(bound.socket)?,
+            path: bound.claim.path.clone(),
+            activated: bound.claim.is_activated(),
+            open: RwLock::new(Open { claim: bound.claim, socket: Arc::new(UnixListener::from_std(bound.socket)?) }),
+            lost: AtomicBool::new(false),
             own_uid: nix::unistd::geteuid().as_raw(),
             members: RwLock::new(bound.members),
             crowd: Crowd::new(max),
@@ -76,12 +88,12 @@ impl Listener {
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.claim.path
+        &self.path
     }
 
     /// Whether systemd owns the socket.
     pub const fn is_activated(&self) -> bool {
-        self.claim.is_activated()
+        self.activated
     }
 
     /// Connections now.
@@ -99,12 +111,42 @@ impl Listener {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
+    /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the runtime
+    /// directory, and cleaners of old files take what nobody has written to. Connections that are there stay.
+    ///
+    /// To be called from time to time, and without an [`Self::accept`] under way. Within a runtime.
+    pub fn look_after(&self) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if !open.claim.is_lost() {
+            self.lost.store(false, Ordering::Relaxed);
+            return;
+        }
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let again = Bound::again(&mut open.claim, members).map_err(|error| error.to_string());
+        let again = again.and_then(|Bound { claim, socket, .. }| {
+            let socket = UnixListener::from_std(socket).map_err(|error| error.to_string())?;
+            Ok(Open { claim, socket: Arc::new(socket) })
+        });
+        match again {
+            Ok(bound) => {
+                *open = bound;
+                self.lost.store(false, Ordering::Relaxed);
+                warn!(socket = %self.path.display(), "the socket was gone, and is bound again");
+            }
+            Err(error) if !self.lost.swap(true, Ordering::Relaxed) => {
+                warn!(socket = %self.path.display(), %error, "the socket is gone, and cannot be bound again; trying on");
+            }
+            Err(_) => {}
+        }
+    }
+
     /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process may have gone, and
     /// another one speak for it. Others get one error and are closed. What goes wrong is waited for. It may be
     /// dropped and called again at any time.
     pub async fn accept(&self, trace: &Trace) -> Accepted {
         loop {
-            match self.socket.accept().await {
+            let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
+            match socket.accept().await {
                 Ok((stream, _)) => {
                     if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
                         info!("connections are accepted again");
@@ -193,7 +235,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
     use std::collections::BTreeSet;
-    use std::fs::File;
+    use std::fs::{self, File};
     use std::os::fd::BorrowedFd;
     use std::process::Command;
 
@@ -209,6 +251,58 @@ mod tests {
 
     fn outside(process: Option<BorrowedFd<'_>>) -> Origin {
         process.map_or(Origin::Unknown("no process".to_owned()), |_| Origin::Outside)
+    }
+
+    /// B2.
+    #[tokio::test]
+    async fn a_socket_whose_file_goes_is_bound_again_whoever_took_it() {
+        type Loss = fn(&Path);
+        let losses: [(&str, Loss); 7] = [
+            ("the file", |path| fs::remove_file(path).unwrap()),
+            ("the directory", |path| fs::remove_dir_all(path.parent().unwrap()).unwrap()),
+            ("directories above it", |path| fs::remove_dir_all(path.ancestors().nth(2).unwrap()).unwrap()),
+            ("moved away", |path| fs::rename(path, path.with_extension("old")).unwrap()),
+            ("the lock as well", |path| {
+                fs::remove_file(path).unwrap();
+                fs::remove_file(super::super::socket::lock_path(path)).unwrap();
+            }),
+            ("a dead one in its place", |path| {
+                fs::remove_file(path).unwrap();
+                drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+            }),
+            ("nothing", |_| {}),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/harness/control.sock");
+        let listener = Listener::open(Bound::bind(&path, None).unwrap(), 10).unwrap();
+        for (name, lose) in losses {
+            let before = UnixStream::connect(&path).await.unwrap();
+            let there = listener.accept(&outside).await;
+            lose(&path);
+            listener.look_after();
+            let found = fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(std::os::unix::fs::MetadataExt::mode(&found) & 0o777, 0o600, "{name}");
+            let _client = UnixStream::connect(&path).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            drop(listener.accept(&outside).await);
+            drop((before, there));
+        }
+        // What somebody else has put there is left alone, and is bound again once it has gone.
+        fs::remove_file(&path).unwrap();
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        listener.look_after();
+        UnixStream::connect(&path).await.unwrap();
+        other.accept().unwrap();
+        drop(other);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        listener.look_after();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_file(&path).unwrap();
+        listener.look_after();
+        let _client = UnixStream::connect(&path).await.unwrap();
+        listener.accept(&outside).await;
+        drop(listener);
+        assert!(!path.exists(), "it takes its own socket along");
     }
 
     async fn refusal(mut client: UnixStream) -> RpcError {

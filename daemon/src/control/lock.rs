@@ -20,25 +20,33 @@ const ATTEMPTS: u32 = 10;
 /// as well, until it has become another program.
 const TIMES_AFTER_DEATH: u32 = 100;
 const TIMES_FOR_DIRECTORY: u32 = 25;
+/// Bytes of a lock file that are read.
+const MOST_READ: u64 = 8 * 1024;
 const AFTER_DEATH: Duration = Duration::from_millis(20);
 
 /// A lock that is held. Dropping it lets it go.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    _held: Flock<File>,
+    held: Flock<File>,
 }
 
 /// Why there is no lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has it.
-    #[error("another daemon{} holds {}", pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), path.display())]
+    #[error(
+        "another daemon{} holds {}{}",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), path.display(),
+        socket.as_ref().map(|socket| format!(", and serves {}", socket.display())).unwrap_or_default()
+    )]
     Held {
         /// The lock file.
         path: PathBuf,
         /// Who holds it, where that can be read.
         pid: Option<u32>,
+        /// And which socket that one serves, where it says so.
+        socket: Option<PathBuf>,
     },
     /// The directory belongs to somebody else, who could change what is in it.
     #[error("{} belongs to user {owner}, not to us", path.display())]
@@ -86,13 +94,13 @@ impl Lock {
             let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(held) => held,
                 Err((mut file, Errno::EWOULDBLOCK)) => {
-                    let pid = read_pid(&mut file);
+                    let (pid, socket) = read_holder(&mut file);
                     if dead < TIMES_AFTER_DEATH && pid.is_some_and(is_dead) {
                         dead += 1;
                         std::thread::sleep(AFTER_DEATH);
                         continue;
                     }
-                    return Err(LockError::Held { path: path.to_path_buf(), pid });
+                    return Err(LockError::Held { path: path.to_path_buf(), pid, socket });
                 }
                 Err((_, errno)) => return Err(io(errno.into())),
             };
@@ -101,8 +109,8 @@ impl Lock {
                 removed += 1;
                 continue;
             }
-            write_pid(&mut held).map_err(io)?;
-            return Ok(Self { path: path.to_path_buf(), _held: held });
+            write_holder(&mut held, None).map_err(io)?;
+            return Ok(Self { path: path.to_path_buf(), held });
         }
         Err(io(io::Error::other("the lock file is removed again and again")))
     }
@@ -110,6 +118,11 @@ impl Lock {
     /// The lock file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the file that is locked is still the one that has the name. Another one would let a second holder in.
+    pub fn is_there(&self) -> bool {
+        is_at(&self.held, &self.path)
     }
 }
 
@@ -120,20 +133,28 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-fn read_pid(file: &mut File) -> Option<u32> {
+/// The process in the first line, the socket in the second. Older daemons have written the first alone.
+fn read_holder(file: &mut File) -> (Option<u32>, Option<PathBuf>) {
     let mut text = String::new();
-    file.take(32).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    if file.take(MOST_READ).read_to_string(&mut text).is_err() {
+        return (None, None);
+    }
+    let mut lines = text.lines();
+    let pid = lines.next().and_then(|line| line.trim().parse().ok());
+    (pid, lines.next().map(PathBuf::from).filter(|socket| socket.is_absolute()))
 }
 
 fn is_dead(pid: u32) -> bool {
     kill(Pid::from_raw(pid.cast_signed()), None) == Err(Errno::ESRCH)
 }
 
-fn write_pid(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
+fn write_holder(file: &mut File, socket: Option<&Path>) -> io::Result<()> {
+    let socket = socket.and_then(Path::to_str).filter(|path| !path.contains('\n'));
+    let lines = format!("{}\n{}", std::process::id(), socket.map(|path| format!("{path}\n")).unwrap_or_default());
     file.rewind()?;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes())
+    // Whoever reads it meanwhile finds the number whole: it stands in the same place.
+    file.write_all(lines.as_bytes())?;
+    file.set_len(lines.len() as u64)
 }
 
 /// Locks a directory. A daemon that has just died may have left the lock to a process that it was about to start.
@@ -148,14 +169,14 @@ fn lock_directory(path: &Path) -> Result<Flock<File>, LockError> {
         };
         std::thread::sleep(AFTER_DEATH);
     }
-    Err(LockError::Held { path: path.to_path_buf(), pid: None })
+    Err(LockError::Held { path: path.to_path_buf(), pid: None, socket: None })
 }
 
 /// A state directory that is ours alone, for as long as this lives.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    _lock: Lock,
+    lock: Lock,
     /// The directory itself: whoever removes the lock file lets no second daemon in.
     _directory: Flock<File>,
 }
@@ -178,12 +199,21 @@ impl StateDir {
         }
         let lock = Lock::acquire(&path.join("harnessd.lock"))?;
         let directory = lock_directory(path)?;
-        Ok(Self { path: path.to_path_buf(), _lock: lock, _directory: directory })
+        Ok(Self { path: path.to_path_buf(), lock, _directory: directory })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Tells in the lock file which socket the daemon serves: none before it does, and none once it leaves. Who looks for
+    /// the daemon by its state goes by that.
+    ///
+    /// # Errors
+    /// Where the file cannot be written. The lock is held all the same.
+    pub fn tell_socket(&mut self, socket: Option<&Path>) -> io::Result<()> {
+        write_holder(&mut self.lock.held, socket)
     }
 }
 
@@ -287,6 +317,29 @@ mod tests {
         drop(state);
         StateDir::open(&moved).unwrap();
         fs::rename(&moved, dir.path()).unwrap();
+    }
+
+    /// B3.
+    #[test]
+    fn who_finds_a_state_directory_held_is_told_the_process_and_the_socket_of_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = StateDir::open(dir.path()).unwrap();
+        let said = || StateDir::open(dir.path()).unwrap_err().to_string();
+        let pid = format!("another daemon (pid {}) holds ", std::process::id());
+        assert!(said().starts_with(&pid) && !said().contains("serves"), "{}", said());
+        for socket in ["/run/a/very/long/path/control.sock", "/s", "/run/with a blank.sock", "/run/\u{e9}.sock"] {
+            state.tell_socket(Some(Path::new(socket))).unwrap();
+            assert!(said().ends_with(&format!(", and serves {socket}")), "{}", said());
+        }
+        state.tell_socket(Some(Path::new("/two\nlines"))).unwrap();
+        assert!(!said().contains("serves"), "{}", said());
+        state.tell_socket(None).unwrap();
+        assert!(!said().contains("serves"), "{}", said());
+        // As an older daemon writes it, and as nobody does.
+        for text in ["77\n", "77", "77\nrelative\n"] {
+            fs::write(dir.path().join("harnessd.lock"), text.replace("77", &std::process::id().to_string())).unwrap();
+            assert!(said().starts_with(&pid) && !said().contains("serves"), "{}", said());
+        }
     }
 
     #[test]

@@ -129,12 +129,18 @@ pub(super) struct Claim {
     pub(super) path: PathBuf,
     /// Device and inode of the socket file that we made. None where systemd did.
     made: Option<(u64, u64)>,
-    _lock: Option<Lock>,
+    lock: Option<Lock>,
 }
 
 impl Claim {
     pub(super) const fn is_activated(&self) -> bool {
         self.made.is_none()
+    }
+
+    /// Whether the path leads to something else than our socket, or to nothing. Systemd sees to its own.
+    pub(super) fn is_lost(&self) -> bool {
+        let there = || fs::symlink_metadata(&self.path).ok().map(|found| identity(&found));
+        self.made.is_some() && self.made != there()
     }
 }
 
@@ -171,7 +177,7 @@ impl Bound {
             (found.mode() & 0o020 != 0).then(|| Members::of_gid(found.gid()))
         };
         let members = members.or_else(group);
-        Ok(Self { claim: Claim { path, made: None, _lock: None }, socket, members })
+        Ok(Self { claim: Claim { path, made: None, lock: None }, socket, members })
     }
 
     /// Binds `path`, in place of a socket where nobody listens, under the lock `path.lock`. With `members` these may connect
@@ -188,27 +194,64 @@ impl Bound {
         };
         make_directory(path, members.as_ref())?;
         let lock = Lock::acquire(&lock_path(path))?;
-        remove_stale(path, &address)?;
-        let socket = stream_socket().map_err(|errno| io(errno.into()))?;
-        // A socket file is born with the mode of its socket.
-        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| io(errno.into()))?;
-        bind(socket.as_raw_fd(), &address).map_err(|errno| io(errno.into()))?;
-        let made = fs::symlink_metadata(path).map_err(io)?;
-        let claim = Claim { path: path.to_path_buf(), made: Some(identity(&made)), _lock: Some(lock) };
-        if made.mode() & 0o777 != 0o600 {
-            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(io)?;
+        let (socket, made) = listen_at(path, &address, members.as_ref())?;
+        let claim = Claim { path: path.to_path_buf(), made: Some(made), lock: Some(lock) };
+        Ok(Self { claim, socket, members })
+    }
+
+    /// Binds the path of `gone` again, whose socket file is not there any more. The lock beside it is kept where it is
+    /// still the one that everybody sees.
+    ///
+    /// # Errors
+    /// Where another daemon lives there by now, or the path cannot be had. `gone` is as it was.
+    pub(super) fn again(gone: &mut Claim, members: Option<Members>) -> Result<Self, BindError> {
+        let lock_is_there = gone.lock.as_ref().is_some_and(Lock::is_there);
+        if !lock_is_there {
+            return Self::bind(&gone.path, members);
         }
-        if let Some(members) = &members {
-            open_to(path, members.gid, 0o660)?;
-        }
-        Backlog::new(BACKLOG).and_then(|backlog| listen(&socket, backlog)).map_err(|errno| io(errno.into()))?;
-        Ok(Self { claim, socket: UnixListener::from(socket), members })
+        let address = UnixAddr::new(&gone.path)
+            .map_err(|errno| BindError::Io { path: gone.path.clone(), source: errno.into() })?;
+        let path = gone.path.clone();
+        let (socket, made) = listen_at(&path, &address, members.as_ref())?;
+        // Moved only once nothing can fail any more.
+        let claim = Claim { path, made: Some(made), lock: gone.lock.take() };
+        Ok(Self { claim, socket, members })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.claim.path
     }
+}
+
+/// Binds a path whose lock we hold, in place of a socket where nobody listens.
+fn listen_at(
+    path: &Path,
+    address: &UnixAddr,
+    members: Option<&Members>,
+) -> Result<(UnixListener, (u64, u64)), BindError> {
+    let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
+    remove_stale(path, address)?;
+    let socket = stream_socket().map_err(|errno| io(errno.into()))?;
+    // A socket file is born with the mode of its socket.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| io(errno.into()))?;
+    bind(socket.as_raw_fd(), address).map_err(|errno| io(errno.into()))?;
+    let made = fs::symlink_metadata(path).map_err(io)?;
+    let prepared = (|| {
+        if made.mode() & 0o777 != 0o600 {
+            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(io)?;
+        }
+        if let Some(members) = members {
+            open_to(path, members.gid, 0o660)?;
+        }
+        Backlog::new(BACKLOG).and_then(|backlog| listen(&socket, backlog)).map_err(|errno| io(errno.into()))
+    })();
+    if let Err(error) = prepared {
+        // Nobody shall find a socket where nobody will ever listen.
+        _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok((UnixListener::from(socket), identity(&made)))
 }
 
 /// The lock file beside a socket.

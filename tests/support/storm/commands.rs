@@ -61,7 +61,7 @@ pub(super) fn submit_once(shared: &Shared, mut chance: Chance) {
         let words = ["submit", "-q", "--no-start", "--retry-for", "300ms", "-l", &label, "--script", &file];
         let Some(ids) = settle(shared, &mut chance, &words) else { return };
         shared.told().submitted(number, ids.trim(), 0);
-        pause(&mut chance);
+        leave_room(place, [ids.trim()]);
     }
 }
 
@@ -83,10 +83,15 @@ pub(super) fn submit_batches(shared: &Shared, mut chance: Chance) {
         if ids.len() != numbers.len() {
             return shared.told().wrong.push(format!("a batch of {} gave {ids:?}", numbers.len()));
         }
-        numbers.iter().zip(ids).for_each(|(number, id)| shared.told().submitted(*number, id, 0));
+        numbers.iter().zip(&ids).for_each(|(number, id)| shared.told().submitted(*number, id, 0));
         shared.told().count("batches");
-        pause(&mut chance);
+        leave_room(place, ids);
     }
+}
+
+/// Waits a while for the ends of runs: others have work of theirs.
+fn leave_room<'a>(place: &Place, ids: impl IntoIterator<Item = &'a str>) {
+    drop(place.ctl(["wait", "--no-start", "--timeout", "2s"].into_iter().chain(ids)));
 }
 
 fn batch_file(place: &Place, number: u64, lines: &str) -> String {
