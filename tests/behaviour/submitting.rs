@@ -122,7 +122,7 @@ fn a_submit_that_was_refused_for_now_and_took_effect_later_is_not_repeated() {
     let id = tried.finish().line();
     assert_eq!(labelled(&daemon, "tried"), [id]);
     let settled = daemon.ctl(words("refused").iter().map(String::as_str).chain(["--again", &key])).line();
-    assert_eq!(labelled(&daemon, "refused"), [settled.clone()]);
+    assert_eq!(labelled(&daemon, "refused"), [settled.as_str()]);
     // Also when it has long ended, in a daemon that knows nothing of it any more.
     let again = daemon.ctl(words("another").iter().map(String::as_str).chain(["--again", &key])).line();
     assert_eq!((again, labelled(&daemon, "another").len()), (settled, 0));

@@ -24,7 +24,8 @@ impl Relay {
     pub fn cutting(place: &Place, replies: &[usize]) -> Self {
         let socket = place.path("relay.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let (cut, daemon, mut replies) = (Arc::new(AtomicU64::new(0)), place.socket(), replies.to_vec().into_iter());
+        let (cut, daemon) = (Arc::new(AtomicU64::new(0)), place.socket());
+        let mut replies = Vec::from(replies).into_iter();
         let counted = Arc::clone(&cut);
         thread::spawn(move || {
             for client in listener.incoming() {
