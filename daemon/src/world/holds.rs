@@ -55,7 +55,12 @@ impl Bench {
         let script = Some(Arc::new(Script::default()));
         let labels = BTreeMap::from([("team".to_owned(), "night".to_owned())]);
         let spec = RunSpec { prompt: Some("go".into()), script, labels, ..RunSpec::default() };
-        self.command(Command::Submit { spec: Arc::new(spec), idempotency_key: None, known: None })
+        self.command(Command::Submit {
+            spec: Arc::new(spec),
+            idempotency_key: None,
+            known: None,
+            sent: Default::default(),
+        })
     }
 
     fn fails(&mut self, job: &Job, class: ErrorClass) -> Vec<Job> {
