@@ -31,6 +31,7 @@ mod processes_input;
 mod processes_limits;
 mod processes_output;
 mod protocol;
+mod provider_bytes;
 mod provider_calls;
 mod provider_context;
 mod provider_faults;

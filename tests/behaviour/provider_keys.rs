@@ -132,3 +132,45 @@ fn doctor_asks_each_provider_for_a_word() {
     let error = Daemon::start().refused("provider.check", json!({"provider": "nobody"}));
     assert!(error["message"].as_str().unwrap().contains("there are: scripted"), "{error}");
 }
+
+/// A19.
+#[test]
+fn a_key_in_an_answer_is_neither_shown_nor_kept_in_whatever_form_it_comes() {
+    let base64 = "c2stcGxhbnRlZC03N2YxYzBkZQ";
+    let server = FaultServer::start();
+    let (head, tail) = KEY.split_at(7);
+    let pieces = |pieces: &[&str]| {
+        let events = pieces.iter().map(|piece| harness_tests::chat::text(piece));
+        Answer::events(events.chain([harness_tests::chat::finish("stop"), "[DONE]".to_owned()]))
+    };
+    let answers: [(&[&str], &str); 6] = [
+        (&["The key is ", KEY, "."], "The key is [key]."),
+        (&["The key is ", head, tail, "."], "The key is [key]."),
+        (&["The key is ", head, "\n", tail, "."], "The key is [key]."),
+        (&["It is c2stcGxh", "bnRlZC03N2YxYzBkZQ=="], "It is [key]Q=="),
+        (&["It is c2stcGxh\n", "bnRlZC03N2YxYzBkZQ=="], "It is [key]Q=="),
+        (&["The key is ", &KEY[..12]], "The key is [key]"),
+    ];
+    for (answer, _) in &answers {
+        server.answer(pieces(answer));
+    }
+    let place = Place::configured(&config(&server, "openai", "api_key_env = \"LOCAL_KEY\""));
+    let daemon = place.start_behind(&["env", &format!("LOCAL_KEY={KEY}")]);
+    for (answer, told) in &answers {
+        let followed = daemon.ctl(["submit", "--follow", "say it"]).exits(0);
+        assert!(followed.stdout.contains(told), "{answer:?}: {}", followed.stdout);
+        assert!(!followed.stdout.contains(KEY) && !followed.stdout.contains(base64), "{}", followed.stdout);
+    }
+    // Neither what is thought nor the arguments of a call have it.
+    let thought = harness_tests::chat::delta(&json!({"reasoning_content": format!("I know {KEY}")}));
+    server.answer(Answer::events([
+        thought,
+        harness_tests::chat::shell(0, &format!("echo '{KEY}' | wc -c")),
+        harness_tests::chat::finish("tool_calls"),
+    ]));
+    server.answer(says("done"));
+    let run = daemon.ask("call");
+    assert_eq!(run.answer(), "done");
+    assert_eq!(run.envelopes(), ["Exit code: 0\n6\n"]);
+    assert!(!holds(&place.path("home")) && !holds(&place.path("daemon.log")), "it is in no file");
+}

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
-pub use provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
+pub use provider::{BESIDE_THINKING, Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
 /// Everything that can be configured, checked.

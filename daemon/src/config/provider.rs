@@ -299,6 +299,20 @@ pub struct Quirks {
     pub drop_reasoning: bool,
 }
 
+/// Tokens of an answer beside a budget for thinking that is no less than the limit of answers.
+pub const BESIDE_THINKING: u32 = 4_096;
+
+impl Endpoint {
+    /// Most tokens of an answer, thinking included, where that is configured: a budget for thinking that does not fit into the limit of
+    /// answers comes on top of some room for one.
+    pub fn answer_tokens(&self) -> Option<u32> {
+        self.max_output_tokens.map(|most| match self.thinking {
+            Some(Thinking::Budget(budget)) if budget >= most => budget.saturating_add(BESIDE_THINKING),
+            _ => most,
+        })
+    }
+}
+
 impl Quirks {
     /// Every quirk, by its name.
     pub(super) const NAMES: [&str; 5] =

@@ -106,12 +106,18 @@ impl Reason {
 /// The answer, where there is something in it. `thought` says that the model thought.
 ///
 /// # Errors
-/// Where it has neither text nor calls.
+/// Where it has neither text nor calls, or is half an answer.
 pub(super) fn with_something(
     completion: Completion,
     reason: Option<&Reason>,
     thought: bool,
 ) -> Result<Completion, InferenceError> {
+    let usage = Some(completion.usage).filter(|usage| usage.tokens() > 0);
+    // What the server would do next, it does only when it is sent what it did so far. None of its own tools are asked for here.
+    if completion.calls.is_empty() && reason.is_some_and(|reason| reason.kind == Kind::Paused) {
+        let error = unusable("the provider paused in the middle of the model's turn (pause_turn)".to_owned());
+        return Err(InferenceError { usage, ..error });
+    }
     if !completion.is_empty() {
         return Ok(completion);
     }
@@ -127,7 +133,6 @@ pub(super) fn with_something(
         Some(word) => format!("{what} ({word})"),
         None => what.to_owned(),
     });
-    let usage = Some(completion.usage).filter(|usage| usage.tokens() > 0);
     Err(InferenceError { usage, ..error })
 }
 

@@ -99,6 +99,6 @@ fn window(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Opti
     let model = spec.model.as_deref().filter(|_| instead.is_none());
     let provider = scene.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?;
     let tokens = u64::from(provider.context_of(model)?);
-    let configured = provider.endpoint.as_ref().and_then(|endpoint| endpoint.max_output_tokens).map(u64::from);
+    let configured = provider.endpoint.as_ref().and_then(|endpoint| endpoint.answer_tokens()).map(u64::from);
     Some(Window { tokens, answer: configured.unwrap_or(ANSWER).min(tokens / 4), configured })
 }

@@ -16,7 +16,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::events::Events;
-use super::field::Field;
+use super::field::{ERROR, Field};
 use super::held::{Fields, Held};
 
 /// An event is longer than the decoder's limit. It is passed over; the events after it are whole.
@@ -63,6 +63,8 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 #[derive(Clone)]
 pub struct Decoder {
     pub(super) limit: usize,
+    /// Whether a line `error: …` is an event.
+    pub(super) tells_errors: bool,
     at: At,
     /// Whether the open event has broken the limit: its lines are passed over.
     too_large: bool,
@@ -92,6 +94,7 @@ impl Decoder {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
+            tells_errors: false,
             at: At::Start(0),
             too_large: false,
             size: 0,
@@ -104,6 +107,14 @@ impl Decoder {
             #[cfg(test)]
             work: tests::Work::default(),
         }
+    }
+
+    /// Gives a line `error: …` as an event of the name `error` with what the line says as its data, as some model servers mean it, and so a
+    /// line that begins with `{"error"`. The standard ignores both.
+    #[must_use]
+    pub fn telling_errors(mut self) -> Self {
+        self.tells_errors = true;
+        self
     }
 
     /// Takes the next chunk of the stream. Its events are then asked for, one by one.
@@ -228,7 +239,12 @@ impl Decoder {
             Field::Event(name) => self.held.set_name(name),
             Field::Id(id) => self.held.set_id(id),
             Field::Retry(after) => self.retry = Some(after),
-            Field::Ignored => {}
+            Field::Error { value, .. } if self.tells_errors => {
+                self.held.set_name(ERROR);
+                self.held.push_data(value);
+                self.copied(self.line.len());
+            }
+            Field::Error { .. } | Field::Ignored => {}
         }
         self.line.clear();
         Ok(())

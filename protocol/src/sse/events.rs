@@ -5,7 +5,7 @@
 
 use super::decoder::{Decoder, EventTooLarge, is_end};
 use super::event::{DEFAULT_NAME, Event, push_text, text};
-use super::field::Field;
+use super::field::{ERROR, Field};
 use super::held::Fields;
 
 /// The events that end in a chunk, in order. From [`Decoder::push`].
@@ -181,7 +181,15 @@ impl<'d, 'c> Events<'d, 'c> {
                 Field::Event(name) => open.name = span(name),
                 Field::Id(id) => open.id = span(id),
                 Field::Retry(after) => self.decoder.retry = Some(after),
-                Field::Ignored => {}
+                Field::Error { word, value } if self.decoder.tells_errors => {
+                    let start = end - line.len() + word;
+                    open.name = Some(Span { start, end: start + ERROR.len() });
+                    if let Some(before) = open.data.take() {
+                        self.hold_data(&chunk[before.start..before.end]);
+                    }
+                    self.hold_data(value);
+                }
+                Field::Error { .. } | Field::Ignored => {}
             }
         }
         self.at = at;

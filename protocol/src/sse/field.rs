@@ -10,6 +10,13 @@ pub(super) enum Field<'a> {
     /// An id without NUL.
     Id(&'a [u8]),
     Retry(Duration),
+    /// An error in a line of its own, and where in the line the word stands: no field of the standard, so ignored unless it is asked for.
+    Error {
+        /// Where `error` begins.
+        word: usize,
+        /// What it says.
+        value: &'a [u8],
+    },
     /// An unknown field, or a known one with a value that is to be ignored.
     Ignored,
 }
@@ -30,9 +37,19 @@ impl<'a> Field<'a> {
         if let Some(id) = value_of(b"id", line) {
             return if id.contains(&0) { Self::Ignored } else { Self::Id(id) };
         }
+        // `error: {…}` (llama.cpp), and an object that stands in the stream as it is.
+        if line.starts_with(b"error:") {
+            return value_of(b"error", line).map_or(Self::Ignored, |value| Self::Error { word: 0, value });
+        }
+        if line.starts_with(b"{\"error\"") {
+            return Self::Error { word: 2, value: line };
+        }
         value_of(b"retry", line).and_then(milliseconds).map_or(Self::Ignored, Self::Retry)
     }
 }
+
+/// The name of an event that was made of a line of an error.
+pub(super) const ERROR: &[u8] = b"error";
 
 /// The value, if the field has this name: what follows the colon and one space, or nothing where there is no colon.
 #[inline]
@@ -92,6 +109,17 @@ mod tests {
     fn an_id_with_nul_is_ignored_and_any_other_is_opaque() {
         assert_eq!(Field::parse(b"id: a\0b"), Field::Ignored);
         assert_eq!(Field::parse(b"id:\xff 7"), Field::Id(b"\xff 7"));
+    }
+
+    #[test]
+    fn a_line_of_an_error_has_a_colon_or_is_an_object() {
+        let error = |word, value| Field::Error { word, value };
+        assert_eq!(Field::parse(b"error: {}"), error(0, b"{}"));
+        assert_eq!(Field::parse(b"error:x"), error(0, b"x"));
+        assert_eq!(Field::parse(b"{\"error\":7}"), error(2, b"{\"error\":7}"));
+        for line in ["error", "errors: x", " error: x", "Error: x", "{\"errors\":7}", "{}"] {
+            assert_eq!(Field::parse(line.as_bytes()), Field::Ignored, "{line:?}");
+        }
     }
 
     #[test]

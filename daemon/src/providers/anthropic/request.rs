@@ -16,12 +16,11 @@ use super::super::dialect::{Settings, Thinking};
 use super::super::names::{NO_TEXT, tool_name};
 use super::NAME;
 use crate::catalogue::ToolSpec;
+use crate::config::BESIDE_THINKING;
 use crate::prompt::{Message as Neutral, Prompt};
 
 /// Most tokens of an answer where nothing else is set: the API wants a number.
 const MAX_TOKENS: u32 = 8_192;
-/// What an answer has beside its budget for thinking.
-const BESIDE_THINKING: u32 = 4_096;
 /// Turns of the user that caches may keep.
 const MARKED_TURNS: usize = 2;
 

@@ -2,18 +2,20 @@
 //!
 //! Dropping the future drops the request and its connection.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use harness_protocol::run::Usage;
 use harness_protocol::sse::Decoder;
 use harness_protocol::time::Timestamp;
-use reqwest::Response;
+use reqwest::header::CONTENT_ENCODING;
+use reqwest::{Request, Response};
 use tokio::time::timeout;
 
 use super::body::{Body, Next};
 use super::client::{Client, told};
-use super::key::Scrubber;
+use super::scrub::{Filter, Scrubber};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 use crate::providers::dialect::{Ended, Piece, Reader, Settings, Thinking, too_early};
@@ -24,8 +26,10 @@ const MOST: usize = 40 * 1024 * 1024;
 /// How long more is waited for once the answer may be over.
 const AFTER_THE_LAST: Duration = Duration::from_secs(5);
 
-/// Tokens that an answer has beside what may be thought, or else nothing is thought.
+/// Tokens that an answer has beside what may be thought, or else less is thought.
 const LEAST_BESIDE_THINKING: u32 = 1_024;
+/// Less thinking than this no server takes.
+const LEAST_THINKING: u32 = 1_024;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy)]
@@ -72,11 +76,16 @@ impl Client {
     pub async fn ask(&self, question: &Question<'_>, sink: Sink<'_>) -> Result<Completion, InferenceError> {
         let limit = self.endpoint.answer_timeout.to_std();
         let (scrubber, seen) = (self.scrubber(), Seen::default());
-        let answer = match timeout(limit, self.exchange(question, &scrubber, sink, &seen)).await {
+        let mut filter = Filter::new(&scrubber);
+        let mut show = |piece: Piece<'_>| filter.show(piece, &mut *sink);
+        let answer = match timeout(limit, self.exchange(question, &scrubber, &mut show, &seen)).await {
             Ok(answer) => answer,
             Err(_) => Err(broken(format!("the provider's answer took longer than {} s", limit.as_secs_f64()))),
         };
-        answer.map_err(|error| {
+        if answer.is_ok() {
+            filter.end(&mut *sink);
+        }
+        answer.map(|completion| scrubber.scrub_answer(completion)).map_err(|error| {
             let error = refusal::dated(error, self.now());
             let Progress { used, answered } = seen.progress();
             let usage = error.usage.or(used);
@@ -96,10 +105,11 @@ impl Client {
         let settings = self.settings(question)?;
         let body = self.dialect.body(&settings, question.prompt, question.tools)?;
         let headers = self.headers(key.as_ref()).map_err(never)?;
-        let request = self.http.post(self.url.clone()).headers(headers).body(body);
+        let request = self.http.post(self.url.clone()).headers(headers).body(body).build();
+        let request = request.map_err(|error| self.transport(&error))?;
         let limit = self.endpoint.first_byte_timeout.to_std();
         let begun = async {
-            let mut response = request.send().await.map_err(|error| self.transport(&error))?;
+            let mut response = self.send(request).await.map_err(|error| self.transport(&error))?;
             let first = response.chunk().await.map_err(|error| self.transport(&error))?;
             Ok::<_, InferenceError>((response, first.map(Vec::from)))
         };
@@ -110,8 +120,13 @@ impl Client {
         if !response.status().is_success() {
             return Err(self.refusal(response, first, scrubber).await);
         }
-        let sign = first.iter().flatten().find(|byte| !byte.is_ascii_whitespace()).copied();
+        if let Some(encoding) = encoding(&response) {
+            return Err(broken(format!(
+                "the provider sent its answer in the encoding {encoding}, which nobody asked for"
+            )));
+        }
         let mut body = Body::new(response, first, self.endpoint.idle_timeout.to_std());
+        let sign = body.sign().await;
         // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event stream begins so.
         let mut completion = match sign {
             Some(b'{' | b'[') => self.plain(&mut body, sink).await,
@@ -120,6 +135,7 @@ impl Client {
         }?;
         // llama.cpp calls a response complete that its limit ended; by the number of its tokens it is told apart.
         completion.cut |= settings.max_output_tokens.map(u64::from) == Some(completion.usage.output_tokens);
+        self.has_answered.store(true, Ordering::Release);
         Ok(completion)
     }
 
@@ -132,23 +148,35 @@ impl Client {
         })?;
         let endpoint = &self.endpoint;
         let limits = [endpoint.max_output_tokens, question.max_output_tokens];
-        // Thinking beyond what the run can pay for is left out.
-        let affordable = |thinking: &Thinking| match thinking {
-            Thinking::Budget(tokens) => {
-                question.max_output_tokens.is_none_or(|most| tokens.saturating_add(LEAST_BESIDE_THINKING) <= most)
-            }
-            Thinking::Adaptive => true,
-        };
+        let thinking = endpoint.thinking.and_then(|thinking| fitting(thinking, question.max_output_tokens));
+        if thinking.is_none() && endpoint.thinking.is_some() {
+            let most = question.max_output_tokens;
+            tracing::warn!(provider = %self.name, most, "an answer has too few tokens to think beside it: nothing is thought");
+        }
         Ok(Settings {
             model: model.into(),
             max_output_tokens: limits.into_iter().flatten().min(),
             temperature: endpoint.temperature,
-            thinking: endpoint.thinking.filter(affordable),
+            thinking,
             effort: endpoint.effort.clone(),
             cache: endpoint.cache,
             quirks: endpoint.quirks,
             extra: endpoint.body.clone(),
         })
+    }
+
+    /// Sends a request. A connection that was kept from an earlier answer may have been closed by the time at which it is used again, and
+    /// that may show only once the request is written: then it is sent once more, and nobody is told.
+    async fn send(&self, request: Request) -> Result<Response, reqwest::Error> {
+        let again = request.try_clone().filter(|_| self.has_answered.load(Ordering::Acquire));
+        match (self.http.execute(request).await, again) {
+            (Err(error), Some(again)) if error.is_request() && !error.is_connect() && !error.is_timeout() => {
+                tracing::debug!(provider = %self.name, "a connection that was kept is dead: asked again over another one");
+                self.has_answered.store(false, Ordering::Release);
+                self.http.execute(again).await
+            }
+            (sent, _) => sent,
+        }
     }
 
     /// What is told of a connection that was not made, or broke before there was an answer.
@@ -161,12 +189,16 @@ impl Client {
 
     async fn refusal(&self, response: Response, first: Option<Vec<u8>>, scrubber: &Scrubber) -> InferenceError {
         let status = response.status().as_u16();
+        let encoding = encoding(&response);
         let headers = response.headers().clone();
         let headers: Vec<(&str, &str)> =
             headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))).collect();
         let now: Timestamp = self.now();
         let mut body = Body::new(response, first, self.endpoint.idle_timeout.to_std());
-        let text = scrubber.scrub(body.beginning().await);
+        let text = match encoding {
+            Some(encoding) => format!("(in the encoding {encoding}, which nobody asked for)"),
+            None => scrubber.scrub(body.beginning().await),
+        };
         refusal::classify(status, &headers, &text, now)
     }
 
@@ -177,7 +209,7 @@ impl Client {
             return Err(early(ended, body));
         }
         let text = String::from_utf8_lossy(&bytes);
-        let completion = self.dialect.plain(&text, self.endpoint.quirks)?;
+        let completion = self.dialect.plain(text.trim_start_matches(is_blank), self.endpoint.quirks)?;
         if !completion.text.is_empty() {
             sink(Piece::Text(&completion.text));
         }
@@ -185,7 +217,9 @@ impl Client {
     }
 
     async fn stream(&self, body: &mut Body, sink: Sink<'_>, seen: &Seen) -> Result<Completion, InferenceError> {
-        let mut decoder = Decoder::new(MOST);
+        let mut decoder = Decoder::new(MOST).telling_errors();
+        // All that came, as long as there was no event in it.
+        let mut eventless = Some(Vec::new());
         let mut reader = self.dialect.reader(self.endpoint.quirks);
         let mut shown = Shown::default();
         let ended = loop {
@@ -194,8 +228,12 @@ impl Client {
                 Next::Bytes(bytes) => bytes,
                 Next::End(ended) => break ended,
             };
+            if let Some(all) = eventless.as_mut().filter(|all| all.len() < MOST) {
+                all.extend_from_slice(&bytes);
+            }
             let mut events = decoder.push(&bytes);
             while let Some(event) = events.next() {
+                eventless = None;
                 let event = event.map_err(|_| too_large())?;
                 let taken = reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink));
                 if taken.is_err() {
@@ -209,6 +247,22 @@ impl Client {
                 break Ended::Clean;
             }
         };
+        if !reader.is_over() {
+            // An error in the last line counts, though no blank line ends it.
+            let mut events = decoder.push(b"\n\n");
+            while let Some(Ok(event)) = events.next() {
+                if event.name == "error" {
+                    reader.event(event.name, event.data, &mut |_| {})?;
+                }
+            }
+            if let Some(all) = eventless.filter(|_| ended == Ended::Clean)
+                && let Some(json) = behind_comments(&String::from_utf8_lossy(&all))
+            {
+                let completion = self.dialect.plain(json, self.endpoint.quirks)?;
+                sink(Piece::Text(&completion.text));
+                return Ok(completion);
+            }
+        }
         reader.finish(ended).map_err(|error| match body.why() {
             Some(why) if ended == Ended::Broken => {
                 InferenceError { message: format!("{}: {why}", error.message), ..error }
@@ -216,6 +270,32 @@ impl Client {
             _ => error,
         })
     }
+}
+
+/// As much thinking as there is room for beside an answer; none where that is less than any server takes.
+pub(super) fn fitting(thinking: Thinking, most: Option<u32>) -> Option<Thinking> {
+    let (Thinking::Budget(tokens), Some(most)) = (thinking, most) else { return Some(thinking) };
+    let tokens = tokens.min(most.saturating_sub(LEAST_BESIDE_THINKING));
+    (tokens >= LEAST_THINKING).then_some(Thinking::Budget(tokens))
+}
+
+/// The encoding of a body that is not the plain one.
+fn encoding(response: &Response) -> Option<String> {
+    let encoding = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?.trim().to_ascii_lowercase();
+    (!encoding.is_empty() && encoding != "identity").then(|| encoding.chars().take(40).collect())
+}
+
+fn is_blank(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\u{feff}'
+}
+
+/// The JSON of a body that has nothing but comments of an event stream ahead of it.
+pub(super) fn behind_comments(body: &str) -> Option<&str> {
+    let mut rest = body.trim_start_matches(is_blank);
+    while rest.starts_with(':') {
+        rest = rest.split_once('\n').map_or("", |(_, rest)| rest).trim_start_matches(is_blank);
+    }
+    rest.starts_with('{').then_some(rest)
 }
 
 fn early(ended: Ended, body: &Body) -> InferenceError {

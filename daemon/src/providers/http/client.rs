@@ -4,14 +4,16 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use harness_protocol::time::Timestamp;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, NoProxy, Proxy, Url};
 
-use super::key::{self, Scrubber, Secret, Surroundings};
+use super::key::{self, Secret, Surroundings};
+use super::scrub::Scrubber;
 use crate::config::{Dialect, Endpoint, Provider};
 use crate::providers::dialect::HttpDialect;
 
@@ -54,6 +56,8 @@ pub struct Client {
     pub(super) url: Url,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) model: Option<Arc<str>>,
+    /// An answer has come to its end, so a connection may have been kept.
+    pub(super) has_answered: AtomicBool,
     around: Surroundings,
     key: RwLock<Result<Option<Secret>, String>>,
 }
@@ -81,6 +85,7 @@ impl Client {
             dialect,
             url,
             model: provider.model.clone(),
+            has_answered: AtomicBool::new(false),
             around: around.clone(),
             key: RwLock::new(Ok(None)),
             endpoint,
@@ -118,6 +123,8 @@ impl Client {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+        // Nothing here can read another one.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         for &(name, value) in self.dialect.headers() {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }

@@ -1,6 +1,6 @@
-//! Keys: where they come from, and how they are kept out of everything that is shown.
+//! Keys: where they come from.
 //!
-//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it.
+//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it (`scrub.rs`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,9 +16,7 @@ use crate::config::KeySource;
 /// Bytes of the longest key.
 const LONGEST: u64 = 64 * 1024;
 /// What stands in a message in place of a key.
-const IN_ITS_PLACE: &str = "[key]";
-/// Fewer characters than these of the beginning of a key tell nothing.
-const TELLING: usize = 4;
+pub(super) const IN_ITS_PLACE: &str = "[key]";
 
 /// Variables that the daemon was started with and that are no longer in its environment.
 #[derive(Clone, Default)]
@@ -71,7 +69,7 @@ impl Secret {
         &self.0
     }
 
-    fn new(text: &str) -> Result<Self, &'static str> {
+    pub(super) fn new(text: &str) -> Result<Self, &'static str> {
         let text = text.trim();
         if text.is_empty() {
             return Err("is empty");
@@ -109,42 +107,6 @@ fn from_file(path: &Path) -> Result<Secret, String> {
         Ok(_) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
         Ok(_) => Secret::new(&text).map_err(|why| format!("{} {why}", path.display())),
         Err(error) => Err(format!("cannot read the key in {}: {error}", path.display())),
-    }
-}
-
-/// Takes secrets out of texts.
-#[derive(Default)]
-pub(super) struct Scrubber(Vec<String>);
-
-impl Scrubber {
-    pub(super) fn new(key: Option<&Secret>, headers: &[(Arc<str>, Arc<str>)]) -> Self {
-        let is_secret = |name: &str| {
-            ["auth", "key", "token", "secret", "cookie", "password"].iter().any(|word| name.contains(word))
-        };
-        let headers = headers.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| {
-            // "Bearer KEY": the scheme is no secret.
-            value.rsplit(' ').next().unwrap_or_default().to_owned()
-        });
-        let secrets = key.map(|key| key.0.clone()).into_iter().chain(headers);
-        Self(secrets.filter(|secret| secret.len() >= TELLING).collect())
-    }
-
-    /// The text without the secrets, also where one was cut off at its end.
-    pub(super) fn scrub(&self, mut text: String) -> String {
-        for secret in &self.0 {
-            if text.contains(secret.as_str()) {
-                text = text.replace(secret.as_str(), IN_ITS_PLACE);
-            }
-            let whole = text.trim_end_matches('…');
-            let cut = (TELLING..secret.len())
-                .rev()
-                .find(|&length| secret.get(..length).is_some_and(|beginning| whole.ends_with(beginning)));
-            if let Some(length) = cut {
-                text.truncate(whole.len() - length);
-                text.push_str(IN_ITS_PLACE);
-            }
-        }
-        text
     }
 }
 
@@ -186,20 +148,5 @@ mod tests {
         assert!(read(&KeySource::Credential("k".into()), &around).unwrap_err().contains("LoadCredential"));
         assert!(!format!("{:?}", around.variables).contains("s3cret"));
         assert!(!format!("{:?}", Secret::new("s3cret")).contains("s3cret"));
-    }
-
-    #[test]
-    fn secrets_are_taken_out_also_where_they_are_cut() {
-        let headers = [("x-token".into(), "tok-abcdef".into()), ("authorization".into(), "Bearer bea-rer".into())];
-        let scrubber = Scrubber::new(Some(&Secret("sk-123456".into())), &headers);
-        for (text, scrubbed) in [
-            ("key sk-123456 and sk-123456", "key [key] and [key]"),
-            ("tok-abcdef bea-rer.", "[key] [key]."),
-            ("wrong key: sk-12345…", "wrong key: [key]"),
-            ("wrong key: sk-1", "wrong key: [key]"),
-            ("nothing, not even Bearer", "nothing, not even Bearer"),
-        ] {
-            assert_eq!(scrubber.scrub(text.to_owned()), scrubbed);
-        }
     }
 }

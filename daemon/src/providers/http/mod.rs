@@ -13,6 +13,7 @@ mod body;
 mod client;
 mod key;
 mod registry;
+mod scrub;
 #[cfg(test)]
 mod tests;
 

@@ -137,3 +137,51 @@ async fn a_redirect_is_not_followed_with_the_key() {
     assert_eq!(error.class, ErrorClass::Never);
     assert!(error.message.contains("status 307"), "{}", error.message);
 }
+
+/// P13.
+#[test]
+fn json_behind_comments_of_a_stream_is_found_and_nothing_else_is() {
+    for (body, json) in [
+        ("{}", Some("{}")),
+        ("\n\r\n {\"a\":1}\n", Some("{\"a\":1}\n")),
+        ("\u{feff}{}", Some("{}")),
+        (": PROCESSING\n\n: PROCESSING\n\n{}", Some("{}")),
+        (":\n{}", Some("{}")),
+        (": {}", None),
+        ("data: {}", None),
+        ("hello {}", None),
+        ("", None),
+        (":", None),
+    ] {
+        assert_eq!(super::ask::behind_comments(body), json, "{body:?}");
+    }
+}
+
+/// P14.
+#[test]
+fn thinking_shrinks_to_what_there_is_room_for_and_ends_where_no_server_takes_it() {
+    use crate::config::Thinking::{Adaptive, Budget};
+    for (thinking, most, expected) in [
+        (Budget(4_096), None, Some(Budget(4_096))),
+        (Budget(4_096), Some(8_192), Some(Budget(4_096))),
+        (Budget(4_096), Some(5_120), Some(Budget(4_096))),
+        (Budget(4_096), Some(5_119), Some(Budget(4_095))),
+        (Budget(4_096), Some(2_048), Some(Budget(1_024))),
+        (Budget(4_096), Some(2_047), None),
+        (Budget(4_096), Some(0), None),
+        (Adaptive, Some(0), Some(Adaptive)),
+    ] {
+        assert_eq!(super::ask::fitting(thinking, most), expected, "{thinking:?} {most:?}");
+    }
+    for (thinking, most, answer) in [
+        (None, None, None),
+        (Some(Budget(4_096)), None, None),
+        (None, Some(4_096), Some(4_096)),
+        (Some(Budget(2_000)), Some(4_096), Some(4_096)),
+        (Some(Budget(4_096)), Some(4_096), Some(8_192)),
+        (Some(Budget(u32::MAX)), Some(1), Some(u32::MAX)),
+    ] {
+        let endpoint = Endpoint { thinking, max_output_tokens: most, ..Endpoint::new("http://x/v1") };
+        assert_eq!(endpoint.answer_tokens(), answer, "{thinking:?} {most:?}");
+    }
+}

@@ -147,6 +147,26 @@ fn what_filled_the_models_context_is_too_long_and_no_answer() {
     }
 }
 
+/// P17.
+#[test]
+fn half_a_turn_is_no_answer_unless_something_is_to_be_called() {
+    let text = json!({"type": "text", "text": "working"});
+    for stream in [
+        messages(&text, "pause_turn"),
+        messages(&json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}), "pause_turn"),
+        messages(&json!({"type": "thinking", "thinking": "hm"}), "pause_turn"),
+        messages(&text, "PAUSE_TURN"),
+    ] {
+        let error = read_in_chunks(Anthropic, &stream).end.unwrap_err();
+        assert_eq!(error.class, ErrorClass::Unusable, "{stream}");
+        assert!(error.message.contains("pause_turn") && error.usage.is_some(), "{}", error.message);
+    }
+    let error = read_in_chunks(OpenAi, &chat(&json!({"content": "working"}), "pause_turn")).end.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Unusable);
+    let call = json!({"type": "tool_use", "id": "t", "name": "shell", "input": {"command": "ls"}});
+    assert_eq!(read_in_chunks(Anthropic, &messages(&call, "pause_turn")).calls().len(), 1);
+}
+
 /// P3.
 #[test]
 fn an_end_means_the_same_in_each_dialect() {

@@ -76,6 +76,8 @@ fn events(stream: &str) -> Vec<(String, String)> {
             events.extend(data.take().map(|data| (std::mem::take(&mut name), data)));
         } else if let Some(value) = line.strip_prefix("event: ") {
             name = value.to_owned();
+        } else if let Some(value) = line.strip_prefix("error: ") {
+            (name, data) = ("error".to_owned(), Some(value.to_owned()));
         } else if let Some(value) = line.strip_prefix("data: ") {
             data = Some(data.map_or_else(|| value.to_owned(), |data| format!("{data}\n{value}")));
         }
@@ -85,7 +87,7 @@ fn events(stream: &str) -> Vec<(String, String)> {
 
 /// Reads the bytes of a stream that come in chunks of this size, as they would from a connection.
 fn read_chunks(dialect: HttpDialect, stream: &str, size: usize, quirks: Quirks) -> Read {
-    let mut decoder = Decoder::new(1 << 20);
+    let mut decoder = Decoder::new(1 << 20).telling_errors();
     let mut events = Vec::new();
     for chunk in stream.as_bytes().chunks(size) {
         let mut decoded = decoder.push(chunk);

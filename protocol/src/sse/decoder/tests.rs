@@ -196,3 +196,35 @@ fn an_event_within_a_chunk_is_not_copied() {
     let stream = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n".repeat(100);
     assert_eq!(work(&stream, stream.len()).copied, 0);
 }
+
+/// P12.
+#[test]
+fn a_line_of_an_error_is_an_event_where_that_is_asked_for_however_the_stream_is_cut() {
+    for (stream, expected) in [
+        ("data: a\n\nerror: {\"code\":400}\n\n", vec![("message", "a"), ("error", "{\"code\":400}")]),
+        ("error:x\n\n", vec![("error", "x")]),
+        ("error: x\r\n\r\ndata: b\r\n\r\n", vec![("error", "x"), ("message", "b")]),
+        (": comment\nerror: x\n\n", vec![("error", "x")]),
+        ("id: 7\nerror: x\nretry: 1\n\n", vec![("error", "x")]),
+        ("{\"error\":{\"code\":400}}\n\n", vec![("error", "{\"error\":{\"code\":400}}")]),
+        ("data: a\n\nerrors: x\nerror\n\n", vec![("message", "a")]),
+    ] {
+        for size in [stream.len(), 1, 7, 3] {
+            let read = |mut decoder: Decoder| {
+                let mut found = Vec::new();
+                for chunk in stream.as_bytes().chunks(size) {
+                    let mut events = decoder.push(chunk);
+                    while let Some(event) = events.next() {
+                        let event = event.unwrap();
+                        found.push((event.name.to_owned(), event.data.to_owned()));
+                    }
+                }
+                found
+            };
+            let told = read(Decoder::new(1024).telling_errors());
+            let told: Vec<(&str, &str)> = told.iter().map(|(name, data)| (&**name, &**data)).collect();
+            assert_eq!(told, expected, "{stream:?} in chunks of {size}");
+            assert!(read(Decoder::new(1024)).iter().all(|(name, _)| name == "message"), "the standard ignores it");
+        }
+    }
+}
