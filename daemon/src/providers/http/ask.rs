@@ -148,7 +148,9 @@ impl Client {
         })?;
         let endpoint = &self.endpoint;
         let limits = [endpoint.max_output_tokens, question.max_output_tokens];
-        let thinking = endpoint.thinking.and_then(|thinking| fitting(thinking, question.max_output_tokens));
+        // What is configured goes together as it is.
+        let less = question.max_output_tokens.filter(|most| endpoint.answer_tokens().is_none_or(|own| *most < own));
+        let thinking = endpoint.thinking.and_then(|thinking| fitting(thinking, less));
         if thinking.is_none() && endpoint.thinking.is_some() {
             let most = question.max_output_tokens;
             tracing::warn!(provider = %self.name, most, "an answer has too few tokens to think beside it: nothing is thought");
