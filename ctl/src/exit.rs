@@ -220,7 +220,7 @@ impl Failure {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Self::Detached { .. } => writeln!(err, "{self}"),
             other => writeln!(err, "harnessctl: {}", clean(&other.to_string()))
-                .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {hint}"))),
+                .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {}", clean(&hint)))),
         };
         code
     }

@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::render::colour::{ColourChoice, Paint};
+use crate::render::text::clean_painted;
 
 /// How text is shown.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +72,11 @@ impl Drop for Out {
 
 /// Writes one line to standard error. Where that is gone there is nobody left to tell.
 pub(crate) fn note(line: impl std::fmt::Display) {
-    let _told = writeln!(io::stderr().lock(), "{line}");
+    let mut err = io::stderr().lock();
+    let line = line.to_string();
+    // Notes are for people; a file gets them as they are.
+    let line = if err.is_terminal() { clean_painted(&line) } else { line.as_str().into() };
+    let _told = writeln!(err, "{line}");
 }
 
 /// A line on standard error that is written over, for progress on a terminal; nothing elsewhere.

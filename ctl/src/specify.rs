@@ -61,6 +61,7 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
         env: env::collect(&args.env, &args.env_file, &|name| std::env::var(name).ok())?,
         limits,
         on_interaction: args.on_interaction.map_or_else(on_interaction, Into::into),
+        tools: None,
     })
 }
 

@@ -99,6 +99,7 @@ async fn path(runs: usize) -> f64 {
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
+        scripts: Arc::default(),
         keepers: Arc::new(Keepers::new(program)),
     };
     let reports = inbox.clone();

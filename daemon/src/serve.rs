@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::inside::KEEPER;
-use harness_protocol::rpc::{DiskUsage, JournalReport, ProcessView};
+use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, RpcError};
 use harness_protocol::run::exit;
-use harness_protocol::spec::RunSpec;
+use harness_protocol::script::Script;
 use harness_protocol::time::Span;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -34,13 +34,13 @@ use crate::detach::{self, Inherited};
 use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
 use crate::feed::Feed;
 use crate::inbox::Inbox;
-use crate::jobs::{Executor, ExecutorConfig, Tool};
+use crate::jobs::{Executor, ExecutorConfig, Scripts, Tool};
 use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, keeper};
-use crate::providers::check::check_script;
+use crate::providers::check::ScriptError;
 use crate::providers::http::{BuildError, Providers, Surroundings, Variables};
 use crate::restore::{self, RestoreError, Restored};
 use crate::signals::{Asked, Signals};
@@ -151,15 +151,17 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
 
+    let scripts = Arc::new(Scripts::default());
     let blocking = Blocking::new(READS);
     let reading = (feed.clone(), history.clone(), blocking.clone());
-    let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), &providers);
+    let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
     let door = Arc::new(door);
     let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
     let shell: Arc<dyn Tool> = Arc::new(shell);
     let executor_config = ExecutorConfig {
         tools: [(tools::SHELL.into(), shell)].into(),
         providers: Arc::clone(&providers),
+        scripts,
         keepers: Arc::clone(&keepers),
     };
     let reports = inbox.clone();
@@ -336,10 +338,10 @@ fn door(
     inbox: Inbox<Request>,
     (feed, history, blocking): (Feed, History, Blocking),
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
-    providers: &Arc<Providers>,
+    (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
 ) -> Door {
     let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
-    let (listed, checked) = (Arc::clone(providers), Arc::clone(providers));
+    let (listed, checked, scripts) = (Arc::clone(providers), Arc::clone(providers), Arc::clone(scripts));
     let default = config.run.provider.clone();
     Door {
         inbox,
@@ -353,7 +355,10 @@ fn door(
             Lineage::Of(run) => Origin::Run(run),
             Lineage::Unknown(why) => Origin::Unknown(why.to_string()),
         }),
-        check_spec: Box::new(check_spec),
+        check_spec: Box::new(move |spec| {
+            let (scripts, script) = (Arc::clone(&scripts), spec.script.clone());
+            Box::pin(async move { check_script(&scripts, script.as_ref()).await })
+        }),
         list_providers: Box::new(move || listed.views(&default)),
         check_provider: Box::new(move |name, model| {
             let providers = Arc::clone(&checked);
@@ -365,8 +370,13 @@ fn door(
     }
 }
 
-fn check_spec(spec: &RunSpec) -> Result<(), String> {
-    spec.script.as_ref().map_or(Ok(()), |script| check_script(script).map_err(|error| error.to_string()))
+async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result<(), RpcError> {
+    let Some(script) = script else { return Ok(()) };
+    let refused = |error: ScriptError| {
+        let (reason, place) = (error.reason(), error.place.to_string());
+        RpcError::new(ErrorKind::Invalid, error.to_string()).because(reason, place)
+    };
+    scripts.check(script).await.map_err(refused)
 }
 
 /// Reads the configuration again. What was before stays when something is wrong.

@@ -122,6 +122,8 @@ pub enum ProviderFault {
     Refused,
     /// Nothing: it is well, and the prompt is too long for its model.
     ContextTooLong,
+    /// Nothing: what it answered is more than is taken.
+    AnswerTooLarge,
 }
 
 impl ProviderFault {

@@ -13,6 +13,7 @@ use crate::id::SubscriptionId;
 use crate::lane::LaneChanged;
 pub use crate::params::*;
 pub use crate::provider::*;
+pub use crate::reason::Reason;
 use crate::run::exit;
 use crate::time::Span;
 
@@ -102,6 +103,12 @@ pub struct RpcError {
 pub struct ErrorData {
     /// Kind.
     pub kind: ErrorKind,
+    /// Why, where that says more than the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// What exactly the reason is about: a field of the request, a place in a script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// When to try again, where that may help.
     #[serde(default)]
     pub retry_after_seconds: Option<Span>,
@@ -118,7 +125,14 @@ impl RpcError {
         Self {
             code: kind.code(),
             message: message.into(),
-            data: ErrorData { kind, retry_after_seconds: None, exit_code: kind.exit_code(), undecided: false },
+            data: ErrorData {
+                kind,
+                reason: None,
+                subject: None,
+                retry_after_seconds: None,
+                exit_code: kind.exit_code(),
+                undecided: false,
+            },
         }
     }
 
@@ -126,6 +140,13 @@ impl RpcError {
     #[must_use]
     pub fn with_code(mut self, code: i32) -> Self {
         self.code = code;
+        self
+    }
+
+    /// The same, and why, for programs: the reason, and what it is about.
+    #[must_use]
+    pub fn because(mut self, reason: Reason, subject: impl Into<String>) -> Self {
+        (self.data.reason, self.data.subject) = (Some(reason), Some(subject.into()));
         self
     }
 

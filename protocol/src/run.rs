@@ -212,6 +212,29 @@ pub struct RunView {
     /// The calls of the current step, while there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
+    /// Fields of which a part is left out here, because the whole would not fit. Their texts end with `… [N more bytes]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<CutField>,
+}
+
+/// A field of a run of which a part may be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CutField {
+    /// `answer`. The transcript has it whole.
+    Answer,
+    /// `error`.
+    Error,
+    /// `denials`: some of them, or parts of some.
+    Denials,
+    /// `workdir`.
+    Workdir,
+    /// `model`.
+    Model,
+    /// Another field, of a later daemon.
+    #[serde(other)]
+    Other,
 }
 
 /// A call of the step at hand.

@@ -22,10 +22,10 @@ pub struct RunSpec {
     /// Labels, for selectors and accounting.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The share of the lanes' capacity that the run belongs to.
+    /// The share of the lanes' capacity that the run belongs to. A run inside another one is of the other one's, and may name no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Arc<str>>,
-    /// Who goes first within a lane.
+    /// Who goes first within a lane. A run inside another one never goes before it.
     #[serde(default)]
     pub priority: Priority,
     /// The provider by its configured name.
@@ -43,12 +43,22 @@ pub struct RunSpec {
     /// Environment variables for the calls, beside the allow-list and PATH.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where the run must stop.
+    /// Where the run must stop. A run inside another one has at most the limits of that one, those on steps, tokens, cost and time included.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// What happens when the run asks a person something.
     #[serde(default)]
     pub on_interaction: OnInteraction,
+    /// The tools that it may call, by name; all that there are where left out. A run inside another one has at most the tools of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Arc<[Arc<str>]>>,
+}
+
+impl RunSpec {
+    /// Whether the run may call this tool, if there is one.
+    pub fn allows_tool(&self, name: &str) -> bool {
+        self.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| **tool == *name))
+    }
 }
 
 /// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are those of each

@@ -62,6 +62,7 @@ fn spec() -> Arc<RunSpec> {
             processes: Some(512),
         },
         on_interaction: OnInteraction::Fail,
+        tools: Some(["shell".into()].into()),
     })
 }
 
@@ -258,6 +259,7 @@ fn run() -> RunView {
             state: CallState::Asking,
             since: AT,
         }],
+        cut: vec![CutField::Denials],
     }
 }
 

@@ -14,7 +14,7 @@ use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
 use crate::output::Look;
 use crate::render::colour::Paint;
 use crate::render::live::{Piece, Stream};
-use crate::render::text::{clean, first_line, why};
+use crate::render::text::{clean, clean_painted, first_line, one_line, why};
 use crate::render::transcript::{self, command};
 
 /// Bytes of a stream that were missed, from an offset on; `None` where they cannot be had.
@@ -177,7 +177,7 @@ impl Follower {
                 self.note(out, notes, &format!("thinking, step {step}{again}"))?;
             }
             EventBody::StepBegun { provider: Some(provider), .. } => {
-                self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
+                self.note(out, notes, &format!("its provider is left alone; {} stands in", one_line(provider)))?;
             }
             EventBody::InferenceFinished { text, calls, .. } => self.model_said(out, text, calls)?,
             EventBody::InferenceFailed { error, retry_at, fault, .. } => {
@@ -388,7 +388,7 @@ impl Follower {
             out.flush()?;
         }
         // Where standard error is gone there is nobody left to tell.
-        let _told = writeln!(notes, "{}", self.notes.dim(format!("[{line}]")));
+        let _told = writeln!(notes, "{}", self.notes.dim(format!("[{}]", clean_painted(line))));
         Ok(())
     }
 

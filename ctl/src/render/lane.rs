@@ -10,7 +10,7 @@ use crate::output::Look;
 use crate::render::bar::bar;
 use crate::render::run::short;
 use crate::render::table::{Cell, Table};
-use crate::render::text::{cut_painted, first_line};
+use crate::render::text::{cut_painted, first_line, one_line};
 use crate::render::units::{clock, count, span};
 
 /// Holders that a report has at most.
@@ -31,7 +31,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Tim
 /// What there is to say of a lane but for who holds its permits. On a terminal no line is wider than that.
 pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<String> {
     let paint = look.paint;
-    let mut lines = vec![format!("{}  {}", paint.bold(&lane.name), bar(lane, paint))];
+    let mut lines = vec![format!("{}  {}", paint.bold(one_line(&lane.name)), bar(lane, paint))];
     let mut width = format!("width {}", lane.width);
     if lane.width != lane.configured_width {
         width += &format!(" (configured {})", lane.configured_width);

@@ -3,6 +3,8 @@
 pub(crate) mod bar;
 pub(crate) mod colour;
 pub(crate) mod follow;
+#[cfg(test)]
+mod hostile_tests;
 pub(crate) mod lane;
 pub(crate) mod live;
 pub(crate) mod run;

@@ -9,7 +9,7 @@ use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::words;
 
 use crate::output::Look;
-use crate::render::text::first_line;
+use crate::render::text::{clean_painted, first_line, one_line};
 use crate::render::transcript::block;
 use crate::render::units::{clock, span};
 
@@ -47,10 +47,14 @@ pub(crate) fn write_fallbacks(out: &mut dyn Write, look: Look, fallbacks: &str) 
 /// Writes the page of one run.
 pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timestamp) -> io::Result<()> {
     let paint = look.paint;
-    let mut line = |name: &str, value: &str| writeln!(out, "{} {value}", paint.dim(format!("{name:<12}")));
+    // Whatever comes from outside is in one of these lines.
+    let mut line = |name: &str, value: &str| {
+        let value = clean_painted(value);
+        writeln!(out, "{} {}", paint.dim(format!("{name:<12}")), value.replace(['\n', '\t'], " "))
+    };
     line("run", &paint.bold(run.id))?;
     if let Some(name) = &run.name {
-        line("name", name)?;
+        line("name", &one_line(name))?;
     }
     line("title", &first_line(&run.title))?;
     let mut state = paint.state(run.state);
@@ -82,20 +86,21 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
             line(name, &other.to_string())?;
         }
     }
-    let labels: Vec<String> = run.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let labels: Vec<String> =
+        run.labels.iter().map(|(key, value)| one_line(&format!("{key}={value}")).into_owned()).collect();
     if !labels.is_empty() {
         line("labels", &labels.join(" "))?;
     }
-    line("lane", &format!("share {}, priority {}", run.share, word(&run.priority)))?;
+    line("lane", &format!("share {}, priority {}", one_line(&run.share), word(&run.priority)))?;
     line(
         "provider",
         &match &run.model {
-            Some(model) => format!("{} ({model})", run.provider),
-            None => run.provider.to_string(),
+            Some(model) => one_line(&format!("{} ({model})", run.provider)).into_owned(),
+            None => one_line(&run.provider).into_owned(),
         },
     )?;
     if let Some(stand_in) = &run.stand_in {
-        line("stand-in", &format!("{stand_in}, while {} is left alone", run.provider))?;
+        line("stand-in", &one_line(&format!("{stand_in}, while {} is left alone", run.provider)))?;
     }
     line("workdir", &first_line(&run.workdir))?;
     line(
@@ -121,7 +126,10 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
         line("denied", &first_line(denial))?;
     }
     for call in &run.calls {
-        line("call", &format!("{} {}: {} ({})", call.call, call.tool, first_line(&call.summary), how_far(call, now)))?;
+        line(
+            "call",
+            &format!("{} {}: {} ({})", call.call, one_line(&call.tool), first_line(&call.summary), how_far(call, now)),
+        )?;
     }
     let error = run.error.as_deref().filter(|error| *error != run.state.as_str());
     for text in [run.answer.as_deref(), error].into_iter().flatten() {

@@ -6,16 +6,20 @@ use harness_protocol::rpc::{DaemonStatusReply, DiskUsage, Health};
 use harness_protocol::time::Timestamp;
 
 use crate::output::Look;
+use crate::render::text::{clean_painted, one_line};
 use crate::render::units::{bytes, span};
 
 /// Writes the status of the daemon.
 pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply, now: Timestamp) -> io::Result<()> {
     let paint = look.paint;
-    let mut line = |name: &str, value: &str| writeln!(out, "{} {value}", paint.dim(format!("{name:<12}")));
+    let mut line =
+        |name: &str, value: &str| writeln!(out, "{} {}", paint.dim(format!("{name:<12}")), clean_painted(value));
     let health = match status.health {
         Health::Serving => paint.green("serving"),
         Health::Draining => paint.yellow("draining: nothing new starts (harnessctl daemon undrain)"),
-        Health::Held => paint.red(format!("held: {}", status.held.as_deref().unwrap_or("the journal cannot commit"))),
+        Health::Held => {
+            paint.red(format!("held: {}", one_line(status.held.as_deref().unwrap_or("the journal cannot commit"))))
+        }
     };
     line("daemon", &health)?;
     if status.health == Health::Held {
@@ -26,12 +30,12 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
         };
         line("", what)?;
     }
-    line("version", &format!("{} (protocol {})", status.version, status.protocol))?;
+    line("version", &format!("{} (protocol {})", one_line(&status.version), one_line(&status.protocol)))?;
     line("pid", &status.pid.to_string())?;
     line("started", &format!("{} ({} ago)", status.started_at, span(now.since(status.started_at))))?;
     let owner = if status.socket_activated { " (systemd's)" } else { "" };
-    line("socket", &format!("{}{owner}", status.socket))?;
-    line("state in", &status.state_dir)?;
+    line("socket", &format!("{}{owner}", one_line(&status.socket)))?;
+    line("state in", &one_line(&status.state_dir))?;
     let runs: Vec<String> =
         status.runs.iter().filter(|(_, n)| **n > 0).map(|(state, number)| format!("{number} {state}")).collect();
     line("runs", &if runs.is_empty() { "none".to_owned() } else { runs.join(", ") })?;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::output::Look;
-use crate::render::text::{cut, cut_painted, width};
+use crate::render::text::{cut, cut_painted, one_line, width};
 
 /// A cell: its text, and the same with colours.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         // Names and commands come from outside: none of them may break the line or drive the terminal.
         let plain: String = text.into();
-        Self { plain: plain.replace(char::is_control, " "), painted: None }
+        Self { plain: one_line(&plain).into_owned(), painted: None }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use harness_protocol::shown::{is_bidi, is_control, is_invisible};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns that a text takes.
@@ -9,20 +10,71 @@ pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Takes out control characters other than line breaks and tabs: what a tool prints must not drive our terminal.
+/// Whether a character is not shown as it is.
+fn is_harmful(c: char) -> bool {
+    is_control(c) || is_bidi(c) || is_invisible(c)
+}
+
+/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in many emoji.
+fn in_place_of(c: char) -> Option<char> {
+    let joins = matches!(c, '\u{200C}' | '\u{200D}' | '\u{FE00}'..='\u{FE0F}' | '\u{AD}');
+    (!joins).then_some('\u{FFFD}')
+}
+
+/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what is read or cannot be
+/// seen. Line breaks and tabs stay.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
-    let harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let harmful = |c: char| is_harmful(c) && c != '\n' && c != '\t';
     if !text.contains(harmful) {
         return Cow::Borrowed(text);
     }
     // A carriage return before a line break is only a line break; alone it would hide what stands before it.
-    Cow::Owned(text.replace("\r\n", "\n").replace(harmful, "\u{FFFD}"))
+    let lines = text.replace("\r\n", "\n");
+    Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
-/// The first line that is not blank, without control characters.
+/// A text from outside on one line, fit for a terminal: as [`clean`], and controls become blanks.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| match c {
+        c if is_control(c) => Some(' '),
+        c if is_harmful(c) => in_place_of(c),
+        c => Some(c),
+    };
+    Cow::Owned(text.chars().filter_map(shown).collect())
+}
+
+/// The first line that is not blank, fit for a terminal.
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim_end().to_owned()
+    one_line(line).trim_end().to_owned()
+}
+
+/// A line that may have colours of ours, fit for a terminal: these stay, and everything else is cleaned.
+pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
+    if !line.contains(|c: char| is_harmful(c) && c != '\n' && c != '\t') {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('\x1b') {
+        shown.push_str(&clean(before));
+        let colour = after.strip_prefix('[').and_then(|code| code.split_once('m'));
+        match colour.filter(|(code, _)| matches!(*code, "0" | "1" | "2" | "31" | "32" | "33" | "36")) {
+            Some((code, behind)) => {
+                shown += &format!("\x1b[{code}m");
+                rest = behind;
+            }
+            None => {
+                shown.push('\u{FFFD}');
+                rest = after;
+            }
+        }
+    }
+    shown.push_str(&clean(rest));
+    Cow::Owned(shown)
 }
 
 /// Cuts a text to so many columns, with an ellipsis where something is missing.
@@ -94,6 +146,28 @@ mod tests {
         assert_eq!(clean("a\tb\nc"), "a\tb\nc");
         assert_eq!(clean("a\x1b[2Jb\r\nc\rd"), "a\u{FFFD}[2Jb\nc\u{FFFD}d");
         assert_eq!(clean("\u{9b}2J"), "\u{FFFD}2J", "the one-character form too");
+    }
+
+    /// A17
+    #[test]
+    fn what_changes_the_order_or_cannot_be_seen_is_made_visible_or_goes() {
+        for (text, many_lines, line) in [
+            ("a\u{202E}b", "a\u{FFFD}b", "a\u{FFFD}b"),
+            ("a\u{2066}b\u{2069}", "a\u{FFFD}b\u{FFFD}", "a\u{FFFD}b\u{FFFD}"),
+            ("a\u{200B}b\u{FEFF}", "a\u{FFFD}b\u{FFFD}", "a\u{FFFD}b\u{FFFD}"),
+            ("a\u{2028}b\u{85}c", "a\u{FFFD}b\u{FFFD}c", "a b c"),
+            ("\u{1F469}\u{200D}\u{1F680}", "\u{1F469}\u{1F680}", "\u{1F469}\u{1F680}"),
+            ("a\u{E0041}\u{E0042}", "a\u{FFFD}\u{FFFD}", "a\u{FFFD}\u{FFFD}"),
+            ("a\nb\tc", "a\nb\tc", "a b c"),
+            ("l'été 日本 e\u{301}", "l'été 日本 e\u{301}", "l'été 日本 e\u{301}"),
+        ] {
+            assert_eq!((clean(text).as_ref(), one_line(text).as_ref()), (many_lines, line));
+        }
+        assert_eq!(
+            clean_painted("\x1b[31mred\x1b[0m\x1b[2J\x1b]0;x\x07"),
+            "\x1b[31mred\x1b[0m\u{FFFD}[2J\u{FFFD}]0;x\u{FFFD}"
+        );
+        assert_eq!(clean_painted("\x1b[31\x1b[1mx"), "\u{FFFD}[31\x1b[1mx");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::exit::Failure;
 use crate::output::note;
 use crate::patience::PATIENCE;
 use crate::render;
+use crate::render::text::one_line;
 use crate::render::units::now;
 use crate::stopping::{self, Stopped};
 
@@ -139,7 +140,7 @@ fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {
         return ctx.done();
     }
     for change in &reply.changes {
-        writeln!(ctx.out, "{change}")?;
+        writeln!(ctx.out, "{}", one_line(change))?;
     }
     ctx.done()?;
     let file = reply.config.as_deref().unwrap_or("no file");

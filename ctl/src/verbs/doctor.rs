@@ -7,6 +7,7 @@ use harness_protocol::rpc::{Empty, Health, method};
 use crate::cli::provider::DoctorArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
+use crate::render::text::one_line;
 use crate::verbs::provider::{checks, code, tell};
 
 /// The exit code for a daemon that cannot work now.
@@ -31,13 +32,14 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     }
     let paint = ctx.look().paint;
     let daemon = format!("daemon: version {}, pid {}, socket {}", status.version, status.pid, status.socket);
+    let daemon = one_line(&daemon);
     match (status.health, &status.held) {
         (Health::Serving, _) => writeln!(ctx.out, "{}     {daemon}", paint.green("ok"))?,
         (Health::Draining, _) => {
             writeln!(ctx.out, "{} {daemon}; it drains: harnessctl daemon undrain", paint.red("failed"))?
         }
         (Health::Held, why) => {
-            let why = why.as_deref().unwrap_or("its journal cannot commit");
+            let why = one_line(why.as_deref().unwrap_or("its journal cannot commit"));
             writeln!(ctx.out, "{} {daemon}; {why}", paint.red("failed"))?;
         }
     }
@@ -46,7 +48,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     }
     for lane in lanes.iter().filter(|lane| lane.paused || lane.saturated) {
         let what = if lane.paused { "is paused: harnessctl lane resume" } else { "is saturated: harnessctl lane" };
-        writeln!(ctx.out, "{}   lane {} {what}", paint.yellow("note"), lane.name)?;
+        writeln!(ctx.out, "{}   lane {} {what}", paint.yellow("note"), one_line(&lane.name))?;
     }
     for check in &checks {
         tell(ctx, check)?;

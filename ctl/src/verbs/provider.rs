@@ -12,7 +12,7 @@ use crate::cli::provider::{CheckArgs, ProviderArgs, ProviderVerb};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render::table::{Cell, Table};
-use crate::render::text::first_line;
+use crate::render::text::{clean_painted, first_line, one_line};
 use crate::render::units::{clock, now, span};
 
 /// How long a check may take: a model on a small machine takes its time to the first word.
@@ -43,7 +43,7 @@ fn list(ctx: &mut Ctx) -> Result<u8, Failure> {
     table.write(&mut ctx.out, look, "")?;
     for provider in &providers {
         if let Some(problem) = provider.key.as_ref().and_then(|key| key.problem.as_ref()) {
-            let line = look.paint.yellow(format!("{}: {}", provider.name, first_line(problem)));
+            let line = look.paint.yellow(format!("{}: {}", one_line(&provider.name), first_line(problem)));
             writeln!(ctx.out, "{line}")?;
         }
     }
@@ -142,7 +142,7 @@ pub(super) fn tell(ctx: &mut Ctx, check: &ProviderCheck) -> Result<(), Failure> 
             format!("{}     {}{model}: answered{took}{tokens} ({url})", paint.green("ok"), check.provider)
         }
     };
-    writeln!(ctx.out, "{line}")?;
+    writeln!(ctx.out, "{}", clean_painted(&line))?;
     Ok(())
 }
 

@@ -36,7 +36,7 @@ use super::rights::{Kind, Who};
 use super::subscription::{self, Past};
 use super::wire::{self, Line};
 use crate::fair::Party;
-use crate::world::boundary::{Caller, Command};
+use crate::world::boundary::Caller;
 
 /// Answers of up to megabytes that one connection may wait for at once.
 const LARGE_AT_ONCE: usize = 4;
@@ -238,7 +238,15 @@ impl Connection {
                     },
                     _ => None,
                 };
-                return self.call(id, *call, Place { request, special }, read).await;
+                let place = Place { request, special };
+                // What comes behind it on this connection waits, so that it takes effect in order.
+                if let Call::RunSubmit(params) = &*call
+                    && let Err(error) = (self.door.check_spec)(&params.spec).await
+                {
+                    self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
+                    return true;
+                }
+                return self.call(id, *call, place, read).await;
             }
         }
         true
@@ -289,15 +297,7 @@ impl Connection {
     /// Asks the driver what only it can tell or do.
     async fn ask(&self, caller: Caller, call: Call, responder: Responder, read: &OwnedReadHalf) -> bool {
         let wanted = match wire::command(call) {
-            Ok(command) => {
-                if let Command::Submit { spec, .. } = &command
-                    && let Err(why) = (self.door.check_spec)(spec)
-                {
-                    responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, why)));
-                    return true;
-                }
-                Wanted::Command(command, responder)
-            }
+            Ok(command) => Wanted::Command(command, responder),
             Err(call) => match *call {
                 Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
                 Call::RunList(params) => Wanted::Read(Read::List(params), responder),

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView};
+use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView, RpcError};
 use harness_protocol::spec::RunSpec;
 
 use super::memory::Memory;
@@ -26,7 +26,9 @@ pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Resul
 /// Tells whose the process behind a descriptor is.
 pub type Trace = dyn Fn(Option<BorrowedFd<'_>>) -> Origin + Send + Sync;
 /// Tells what is wrong with a specification.
-pub type CheckSpec = dyn Fn(&RunSpec) -> Result<(), String> + Send + Sync;
+pub type CheckSpec = dyn Fn(&RunSpec) -> SpecChecked + Send + Sync;
+/// What comes of that.
+pub type SpecChecked = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
 
 /// Lists the providers.
 pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId, Seq};
+use harness_protocol::json_size::value_bytes;
 use harness_protocol::rpc::{
     ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
     Unchanged, WaitReply,
@@ -26,10 +27,12 @@ use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
 use crate::world::boundary::{Finished, KeySpace, MadeRun, Now};
-use crate::world::view::{Listed, Named, PAGE_BYTES, view_bytes};
+use crate::world::view::{Listed, Named, PAGE_BYTES, REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 
 /// Events in one reply of an export.
 const EXPORTED: usize = 2_000;
+/// Bytes of an event beside which the view of its run still fits into an answer.
+const MOST_EVENT: usize = REPLY_BYTES - 512 * 1024;
 
 /// The runs that are no longer in the world.
 #[derive(Clone)]
@@ -61,7 +64,9 @@ impl Archive {
 
     /// A run as it is listed. One whose leaving is still being committed has no listing yet: it is what its events say.
     pub(super) fn view(&self, run: RunId) -> Result<RunView, RpcError> {
-        if let Some(view) = self.history.view(run)? {
+        if let Some(mut view) = self.history.view(run)? {
+            // An older daemon may have listed more than a frame holds.
+            fit(&mut view);
             return Ok(view);
         }
         let gone = || RpcError::new(ErrorKind::NotFound, format!("run {run} was pruned"));
@@ -89,7 +94,12 @@ impl Archive {
         }
         params.run = run.to_string();
         match self.world_of(run)?.show(&params, uid, now) {
-            Ok(shown) => Ok(Shown { run: view, ..shown }),
+            Ok(shown) => {
+                let mut view = view;
+                let entries = value_bytes(&shown.transcript);
+                leave_room(&mut view, REPLY_BYTES.saturating_sub(entries));
+                Ok(Shown { run: view, ..shown })
+            }
             // The record that made it cannot be read: what it is listed as is all that there is.
             Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
         }
@@ -100,16 +110,20 @@ impl Archive {
         let limit = params.page_size();
         let below = params.cursor.unwrap_or(u64::MAX);
         let query = Query { select: params.select.clone(), root };
-        let left = self.history.page(&query, below, listed.down_to, limit)?;
-        let more_left = left.len() >= limit;
+        let (left, more_left) = self.history.page(&query, below, listed.down_to, limit)?;
         let here: BTreeSet<RunId> = listed.runs.iter().map(|(_, view)| view.id).collect();
         let mut runs = listed.runs;
+        if more_left && let Some(&(last, _)) = left.last() {
+            // What is older comes behind those that were not read yet.
+            runs.retain(|(number, _)| *number > last);
+        }
         // One that left while this was read is in both.
         runs.extend(left.into_iter().filter(|(_, view)| !here.contains(&view.id)));
         runs.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
         let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let (mut bytes, all) = (0, runs.len());
-        for (number, view) in runs {
+        for (number, mut view) in runs {
+            fit_list(&mut view);
             bytes += view_bytes(&view);
             if page.runs.len() >= limit || (bytes > PAGE_BYTES && !page.runs.is_empty()) {
                 break;
@@ -130,13 +144,14 @@ impl Archive {
         let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut bytes = 0;
         for (index, one) in named.into_iter().enumerate().skip(first) {
-            let view = match one {
+            let mut view = match one {
                 Named::Here(view) => *view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
             if !fits(&params.select, &view) {
                 continue;
             }
+            fit_list(&mut view);
             bytes += view_bytes(&view);
             if (bytes > PAGE_BYTES || page.runs.len() >= 1_000) && !page.runs.is_empty() {
                 page.cursor = Some(index as u64);
@@ -226,11 +241,35 @@ impl Archive {
         let after = params.cursor.unwrap_or(Seq(0));
         let limit = params.limit.map_or(EXPORTED, |limit| (limit as usize).clamp(1, EXPORTED));
         let (records, end) = self.history.after(after, Some(run), limit, PAGE_BYTES)?;
-        let cursor = records.last().map(Record::seq).filter(|_| !end);
-        let is_known = |record: &Record| matches!(record, Record::Event(_));
-        let left_out = records.iter().filter(|record| !is_known(record)).map(Record::seq).collect();
-        let events = records.into_iter().filter_map(known).map(without_values).collect();
-        Ok(Exported { run: view, events, cursor, left_out })
+        let mut page = Exported { run: view, events: Vec::new(), cursor: None, left_out: Vec::new() };
+        let (mut bytes, mut all) = (0, true);
+        for record in records {
+            let seq = record.seq();
+            let Some(event) = known(record).map(without_values) else {
+                page.left_out.push(seq);
+                page.cursor = Some(seq);
+                continue;
+            };
+            let size = value_bytes(&*event);
+            if size > MOST_EVENT {
+                // No answer holds it. An older daemon wrote it.
+                page.left_out.push(seq);
+                page.cursor = Some(seq);
+                continue;
+            }
+            if bytes + size > PAGE_BYTES && !page.events.is_empty() {
+                all = false;
+                break;
+            }
+            bytes += size;
+            page.events.push(event);
+            page.cursor = Some(seq);
+        }
+        if end && all {
+            page.cursor = None;
+        }
+        leave_room(&mut page.run, REPLY_BYTES.saturating_sub(bytes));
+        Ok(page)
     }
 }
 

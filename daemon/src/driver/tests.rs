@@ -56,6 +56,7 @@ impl Bench {
         let executor_config = ExecutorConfig {
             tools: [("shell".into(), counter)].into(),
             providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
+            scripts: Arc::default(),
             keepers: crate::process::tests::keepers(),
         };
         let reports = inbox.clone();

@@ -8,11 +8,11 @@ use harness_protocol::time::Span;
 use tokio::time::sleep;
 
 use super::deltas::Deltas;
+use super::scripts::Scripts;
 use crate::process::Cancel;
 use crate::prompt::{Completion, ErrorClass, InferenceError};
 use crate::providers::dialect::Piece;
 use crate::providers::http::{Client, Providers, Question};
-use crate::providers::scripted;
 use crate::world::boundary::InferenceTask;
 
 /// What a provider that refuses for its rate limit asks for.
@@ -22,7 +22,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// Asks the model. A cancel drops whatever is under way.
 pub(super) async fn execute(
-    providers: &Providers,
+    (providers, scripts): (&Providers, &Scripts),
     task: &InferenceTask,
     attempt: u32,
     cancel: &mut Cancel,
@@ -32,12 +32,12 @@ pub(super) async fn execute(
         biased;
         // How far it was is not known; the prompt is paid for.
         _ = cancel.wanted() => Err(InferenceError { answered: 1, ..error(ErrorClass::Never, "cancelled") }),
-        answer = ask(providers, task, attempt, deltas) => answer,
+        answer = ask((providers, scripts), task, attempt, deltas) => answer,
     }
 }
 
 async fn ask(
-    providers: &Providers,
+    (providers, scripts): (&Providers, &Scripts),
     task: &InferenceTask,
     attempt: u32,
     deltas: &mut Deltas,
@@ -48,7 +48,7 @@ async fn ask(
     let price = served.price(task.model.as_deref());
     let priced = |usage: Usage| Usage { cost_usd: price.map(|price| price.cost(&usage)), ..usage };
     let Some(client) = &served.client else {
-        let mut completion = play(task, attempt, deltas).await?;
+        let mut completion = play(scripts, task, attempt, deltas).await?;
         // A script costs nothing, unless somebody wants to see what it would.
         if price.is_some() {
             completion.usage = priced(completion.usage);
@@ -77,13 +77,18 @@ async fn stream(client: &Client, task: &InferenceTask, deltas: &mut Deltas) -> R
     client.ask(&question, &mut show).await
 }
 
-async fn play(task: &InferenceTask, attempt: u32, deltas: &mut Deltas) -> Result<Completion, InferenceError> {
+async fn play(
+    scripts: &Scripts,
+    task: &InferenceTask,
+    attempt: u32,
+    deltas: &mut Deltas,
+) -> Result<Completion, InferenceError> {
     let Some(script) = &task.script else {
         let text =
             format!("provider {:?} plays scripts, and the run has none: submit it with --script FILE", task.provider);
         return Err(error(ErrorClass::Never, text));
     };
-    let answer = scripted::answer(script, &task.prompt)?;
+    let answer = scripts.answer(script, &task.prompt).await?;
     if let Some(fault) = answer.fault.filter(|_| attempt == 1) {
         return Err(suffer(fault, &answer.completion.text, deltas).await);
     }

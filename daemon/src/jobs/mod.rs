@@ -15,6 +15,7 @@ mod deltas;
 mod desk;
 mod inferences;
 mod off_lane;
+mod scripts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -32,6 +33,7 @@ pub use self::calls::{Context, Execution, Tool, Tools};
 pub use self::deltas::{DeltaSender, Deltas};
 pub use self::desk::ReportTo;
 pub use self::off_lane::{Cancelled, Seat};
+pub use self::scripts::Scripts;
 
 use self::desk::{Desk, Opened};
 #[cfg(doc)]
@@ -51,6 +53,8 @@ pub struct ExecutorConfig {
     pub tools: Tools,
     /// Providers.
     pub providers: Arc<Providers>,
+    /// Plays scripts.
+    pub scripts: Arc<Scripts>,
     /// Those that start processes; shared with the tools that have some started.
     pub keepers: Arc<Keepers>,
 }
@@ -173,8 +177,8 @@ impl Inner {
                 (Task::Inference(task), Work::Inference { attempt, .. }) => {
                     let mut deltas = Deltas::new(id.run, None, self.deltas.clone());
                     let mut cancel = cancel;
-                    let providers = &self.config.providers;
-                    Outcome::Inference(inferences::execute(providers, &task, attempt, &mut cancel, &mut deltas).await)
+                    let by = (&*self.config.providers, &*self.config.scripts);
+                    Outcome::Inference(inferences::execute(by, &task, attempt, &mut cancel, &mut deltas).await)
                 }
                 (Task::Call(_) | Task::Inference(_), _) => {
                     tracing::error!(?id, "a job's task is not what its id says");

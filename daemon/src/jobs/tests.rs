@@ -100,7 +100,11 @@ impl Bench {
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
-        let executor = Executor::new(ExecutorConfig { tools, providers, keepers }, report, deltas.clone());
+        let executor = Executor::new(
+            ExecutorConfig { tools, providers, scripts: Arc::default(), keepers },
+            report,
+            deltas.clone(),
+        );
         Self { executor, reports, deltas, dir }
     }
 

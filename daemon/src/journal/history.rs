@@ -25,6 +25,8 @@ use crate::world::boundary::{KeySpace, MadeRun, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
+/// Bytes of listings that are read for one page.
+const LISTED_BYTES: usize = 8 * 1024 * 1024;
 
 /// The reader. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -230,7 +232,14 @@ impl History {
     }
 
     /// Runs that have left the world, newest first, with their numbers: those below `below` and from `from` on.
-    pub fn page(&self, query: &Query, below: u64, from: u64, most: usize) -> Result<Vec<(u64, RunView)>, RpcError> {
+    /// Also whether there may be more: a page ends early where the listings are large.
+    pub fn page(
+        &self,
+        query: &Query,
+        below: u64,
+        from: u64,
+        most: usize,
+    ) -> Result<(Vec<(u64, RunView)>, bool), RpcError> {
         let mut filter = Filter::new("archived = 1");
         filter.and("number < ?", [number(below)]);
         filter.and("number >= ?", [number(from)]);
@@ -244,8 +253,17 @@ impl History {
         );
         self.read(|db| {
             let mut statement = db.prepare_cached(&sql)?;
-            let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?.cast_unsigned(), view(row)?));
-            statement.query_map(params_from_iter(filter.values), row)?.collect()
+            let mut rows = statement.query(params_from_iter(filter.values))?;
+            let (mut page, mut bytes) = (Vec::new(), 0);
+            while bytes < LISTED_BYTES {
+                let Some(row) = rows.next()? else {
+                    let full = page.len() >= most;
+                    return Ok((page, full));
+                };
+                bytes += row.get_ref(0)?.as_bytes().map_or(0, <[u8]>::len);
+                page.push((row.get::<_, i64>(1)?.cast_unsigned(), view(row)?));
+            }
+            Ok((page, true))
         })
     }
 

@@ -246,6 +246,8 @@ pub enum ErrorClass {
     NoKey,
     /// The prompt is too long for the model.
     ContextTooLong,
+    /// The answer is larger than is taken; asking again is of no use.
+    AnswerTooLarge,
 }
 
 #[cfg(test)]

@@ -3,10 +3,23 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use harness_protocol::json_size::cut;
+use harness_protocol::rpc::Reason;
 use harness_protocol::script::{Script, Turn};
 use serde_json::Value;
 
-use super::{scripted, template};
+use super::patterns::{PatternError, Patterns};
+use super::template;
+
+/// Bytes of all patterns of a script and the scripts within it; each counts once.
+const MOST_PATTERN_BYTES: usize = 32 * 1024;
+/// So many of them.
+const MOST_PATTERNS: usize = 1_000;
+/// Bytes of all their compiled programs.
+const MOST_PROGRAM_BYTES: usize = 8 * 1024 * 1024;
+/// Turns, calls, values of arguments, expectations and captures of a script and those within it: each takes a hundred times the memory of the
+/// two bytes that it may have on the wire.
+const MOST_PARTS: usize = 100_000;
 
 /// A mistake in a script, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +67,26 @@ pub enum ScriptFault {
         /// Why.
         why: String,
     },
+    /// A pattern that takes more than one may.
+    #[error("/{pattern}/ is too large a pattern: {why}")]
+    LargePattern {
+        /// The pattern.
+        pattern: String,
+        /// Why.
+        why: String,
+    },
+    /// All patterns together take more than they may.
+    #[error("its patterns are too many: together they have at most {MOST_PATTERNS}, and {MOST_PATTERN_BYTES} bytes")]
+    ManyPatterns,
+    /// Compiled they take more than they may.
+    #[error("its patterns take too much: compiled at most {} MiB together", MOST_PROGRAM_BYTES >> 20)]
+    LargePatterns,
+    /// It has more parts than are taken.
+    #[error("it has more than {MOST_PARTS} turns, calls, values of arguments, expectations and captures")]
+    ManyParts,
+    /// A fault of ours: whoever checked it is gone.
+    #[error("it could not be checked; a fault of the harness")]
+    Lost,
     /// A capture that could never be named.
     #[error("{0:?} cannot name a capture: letters, digits and underscores can, with no digit first")]
     CaptureName(String),
@@ -84,15 +117,77 @@ fn is_deeper(value: &Value, left: usize) -> bool {
     }
 }
 
+impl ScriptError {
+    /// Nobody knows what is wrong with it, if anything.
+    pub fn lost() -> Self {
+        Self { place: Place::default(), fault: ScriptFault::Lost }
+    }
+
+    /// Why it is refused, for programs.
+    pub fn reason(&self) -> Reason {
+        match self.fault {
+            ScriptFault::Pattern { .. } => Reason::BadPattern,
+            ScriptFault::LargePattern { .. } | ScriptFault::ManyPatterns | ScriptFault::LargePatterns => {
+                Reason::PatternTooLarge
+            }
+            ScriptFault::ManyParts | ScriptFault::TooDeep => Reason::TooLarge,
+            ScriptFault::NoTurns
+            | ScriptFault::NoTool
+            | ScriptFault::CaptureName(_)
+            | ScriptFault::UnknownName(_)
+            | ScriptFault::Lost => Reason::BadScript,
+        }
+    }
+}
+
 /// Checks a script and the scripts within it.
 ///
 /// # Errors
-/// The first mistake.
-pub fn check_script(script: &Script) -> Result<(), ScriptError> {
-    check_at(script, &mut Vec::new())
+/// The first mistake, or the first bound that it does not keep.
+pub fn check_script(script: &Script, patterns: &Patterns) -> Result<(), ScriptError> {
+    let mut checked = Checked { patterns, seen: BTreeSet::new(), pattern_bytes: 0, program_bytes: 0, parts: 0 };
+    check_at(script, &mut Vec::new(), &mut checked)
 }
 
-fn check_at(script: &Script, path: &mut Vec<String>) -> Result<(), ScriptError> {
+/// What was checked so far, of all scripts together.
+struct Checked<'a> {
+    patterns: &'a Patterns,
+    seen: BTreeSet<&'a str>,
+    pattern_bytes: usize,
+    program_bytes: usize,
+    parts: usize,
+}
+
+impl<'a> Checked<'a> {
+    fn parts(&mut self, more: usize) -> Result<(), ScriptFault> {
+        self.parts = self.parts.saturating_add(more);
+        if self.parts > MOST_PARTS { Err(ScriptFault::ManyParts) } else { Ok(()) }
+    }
+
+    fn pattern(&mut self, text: &'a str) -> Result<(), ScriptFault> {
+        if !self.seen.insert(text) {
+            return Ok(());
+        }
+        self.pattern_bytes += text.len();
+        if self.seen.len() > MOST_PATTERNS || self.pattern_bytes > MOST_PATTERN_BYTES {
+            // A pattern that is too long says so itself.
+            if text.len() <= super::patterns::MOST_BYTES {
+                return Err(ScriptFault::ManyPatterns);
+            }
+        }
+        let compiled = self.patterns.get(text).map_err(|error| {
+            let (pattern, why) = (cut(text, 200).into_owned(), error.to_string());
+            match error {
+                PatternError::Syntax(_) => ScriptFault::Pattern { pattern, why },
+                PatternError::TooLong(_) | PatternError::TooLarge => ScriptFault::LargePattern { pattern, why },
+            }
+        })?;
+        self.program_bytes += compiled.bytes();
+        if self.program_bytes > MOST_PROGRAM_BYTES { Err(ScriptFault::LargePatterns) } else { Ok(()) }
+    }
+}
+
+fn check_at<'a>(script: &'a Script, path: &mut Vec<String>, checked: &mut Checked<'a>) -> Result<(), ScriptError> {
     let at = |path: &[String], turn, fault| ScriptError { place: Place { path: path.to_vec(), turn }, fault };
     if path.len() > MOST_SCRIPTS {
         return Err(at(path, None, ScriptFault::TooDeep));
@@ -102,28 +197,28 @@ fn check_at(script: &Script, path: &mut Vec<String>) -> Result<(), ScriptError> 
     }
     let mut captured = BTreeSet::new();
     for (index, turn) in script.turns.iter().enumerate() {
-        check_turn(turn, &mut captured).map_err(|fault| at(path, Some(index + 1), fault))?;
+        check_turn(turn, &mut captured, checked).map_err(|fault| at(path, Some(index + 1), fault))?;
     }
     for (name, script) in &script.scripts {
-        path.push(name.clone());
-        check_at(script, path)?;
+        path.push(cut(name, 80).into_owned());
+        check_at(script, path, checked)?;
         path.pop();
     }
     Ok(())
 }
 
-fn check_turn<'a>(turn: &'a Turn, captured: &mut BTreeSet<&'a str>) -> Result<(), ScriptFault> {
+fn check_turn<'a>(
+    turn: &'a Turn,
+    captured: &mut BTreeSet<&'a str>,
+    checked: &mut Checked<'a>,
+) -> Result<(), ScriptFault> {
+    checked.parts(1 + turn.expect.len() + turn.expect_regex.len() + turn.capture.len() + turn.calls.len())?;
     for text in turn.expect_regex.iter().chain(turn.capture.values()) {
-        if let Err(error) = scripted::pattern(text) {
-            // The last line says what is wrong; those before it draw the place.
-            let why = error.to_string();
-            let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            return Err(ScriptFault::Pattern { pattern: text.clone(), why });
-        }
+        checked.pattern(text)?;
     }
     for name in turn.capture.keys() {
         if !template::is_name(name) {
-            return Err(ScriptFault::CaptureName(name.clone()));
+            return Err(ScriptFault::CaptureName(cut(name, 80).into_owned()));
         }
         captured.insert(name);
     }
@@ -135,11 +230,21 @@ fn check_turn<'a>(turn: &'a Turn, captured: &mut BTreeSet<&'a str>) -> Result<()
         if is_deeper(&call.args, MOST_NESTED) {
             return Err(ScriptFault::TooDeep);
         }
+        checked.parts(values(&call.args))?;
         template::names_within(&call.args, &mut named);
     }
     match named.into_iter().find(|name| !captured.contains(name)) {
-        Some(name) => Err(ScriptFault::UnknownName(name.to_owned())),
+        Some(name) => Err(ScriptFault::UnknownName(cut(name, 80).into_owned())),
         None => Ok(()),
+    }
+}
+
+/// How many values there are within a value.
+fn values(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.len() + list.iter().map(values).sum::<usize>(),
+        Value::Object(map) => map.len() + map.values().map(values).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -149,7 +254,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<(), String> {
-        check_script(&toml::from_str(text).unwrap()).map_err(|error| error.to_string())
+        check_script(&toml::from_str(text).unwrap(), &Patterns::default()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -201,15 +306,67 @@ mod tests {
         };
         for (scripts, levels) in [(0, 0), (0, 64), (16, 0), (16, 64), (3, 40)] {
             let script = script(scripts, levels);
-            assert_eq!(check_script(&script), Ok(()), "{scripts} {levels}");
+            assert_eq!(check_script(&script, &Patterns::default()), Ok(()), "{scripts} {levels}");
             let reply = serde_json::json!({"result": {"events": [{"spec": {"script": script}}]}}).to_string();
             let read: Value = serde_json::from_str(&reply).unwrap();
             let read: Script = serde_json::from_value(read["result"]["events"][0]["spec"]["script"].clone()).unwrap();
             assert_eq!(read, script, "{scripts} {levels}");
         }
         for (scripts, levels) in [(0, 65), (17, 0), (17, 64), (5, 100), (40, 1)] {
-            let error = check_script(&script(scripts, levels)).unwrap_err();
+            let error = check_script(&script(scripts, levels), &Patterns::default()).unwrap_err();
             assert_eq!(error.fault, ScriptFault::TooDeep, "{scripts} {levels}");
+        }
+    }
+
+    fn refused(text: &str) -> Option<Reason> {
+        let error = check_script(&toml::from_str(text).unwrap(), &Patterns::default()).err()?;
+        Some(error.reason())
+    }
+
+    /// B4: what a script's patterns take is bounded for each and for all of them, wherever in it they are.
+    #[test]
+    fn patterns_that_take_too_much_are_refused_for_that_reason() {
+        let regex = |pattern: &str| format!("[[turn]]\nexpect_regex = ['{pattern}']\n");
+        let capture = |pattern: &str| format!("[[turn]]\ncapture = {{ a = '{pattern}' }}\n");
+        let distinct = |n: usize, unit: &str| (0..n).map(|n| regex(&format!("{unit}{n}"))).collect::<String>();
+        let child = |script: &str| {
+            format!("[[turn]]\n{}", script.replace("[[turn]]", "[[script.a.script.b.turn]]")) + "[[script.a.turn]]\n"
+        };
+        for (script, reason) in [
+            (regex(r"\w{200}"), Some(Reason::PatternTooLarge)),
+            (regex(r"((a{50}){50}){50}"), Some(Reason::PatternTooLarge)),
+            (capture(r"(\d{50}){50}"), Some(Reason::PatternTooLarge)),
+            (regex(&"x".repeat(3_000)), Some(Reason::PatternTooLarge)),
+            (distinct(1_001, ""), Some(Reason::PatternTooLarge)),
+            (distinct(60, &"y".repeat(1_000)), Some(Reason::PatternTooLarge)),
+            (distinct(60, r"\w\w\w\w"), Some(Reason::PatternTooLarge)),
+            (child(&regex(r"\pL{300}")), Some(Reason::PatternTooLarge)),
+            (regex("(").repeat(2), Some(Reason::BadPattern)),
+            (regex(&format!("{}{}", "(".repeat(70), ")".repeat(70))), Some(Reason::BadPattern)),
+            // The same pattern counts once, however often it is used.
+            (regex(r"\w+ \w+ \w+").repeat(2_000), None),
+            (distinct(900, r"line (\d+)"), None),
+            (child(&capture(r"^(\S+)")), None),
+        ] {
+            assert_eq!(refused(&script), reason, "{:.80}", script);
+        }
+    }
+
+    /// B5: what takes two bytes on the wire and a hundred in memory is counted.
+    #[test]
+    fn a_script_with_too_many_parts_is_refused() {
+        let value = |args: &str| format!("[[turn]]\n[[turn.call]]\ntool = 't'\nargs = {args}\n");
+        for (script, reason) in [
+            ("[[turn]]\n".repeat(100_001), Some(Reason::TooLarge)),
+            (value(&format!("{{ a = [{}] }}", "1,".repeat(100_000))), Some(Reason::TooLarge)),
+            (value(&format!("{{ a = [{}] }}", "[],".repeat(99_999))), Some(Reason::TooLarge)),
+            (value(&format!("{{ a = [{}] }}", "{},".repeat(50_000))).repeat(2), Some(Reason::TooLarge)),
+            (format!("[[turn]]\nexpect = [{}]", "'',".repeat(100_000)), Some(Reason::TooLarge)),
+            (format!("[[turn]]\n{}", "[[turn.call]]\ntool = 't'\n".repeat(100_000)), Some(Reason::TooLarge)),
+            (format!("[[turn]]\n[[script.a.turn]]\nexpect = [{}]", "'',".repeat(99_999)), Some(Reason::TooLarge)),
+            (value(&format!("{{ a = [{}] }}", "1,".repeat(90_000))), None),
+        ] {
+            assert_eq!(refused(&script), reason, "{:.80}", script);
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod http;
 mod lenient;
 mod names;
 mod openai;
+pub mod patterns;
 mod quota;
 mod rate_limit;
 pub mod refusal;

@@ -5,19 +5,24 @@
 //!
 //! Patterns see each result's envelope; `^` and `$` match at lines. Captures look behind the line with the exit code first.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use harness_protocol::json_size;
 use harness_protocol::run::{CallResult, Usage};
 use harness_protocol::script::{Fault, Script, Turn};
 use harness_protocol::time::Span;
-use regex::{Regex, RegexBuilder};
 
-use super::template;
+use super::patterns::Patterns;
+use super::template::{self, FillError, Room};
 use crate::prompt::{Completion, ErrorClass, InferenceError, Message, Prompt, RequestedCall};
 
 /// Characters of the results that an error shows.
 const SHOWN: usize = 400;
+
+/// Bytes of JSON that a turn may come to with what it captured: no answer may have more.
+const MOST_FILLED: usize = 4 * 1024 * 1024;
 
 /// What a turn says, and how it is to be delivered.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,24 +38,27 @@ pub struct Answer {
 /// The answer of `script` to `prompt`.
 ///
 /// # Errors
-/// Where the prompt breaks a rule, the script has no turn for it, or an expectation of the turn does not hold.
-pub fn answer(script: &Script, prompt: &Prompt) -> Result<Answer, InferenceError> {
+/// Where the prompt breaks a rule, the script has no turn for it, an expectation of the turn does not hold, or the turn comes to more than an
+/// answer may have.
+pub fn answer(script: &Script, prompt: &Prompt, patterns: &Patterns) -> Result<Answer, InferenceError> {
     prompt.check().map_err(|fault| never(format!("a fault of the harness: {fault}")))?;
     let due = prompt.answers();
     let Some(turn) = script.turns.get(due) else {
         let turns = script.turns.len();
         return Err(never(format!("the script has {turns} turns, and the model is asked for turn {}", due + 1)));
     };
-    expectations(turn, results(prompt, due)).map_err(|missing| missing.at(due))?;
-    let mut captures = BTreeMap::new();
-    for (index, turn) in script.turns.iter().enumerate().take(due + 1) {
-        for (name, pattern) in &turn.capture {
-            let text = capture(pattern, results(prompt, index)).map_err(|missing| missing.at(index))?;
-            captures.insert(name.as_str(), text);
+    expectations(turn, results(prompt, due), patterns).map_err(|missing| missing.at(due))?;
+    let captures = captures(script, due, prompt, patterns)?;
+    let (text, calls) = fill(turn, &captures).map_err(|error| match error {
+        FillError::Unknown(name) => {
+            never(format!("turn {} of the script names ${{{name}}}, and nothing was captured under that name", due + 1))
         }
-    }
-    let (text, calls) = fill(turn, &captures).map_err(|name| {
-        never(format!("turn {} of the script names ${{{name}}}, and nothing was captured under that name", due + 1))
+        FillError::TooLarge => {
+            let most = MOST_FILLED;
+            let message =
+                format!("turn {} of the script comes to more than {most} bytes with what it captured", due + 1);
+            InferenceError::new(ErrorClass::AnswerTooLarge, message)
+        }
     })?;
     let usage = usage(prompt, &text, &calls);
     Ok(Answer {
@@ -60,9 +68,29 @@ pub fn answer(script: &Script, prompt: &Prompt) -> Result<Answer, InferenceError
     })
 }
 
-/// A pattern of a script, as it is meant.
-pub(super) fn pattern(text: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(text).multi_line(true).build()
+/// What the turn that is due has captured, and what it names of what earlier ones have. These are parts of the results: a copy of each would
+/// take as much again for each name.
+fn captures<'a>(
+    script: &'a Script,
+    due: usize,
+    prompt: &'a Prompt,
+    patterns: &Patterns,
+) -> Result<BTreeMap<&'a str, &'a str>, InferenceError> {
+    let Some(turn) = script.turns.get(due) else { return Ok(BTreeMap::new()) };
+    let mut named: Vec<&str> = template::names(&turn.text).collect();
+    turn.calls.iter().for_each(|call| template::names_within(&call.args, &mut named));
+    let named: BTreeSet<&str> = named.into_iter().collect();
+    let mut last: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for (index, turn) in script.turns.iter().enumerate().take(due + 1) {
+        let wanted = turn.capture.iter().filter(|(name, _)| index == due || named.contains(name.as_str()));
+        last.extend(wanted.map(|(name, pattern)| (name.as_str(), (index, pattern.as_str()))));
+    }
+    let mut captures = BTreeMap::new();
+    for (name, (index, pattern)) in last {
+        let text = capture(pattern, results(prompt, index), patterns).map_err(|missing| missing.at(index))?;
+        captures.insert(name, text);
+    }
+    Ok(captures)
 }
 
 fn never(message: String) -> InferenceError {
@@ -80,13 +108,17 @@ fn results(prompt: &Prompt, index: usize) -> &[Arc<CallResult>] {
 /// What a turn wants of the results and does not find.
 struct Missing {
     wanted: String,
+    /// The begin of what was found.
     found: String,
 }
 
 impl Missing {
     fn new(wanted: String, results: &[Arc<CallResult>]) -> Self {
-        let found: Vec<&str> = results.iter().map(|result| &*result.envelope).collect();
-        Self { wanted, found: found.join("\n") }
+        let lines = results.iter().enumerate().flat_map(|(index, result)| {
+            let line_break = if index == 0 { "" } else { "\n" };
+            line_break.chars().chain(result.envelope.chars())
+        });
+        Self { wanted, found: lines.take(SHOWN + 1).collect() }
     }
 
     fn at(self, index: usize) -> InferenceError {
@@ -101,31 +133,37 @@ impl Missing {
     }
 }
 
-fn expectations(turn: &Turn, results: &[Arc<CallResult>]) -> Result<(), Missing> {
-    let found_by = |finds: &dyn Fn(&str) -> bool| results.iter().any(|result| finds(&result.envelope));
+/// A text of a script as an error shows it.
+fn shown(text: &str) -> Cow<'_, str> {
+    json_size::cut(text, 4 * SHOWN)
+}
+
+fn expectations(turn: &Turn, results: &[Arc<CallResult>], patterns: &Patterns) -> Result<(), Missing> {
     for text in &turn.expect {
-        if !found_by(&|envelope| envelope.contains(text.as_str())) {
-            return Err(Missing::new(format!("expects {text:?}"), results));
+        if !results.iter().any(|result| result.envelope.contains(text.as_str())) {
+            return Err(Missing::new(format!("expects {:?}", shown(text)), results));
         }
     }
     for text in &turn.expect_regex {
-        let holds = pattern(text).is_ok_and(|pattern| found_by(&|envelope| pattern.is_match(envelope)));
+        let holds = patterns.get(text).is_ok_and(|pattern| {
+            let mut scratch = pattern.scratch();
+            results.iter().any(|result| pattern.is_found(&mut scratch, &result.envelope))
+        });
         if !holds {
-            return Err(Missing::new(format!("expects a match of /{text}/"), results));
+            return Err(Missing::new(format!("expects a match of /{}/", shown(text)), results));
         }
     }
     Ok(())
 }
 
 /// The first group that took part in the first match, or all of the match where there is no group.
-fn capture(text: &str, results: &[Arc<CallResult>]) -> Result<String, Missing> {
-    let missing = || Missing::new(format!("captures /{text}/"), results);
-    let pattern = pattern(text).map_err(|_| missing())?;
+fn capture<'r>(text: &str, results: &'r [Arc<CallResult>], patterns: &Patterns) -> Result<&'r str, Missing> {
+    let missing = || Missing::new(format!("captures /{}/", shown(text)), results);
+    let pattern = patterns.get(text).map_err(|_| missing())?;
+    let mut scratch = pattern.scratch();
     let bodies = results.iter().map(|result| body(result));
     let envelopes = results.iter().map(|result| &*result.envelope);
-    let found = bodies.chain(envelopes).find_map(|text| pattern.captures(text)).ok_or_else(missing)?;
-    let group = found.iter().skip(1).flatten().next().or_else(|| found.get(0));
-    Ok(group.map_or_else(String::new, |group| group.as_str().to_owned()))
+    bodies.chain(envelopes).find_map(|text| pattern.capture(&mut scratch, text)).ok_or_else(missing)
 }
 
 /// The envelope behind the line with the exit code.
@@ -136,13 +174,14 @@ fn body(result: &CallResult) -> &str {
     }
 }
 
-fn fill(turn: &Turn, captures: &BTreeMap<&str, String>) -> Result<(String, Vec<RequestedCall>), String> {
-    let text = template::fill(&turn.text, captures)?;
+fn fill(turn: &Turn, captures: &BTreeMap<&str, &str>) -> Result<(String, Vec<RequestedCall>), FillError> {
+    let mut room = Room(MOST_FILLED);
+    let text = template::fill(&turn.text, captures, &mut room)?;
     let calls = turn.calls.iter().map(|call| {
-        let args = template::fill_within(&call.args, captures)?.to_string();
+        let args = template::fill_within(&call.args, captures, &mut room)?.to_string();
         Ok(RequestedCall::new(call.tool.clone(), args))
     });
-    Ok((text, calls.collect::<Result<_, String>>()?))
+    Ok((text, calls.collect::<Result<_, FillError>>()?))
 }
 
 /// A token is taken to be four bytes, a part of one counts whole; the cost is 0.
@@ -194,10 +233,12 @@ mod tests {
     }
 
     fn said(script_text: &str, steps: &[&[&str]]) -> Result<String, String> {
-        answer(&script(script_text), &prompt(steps)).map(|answer| answer.completion.text).map_err(|error| {
-            assert_eq!(error.class, ErrorClass::Never);
-            error.message
-        })
+        answer(&script(script_text), &prompt(steps), &Patterns::default()).map(|answer| answer.completion.text).map_err(
+            |error| {
+                assert_eq!(error.class, ErrorClass::Never);
+                error.message
+            },
+        )
     }
 
     #[test]
@@ -221,7 +262,7 @@ mod tests {
             capture = { size = '^(\S+)' }
             text = 'It holds ${size}.'
         ";
-        let first = answer(&script(text), &prompt(&[])).unwrap().completion;
+        let first = answer(&script(text), &prompt(&[]), &Patterns::default()).unwrap().completion;
         assert_eq!(first.calls, [RequestedCall::new("shell", r#"{"command":"du -sh ."}"#)]);
         assert_eq!(said(text, &[&["Exit code: 0\n4.0K\t.\n"]]), Ok("It holds 4.0K.".into()));
     }
@@ -271,7 +312,7 @@ mod tests {
         ";
         let steps: &[&[&str]] = &[&["no", "Exit code: 0\nn=one\n"], &["m=two"]];
         assert_eq!(said(turns, steps), Ok("two n=one 0 n".into()));
-        let calls = answer(&script(turns), &prompt(steps)).unwrap().completion.calls;
+        let calls = answer(&script(turns), &prompt(steps), &Patterns::default()).unwrap().completion.calls;
         assert_eq!(calls[0].args, r#"{"list":["two",1,{"${all}":"n=one"}]}"#);
         assert_eq!(calls[0].tool, "${word}");
     }
@@ -295,14 +336,72 @@ mod tests {
     fn a_prompt_that_breaks_a_rule_is_named() {
         let mut prompt = prompt(&[&["x"]]);
         prompt.messages.pop();
-        let error = answer(&script("[[turn]]"), &prompt).unwrap_err();
+        let error = answer(&script("[[turn]]"), &prompt, &Patterns::default()).unwrap_err();
         assert_eq!(error.class, ErrorClass::Never);
         assert!(error.message.contains("wrong role"), "{error}");
     }
 
     #[test]
     fn usage_counts_four_bytes_as_a_token() {
-        let usage = answer(&script("[[turn]]\ntext = 'abcde'"), &prompt(&[])).unwrap().completion.usage;
+        let usage =
+            answer(&script("[[turn]]\ntext = 'abcde'"), &prompt(&[]), &Patterns::default()).unwrap().completion.usage;
         assert_eq!((usage.input_tokens, usage.output_tokens, usage.cost_usd), (1, 2, Some(0.0)));
+    }
+
+    /// B5: whatever a turn is put together from, it comes to no more than an answer may have, and says so by its class.
+    #[test]
+    fn a_turn_that_comes_to_more_than_an_answer_may_have_fails_with_a_class_of_its_own() {
+        let big = format!("Exit code: 0\n{}", "a".repeat(30_000));
+        let controls = format!("Exit code: 0\n{}", "\u{1}".repeat(10_000));
+        let (text, many) = ("${a}".repeat(150), "${a}".repeat(100));
+        let capture = "capture = { a = '(?s)(.+)' }";
+        let call = |args: &str| format!("[[turn.call]]\ntool = 't'\nargs = {args}\n");
+        for (turn, output, error) in [
+            (format!("{capture}\ntext = '{text}'"), &big, true),
+            (format!("{capture}\ntext = '{many}'"), &big, false),
+            (format!("{capture}\ntext = '{many}'"), &controls, true),
+            (format!("{capture}\n{}", call(&format!("{{ q = ['{many}', {{ deep = '{many}' }}] }}"))), &big, true),
+            (format!("{capture}\n{}", call(&format!("{{ q = '{many}' }}")).repeat(3)), &big, true),
+            (format!("capture = {{ a = '(?s)(.+)', b = '(?s)(.+)' }}\ntext = '{}'", "${a}${b}".repeat(75)), &big, true),
+            (format!("{capture}\ntext = '{}{many}'", "x".repeat(2 << 20)), &big, true),
+            ("text = 'plain'".to_owned(), &big, false),
+            (format!("text = '{}'", "x".repeat((4 << 20) + 1)), &big, true),
+        ] {
+            let script = script(&format!("[[turn]]\n[[turn]]\n{turn}"));
+            let answer = answer(&script, &prompt(&[&[output]]), &Patterns::default());
+            let class = answer.as_ref().err().map(|error| error.class);
+            assert_eq!(class, error.then_some(ErrorClass::AnswerTooLarge), "{:.60}", turn);
+            if let Err(error) = answer {
+                assert_eq!(
+                    error.message,
+                    "turn 2 of the script comes to more than 4194304 bytes with what it captured"
+                );
+            }
+        }
+    }
+
+    /// B5: captures of earlier turns count as those of this one.
+    #[test]
+    fn captures_of_earlier_turns_and_of_what_was_made_of_them_are_bounded_alike() {
+        let output = format!("Exit code: 0\n{}", "b".repeat(30_000));
+        let text = format!(
+            "[[turn]]\n[[turn]]\ncapture = {{ a = '(b+)' }}\n[[turn]]\ncapture = {{ c = '(b+)' }}\n[[turn]]\ntext = '{}'",
+            "${a}${c}".repeat(80)
+        );
+        let steps: &[&[&str]] = &[&[&output], &[&output], &["x"]];
+        let error = answer(&script(&text), &prompt(steps), &Patterns::default()).unwrap_err();
+        assert_eq!(error.class, ErrorClass::AnswerTooLarge);
+    }
+
+    /// B4: a turn compiles what it uses, and nothing twice.
+    #[test]
+    fn a_script_compiles_each_of_its_patterns_once_whatever_its_turns_are() {
+        let turn = "[[turn]]\nexpect_regex = ['n=', 'm=']\ncapture = { a = 'n=(.)', b = 'm=(.)' }\ntext = '${a}${b}'\n";
+        let (script, patterns) = (script(&format!("[[turn]]\n{}", turn.repeat(10))), Patterns::default());
+        for due in 1..=10 {
+            let steps: Vec<&[&str]> = vec![&["n=1 m=2"]; due];
+            assert_eq!(answer(&script, &prompt(&steps), &patterns).unwrap().completion.text, "12");
+        }
+        assert_eq!(patterns.compiled(), 4);
     }
 }

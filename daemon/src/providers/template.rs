@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use harness_protocol::json_size::text_bytes;
 use serde_json::Value;
 
 /// Whether a capture can have this name: letters, digits and underscores, no digit first.
@@ -72,17 +73,39 @@ pub(super) fn names_within<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// Puts the captured texts in.
+/// Why a text cannot be filled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FillError {
+    /// Nothing was captured under this name.
+    Unknown(String),
+    /// It comes to more than there is room for.
+    TooLarge,
+}
+
+/// Bytes of JSON that texts may still come to, all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room(pub(super) usize);
+
+impl Room {
+    fn take(&mut self, text: &str) -> Result<(), FillError> {
+        self.0 = self.0.checked_sub(text_bytes(text)).ok_or(FillError::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// Puts the captured texts in, as long as there is room: so much memory a script takes, and no more.
 ///
 /// # Errors
-/// The first name that nothing was captured under.
-pub(super) fn fill(text: &str, captures: &BTreeMap<&str, String>) -> Result<String, String> {
-    let mut filled = String::with_capacity(text.len());
+/// The first name that nothing was captured under, or that there is no room.
+pub(super) fn fill(text: &str, captures: &BTreeMap<&str, &str>, room: &mut Room) -> Result<String, FillError> {
+    let mut filled = String::new();
     for part in parts(text) {
-        filled.push_str(match part {
+        let piece = match part {
             Part::Literal(literal) => literal,
-            Part::Name(name) => captures.get(name).ok_or_else(|| name.to_owned())?,
-        });
+            Part::Name(name) => captures.get(name).ok_or_else(|| FillError::Unknown(name.to_owned()))?,
+        };
+        room.take(piece)?;
+        filled.push_str(piece);
     }
     Ok(filled)
 }
@@ -90,17 +113,17 @@ pub(super) fn fill(text: &str, captures: &BTreeMap<&str, String>) -> Result<Stri
 /// Puts the captured texts into all texts of `value`.
 ///
 /// # Errors
-/// The first name that nothing was captured under.
-pub(super) fn fill_within(value: &Value, captures: &BTreeMap<&str, String>) -> Result<Value, String> {
+/// As those of [`fill`].
+pub(super) fn fill_within(value: &Value, captures: &BTreeMap<&str, &str>, room: &mut Room) -> Result<Value, FillError> {
     Ok(match value {
-        Value::String(text) => Value::String(fill(text, captures)?),
+        Value::String(text) => Value::String(fill(text, captures, room)?),
         Value::Array(values) => {
-            Value::Array(values.iter().map(|value| fill_within(value, captures)).collect::<Result<_, _>>()?)
+            Value::Array(values.iter().map(|value| fill_within(value, captures, room)).collect::<Result<_, _>>()?)
         }
         Value::Object(map) => Value::Object(
             map.iter()
-                .map(|(key, value)| Ok((key.clone(), fill_within(value, captures)?)))
-                .collect::<Result<_, String>>()?,
+                .map(|(key, value)| Ok((key.clone(), fill_within(value, captures, room)?)))
+                .collect::<Result<_, FillError>>()?,
         ),
         other => other.clone(),
     })
@@ -113,7 +136,7 @@ mod tests {
 
     #[test]
     fn names_are_replaced_and_the_shells_own_stay() {
-        let captures = BTreeMap::from([("size", "4K".to_owned()), ("x_1", "${size}".to_owned())]);
+        let captures = BTreeMap::from([("size", "4K"), ("x_1", "${size}")]);
         for (text, filled) in [
             ("It holds ${size}.", Ok("It holds 4K.")),
             ("${size}${size}", Ok("4K4K")),
@@ -121,26 +144,48 @@ mod tests {
             ("$size ${size:-1} ${#size} ${1} ${} ${", Ok("$size ${size:-1} ${#size} ${1} ${} ${")),
             ("a $${size} b", Ok("a ${size} b")),
             ("$$${size}", Ok("$${size}")),
-            ("pid $$ ${gone}", Err("gone")),
+            ("pid $$ ${gone}", Err(FillError::Unknown("gone".to_owned()))),
             ("", Ok("")),
         ] {
-            assert_eq!(fill(text, &captures).as_deref().map_err(String::as_str), filled, "{text}");
+            assert_eq!(fill(text, &captures, &mut Room(100)), filled.map(str::to_owned), "{text}");
         }
     }
 
     proptest! {
+        /// B5: however captures are put together, no more is made than there is room for.
+        #[test]
+        fn what_is_filled_takes_no_more_than_there_is_room_for(
+            template in "(\\$\\{a\\}|\\$\\{b\\}|x|\"){0,40}",
+            (a, b) in ("[y\u{1}\"]{0,50}", "[z\u{1F600}]{0,50}"),
+            most in 0usize..2_000,
+        ) {
+            let captures = BTreeMap::from([("a", a.as_str()), ("b", b.as_str())]);
+            let whole = template.replace("${a}", &a).replace("${b}", &b);
+            let mut room = Room(most);
+            match fill(&template, &captures, &mut room) {
+                Ok(filled) => {
+                    prop_assert_eq!(text_bytes(&filled), most - room.0);
+                    prop_assert_eq!(filled, whole);
+                }
+                Err(error) => {
+                    prop_assert_eq!(error, FillError::TooLarge);
+                    prop_assert!(text_bytes(&whole) > most);
+                }
+            }
+        }
+
         // So `harnessctl export` writes what a model said.
         #[test]
         fn a_text_whose_openings_are_all_escaped_comes_back_as_it_was(text in "[a-z ${}]{0,20}") {
             let escaped = text.replace("${", "$${");
             prop_assert!(names(&escaped).next().is_none());
-            prop_assert_eq!(fill(&escaped, &BTreeMap::new()), Ok(text));
+            prop_assert_eq!(fill(&escaped, &BTreeMap::new(), &mut Room(100)), Ok(text));
         }
 
         #[test]
         fn a_text_without_names_stays_as_it_is(text in "[a-z ${}]{0,20}") {
             prop_assume!(names(&text).next().is_none() && !text.contains("$${"));
-            prop_assert_eq!(fill(&text, &BTreeMap::new()), Ok(text));
+            prop_assert_eq!(fill(&text, &BTreeMap::new(), &mut Room(100)), Ok(text));
         }
     }
 }

@@ -8,6 +8,7 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{Ending, EventBody};
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::json_size::quoted;
 use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
@@ -148,15 +149,16 @@ fn perform(scene: &mut Scene<'_>, run: RunId, call: &Call) {
         },
         Some(ToolKind::Job { .. }) => {}
         None => {
-            let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(scene, &call.tool).into());
+            let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(scene, run, &call.tool).into());
             finish_call(scene, run, call.id, text, true);
         }
     }
 }
 
-fn unknown_tool(scene: &Scene<'_>, name: &str) -> String {
-    let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).collect();
-    format!("There is no tool {name:?}. There are: {}.", known.join(", "))
+fn unknown_tool(scene: &Scene<'_>, run: RunId, name: &str) -> String {
+    let is_allowed = |name: &&str| scene.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
+    let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).filter(is_allowed).collect();
+    format!("There is no tool {}. There are: {}.", quoted(name), known.join(", "))
 }
 
 /// A wait for other runs that is over.

@@ -7,6 +7,7 @@ use bevy_ecs::system::Res;
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::RunId;
+use harness_protocol::spec::RunSpec;
 
 use super::StepSystems;
 use super::boundary::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
@@ -14,6 +15,7 @@ use super::components::{Call, Compacting, Held, Stage, Transcript};
 use super::resources::WantsExtra;
 use super::scene::{Incoming, Scene};
 use super::stop::{stop, wind_up};
+use crate::catalogue::ToolSpec;
 use crate::prompt::{Prompt, compaction};
 
 pub(super) fn install(schedule: &mut Schedule) {
@@ -67,7 +69,7 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
             let room = super::compaction::room(scene, run, life.provider.as_ref(), affordable);
-            (Prompt::from_transcript(entries).of_provider(&provider), Arc::clone(&scene.setup().specs), room)
+            (Prompt::from_transcript(entries).of_provider(&provider), tools(scene, &spec.0), room)
         }
     };
     let task = InferenceTask {
@@ -83,6 +85,15 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
     scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });
     scene.effect(Effect::Start(Job { id, task: Task::Inference(task) }));
     true
+}
+
+/// What a model is told of the tools that its run may call.
+fn tools(scene: &Scene<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
+    let all = &scene.setup().specs;
+    match spec.tools {
+        None => Arc::clone(all),
+        Some(_) => all.iter().filter(|tool| spec.allows_tool(&tool.name)).cloned().collect(),
+    }
 }
 
 fn grant_batches(world: &mut World) {

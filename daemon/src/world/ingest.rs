@@ -150,7 +150,7 @@ fn message(
     text: Arc<str>,
     left: Option<Box<Finished>>,
 ) -> Result<Reply, RpcError> {
-    check_text("the message", Some(&text), scene.setup().config.limits.text_bytes)?;
+    check_text("the message", "text", Some(&text), scene.setup().config.limits.text_bytes)?;
     if text.trim().is_empty() {
         return Err(RpcError::new(ErrorKind::Invalid, "the message is empty"));
     }
@@ -309,7 +309,7 @@ fn can_leave(scene: &Scene<'_>, run: RunId, number: u64) -> bool {
 }
 
 fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
-    check_text("the answer", Some(answer), scene.setup().config.limits.text_bytes)?;
+    check_text("the answer", "answer", Some(answer), scene.setup().config.limits.text_bytes)?;
     let interaction = select::interaction(scene.world(), name, caller.uid)?;
     let interactions = scene.res::<Interactions>();
     let Some(open) = interactions.open.get(&interaction).cloned() else {

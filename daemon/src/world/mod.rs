@@ -32,6 +32,7 @@ mod dispatch;
 mod holds;
 mod ids;
 mod ingest;
+mod inherit;
 mod phase;
 mod provider;
 mod publish;

@@ -58,7 +58,7 @@ pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) ->
         }
         // It waits in the lane, which is held.
         ErrorClass::RateLimit(None) | ErrorClass::Quota(_) | ErrorClass::NoKey => Some(Span::ZERO),
-        ErrorClass::Never | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
+        ErrorClass::Never | ErrorClass::AnswerTooLarge | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
     }
 }
 
@@ -79,6 +79,7 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
         ErrorClass::Credentials => ProviderFault::Credentials,
         ErrorClass::NoKey => ProviderFault::NoKey,
         ErrorClass::Never | ErrorClass::Unusable => ProviderFault::Refused,
+        ErrorClass::AnswerTooLarge => ProviderFault::AnswerTooLarge,
         ErrorClass::ContextTooLong => ProviderFault::ContextTooLong,
     }
 }

@@ -6,6 +6,7 @@ use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::json_size::{cut, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenId, Usage, exit};
 use harness_protocol::time::Span;
 
@@ -17,6 +18,7 @@ use super::phase::Phase;
 use super::resources::{Gates, Timer, Timers};
 use super::scene::Scene;
 use super::stop::{emit_result, fail_run, stop};
+use super::view::MOST_ERROR;
 use super::{asking, charge, compaction, provider};
 use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
@@ -31,8 +33,10 @@ const MOST_UNUSABLE: u32 = 4;
 const MOST_CALLS: usize = 1_024;
 /// Timers of one step. Many runs may share a deadline; those that are due and left are due in the next step.
 const MOST_DUE: usize = 200;
-/// Bytes of one answer, so that its event fits into a frame.
+/// Bytes of one answer as JSON, so that its event fits into a frame, and beside it what else is shown of its run.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of the name of a tool that is asked for. A longer one names no tool, and its begin tells as much.
+const MOST_TOOL_NAME: usize = 256;
 
 pub(super) fn install(schedule: &mut Schedule) {
     schedule.add_systems((take_reports, fire_timers).chain().in_set(StepSystems::Settle));
@@ -112,19 +116,21 @@ fn nothing(scene: &Scene<'_>, run: RunId, completion: &Completion) -> InferenceE
 /// An answer that no frame and no step could hold is no answer.
 fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
     let usage = Some(completion.usage);
-    let fault = |message: String| InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) };
+    let fault = |message: String| InferenceError { usage, ..InferenceError::new(ErrorClass::AnswerTooLarge, message) };
     let calls = completion.calls.len();
     if calls > MOST_CALLS {
         return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
     }
-    let carried = completion.carried.as_ref().map_or(0, |carried| carried.parts.len());
-    let args = completion
-        .calls
-        .iter()
-        .map(|call| call.args.len() + call.given.len() + call.unusable.as_ref().map_or(0, String::len));
-    let bytes = completion.text.len() + args.sum::<usize>() + carried;
+    let carried = completion.carried.as_ref().map_or(0, |carried| text_bytes(&carried.parts));
+    let args = completion.calls.iter().map(|call| {
+        let tool = text_bytes(&call.tool).min(MOST_TOOL_NAME);
+        tool + text_bytes(&call.args)
+            + text_bytes(&call.given)
+            + call.unusable.as_ref().map_or(0, |text| text_bytes(text))
+    });
+    let bytes = text_bytes(&completion.text) + args.sum::<usize>() + carried;
     if bytes > MOST_BYTES {
-        return Err(fault(format!("the model's answer has {bytes} bytes; at most {MOST_BYTES} are taken")));
+        return Err(fault(format!("the model's answer takes {bytes} bytes as JSON; at most {MOST_BYTES} are taken")));
     }
     Ok(completion)
 }
@@ -140,8 +146,9 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
     let ids = scene.res::<Ids>();
     let tools = &scene.setup().tools;
     // A tool that is known has one name for all calls of it.
-    let name =
-        |tool: String| tools.get_key_value(&*tool).map_or_else(|| tool.as_str().into(), |(name, _)| Arc::clone(name));
+    let name = |tool: String| {
+        tools.get_key_value(&*tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))
+    };
     let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
         call: ids.next_call(ahead),
         tool: name(call.tool),
@@ -197,7 +204,7 @@ fn summarised(
         Err(error) => error,
     };
     let is_of_no_use = match error.class {
-        ErrorClass::Never | ErrorClass::Unusable => true,
+        ErrorClass::Never | ErrorClass::Unusable | ErrorClass::AnswerTooLarge => true,
         ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
         ErrorClass::Retry
         | ErrorClass::RetryAfter(_)
@@ -210,7 +217,7 @@ fn summarised(
         unanswered(scene, run, step, attempt, &error);
         return;
     }
-    let (told, usage) = (error.message.as_str().into(), charge::of(scene, run, error.usage, error.answered));
+    let (told, usage) = (told(&error), charge::of(scene, run, error.usage, error.answered));
     let (fault, retry_at) = (provider::fault_of(error.class), Some(scene.now()));
     scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     // What refuses once refuses again.
@@ -225,6 +232,11 @@ fn summarised(
 fn finish_compaction(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, text: Arc<str>, usage: Usage) {
     let (entries, kept) = (plan.entries, plan.kept.clone());
     scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+}
+
+/// What is recorded and shown of an error: providers and scripts may say megabytes.
+fn told(error: &InferenceError) -> Arc<str> {
+    cut(&error.message, MOST_ERROR).into()
 }
 
 fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
@@ -246,7 +258,7 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
         class => provider::backoff(run, step, failures, class),
     };
     let retry_at = wait.map(|span| scene.now() + span);
-    let text: Arc<str> = error.message.as_str().into();
+    let text = told(error);
     // Whoever is told to end says nothing of its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider::fault_of(error.class) };
     let (told, usage) = (Arc::clone(&text), charge::of(scene, run, error.usage, error.answered));

@@ -10,6 +10,10 @@ use super::boundary::{Effect, JobId, Work};
 use super::components::Stage;
 use super::phase::Phase;
 use super::scene::Scene;
+use super::view::{MOST_ERROR, fit_text};
+
+/// Bytes of the result of one call as JSON, so that its event and its entry fit into a frame.
+const MOST_RESULT: usize = 7 * 1024 * 1024;
 
 /// Why a run of which a record cannot be read has ended.
 pub(super) const UNREADABLE: &str =
@@ -53,6 +57,7 @@ pub(super) fn finish_call(scene: &mut Scene<'_>, run: RunId, call: CallId, text:
 }
 
 pub(super) fn emit_result(scene: &mut Scene<'_>, run: RunId, result: CallResult) {
+    let result = CallResult { envelope: fit_text(&result.envelope, MOST_RESULT), ..result };
     scene.emit(Some(run), EventBody::CallFinished { result: Arc::new(result) });
 }
 
@@ -63,7 +68,8 @@ pub(super) fn finish_run(scene: &mut Scene<'_>, run: RunId, ending: Ending) {
 }
 
 pub(super) fn fail_run(scene: &mut Scene<'_>, run: RunId, error: impl Into<Arc<str>>, exit_code: u8) {
-    finish_run(scene, run, Ending::Failed { error: error.into(), exit_code });
+    let error = fit_text(&error.into(), MOST_ERROR);
+    finish_run(scene, run, Ending::Failed { error, exit_code });
 }
 
 /// Goes on with ending a run that was told to: nothing more to do while jobs are out; then every call gets its result,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
+use harness_protocol::json_size::{quoted, text_bytes, value_bytes};
 use harness_protocol::limit::CallLimits;
-use harness_protocol::rpc::{ErrorKind, RpcError, Submitted};
+use harness_protocol::rpc::{ErrorKind, Reason, RpcError, Submitted};
 use harness_protocol::run::Entry;
+use harness_protocol::shown;
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
 
@@ -15,10 +17,18 @@ use super::boundary::{Finished, KeySpace, MadeRun, Sent};
 use super::budget;
 use super::components::{Children, Spec};
 use super::ids::Ids;
+use super::inherit::inherit;
 use super::resources::{Daemon, Runs};
 use super::scene::Scene;
 use super::select;
 use crate::config::Config;
+
+/// Bytes of a specification as JSON, so that the event that has it fits into a frame.
+const MOST_SPEC: usize = harness_protocol::MAX_FRAME_BYTES - 128 * 1024;
+/// Bytes of a working directory: no path of Linux is longer.
+const MOST_WORKDIR: usize = 4096;
+/// Bytes of the name of a model.
+const MOST_MODEL: usize = 512;
 
 /// What a new run comes from.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +55,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         if key.is_empty() || key.len() > 256 {
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
         }
+        check_characters("the idempotency key", "idempotency_key", key)?;
         if let Some(existing) = existing(scene, key, spec, &descent)? {
             return Ok(existing);
         }
@@ -107,7 +118,13 @@ fn existing(
     });
     let left = descent.known.as_ref().map(|known| (known.id, known.seq, known.parent, &*known.spec));
     let Some((run, seq, parent, existing)) = here.or(left) else { return Ok(None) };
-    if parent != descent.parent || !is_same(existing, &filled(spec, existing, parent)) {
+    let asked = filled(spec, existing, parent);
+    let inherited = parent.and_then(|parent| scene.spec(parent)).and_then(|above| {
+        let mut inherited = asked.clone();
+        inherit(&mut inherited, &above.0, scene.setup().config.shell.limits).ok().map(|()| inherited)
+    });
+    let is_same = is_same(existing, &asked) || inherited.is_some_and(|inherited| is_same(existing, &inherited));
+    if parent != descent.parent || !is_same {
         let message = format!("run {run} was submitted under this idempotency key with another specification");
         return Err(RpcError::new(ErrorKind::Conflict, message));
     }
@@ -203,7 +220,18 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
 fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<RunSpec, RpcError> {
     let config = &scene.setup().config;
     let mut spec = spec.clone();
-    check_text("the prompt", spec.prompt.as_deref(), config.limits.text_bytes)?;
+    let above = descent.parent.and_then(|parent| scene.spec(parent)).map(|above| Arc::clone(&above.0));
+    check_call_limits(&spec.limits)?;
+    check_tools(scene, &spec)?;
+    // A run that is tried again or gone on from was taken once.
+    if descent.retry_of.is_none() && descent.continues.is_none() {
+        check_all_characters(&spec)?;
+    }
+    spec.limits.max_steps.get_or_insert(config.run.max_steps);
+    if let Some(above) = &above {
+        inherit(&mut spec, above, config.shell.limits)?;
+    }
+    check_text("the prompt", "prompt", spec.prompt.as_deref(), config.limits.text_bytes)?;
     if let Some(name) = &spec.name {
         check_name(name)?;
     }
@@ -211,13 +239,18 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     let known = |names: &mut dyn Iterator<Item = &Arc<str>>| names.map(|n| &**n).collect::<Vec<_>>().join(", ");
     // The configuration's own texts are used, so that a hundred thousand runs do not hold as many copies.
     let share = spec.share.as_deref().unwrap_or("default");
-    let Some((share, _)) = config.shares.get_key_value(share) else {
-        return Err(invalid(format!(
-            "no share {share:?} is configured; there are: {}",
-            known(&mut config.shares.keys())
-        )));
-    };
-    spec.share = Some(Arc::clone(share));
+    match config.shares.get_key_value(share) {
+        Some((share, _)) => spec.share = Some(Arc::clone(share)),
+        // The share of the run above may have gone from the configuration; its children stay with it.
+        None if above.is_some() => {}
+        None => {
+            return Err(invalid(format!(
+                "no share {} is configured; there are: {}",
+                quoted(share),
+                known(&mut config.shares.keys())
+            )));
+        }
+    }
     let by_script = spec.script.is_some() && !config.providers.get(&config.run.provider).is_some_and(is_scripted);
     let wanted = match &spec.provider {
         Some(provider) => provider,
@@ -226,7 +259,7 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     };
     let Some((provider, settings)) = config.providers.get_key_value(wanted) else {
         let known = known(&mut config.providers.keys());
-        return Err(invalid(format!("no provider {wanted:?} is configured; there are: {known}")));
+        return Err(invalid(format!("no provider {} is configured; there are: {known}", quoted(wanted))));
     };
     let provider = Arc::clone(provider);
     if is_scripted(settings) && spec.script.is_none() {
@@ -246,19 +279,24 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     spec.provider = Some(provider);
     let workdir = spec.workdir.get_or_insert_with(|| "/".into());
     if !workdir.starts_with('/') || workdir.contains('\0') {
-        return Err(invalid(format!("the working directory {workdir:?} is not absolute")));
+        return Err(invalid(format!("the working directory {} is not absolute", quoted(workdir))));
     }
     if let Some(name) = spec.env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return Err(invalid(format!("{:?} cannot be an environment variable", name.0)));
+        return Err(invalid(format!("{} cannot be an environment variable", quoted(name.0))));
     }
-    spec.limits.max_steps.get_or_insert(config.run.max_steps);
     if spec.limits.max_steps == Some(0) || spec.limits.max_tokens == Some(0) {
         return Err(invalid("a limit on steps or tokens is at least 1"));
     }
     if [spec.limits.max_time_seconds, spec.limits.deadline_seconds].contains(&Some(Span::ZERO)) {
         return Err(invalid("a limit on time is more than 0 seconds"));
     }
-    limit_calls(scene, &mut spec.limits, descent.parent)?;
+    check_size("the working directory", "workdir", spec.workdir.as_deref(), MOST_WORKDIR)?;
+    check_size("the name of the model", "model", spec.model.as_deref(), MOST_MODEL)?;
+    let bytes = value_bytes(&spec);
+    if bytes > MOST_SPEC {
+        let message = format!("the specification takes {bytes} bytes as JSON; at most {MOST_SPEC} are taken");
+        return Err(invalid(message).because(Reason::TooLarge, "spec"));
+    }
     Ok(spec)
 }
 
@@ -306,16 +344,24 @@ fn check_cost(scene: &Scene<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Op
     Ok(())
 }
 
-/// Checks the limits of calls. What a run was not given, it cannot give to its children.
-fn limit_calls(scene: &Scene<'_>, limits: &mut Limits, parent: Option<RunId>) -> Result<(), RpcError> {
-    let of_calls = CallLimits::from(&*limits);
+fn check_tools(scene: &Scene<'_>, spec: &RunSpec) -> Result<(), RpcError> {
+    let known = &scene.setup().tools;
+    match spec.tools.iter().flat_map(|tools| tools.iter()).find(|tool| !known.contains_key(*tool)) {
+        Some(tool) => {
+            let names: Vec<&str> = known.keys().map(|name| &**name).collect();
+            let message = format!("there is no tool {}; there are: {}", quoted(tool), names.join(", "));
+            Err(invalid(message).because(Reason::UnknownTool, "tools"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the limits of calls.
+fn check_call_limits(limits: &Limits) -> Result<(), RpcError> {
+    let of_calls = CallLimits::from(limits);
     if let Some((limit, _)) = of_calls.set().find(|(limit, value)| !limit.bounds().contains(value)) {
         let (least, most) = limit.bounds().into_inner();
         return Err(invalid(format!("the limit {} is a number from {least} to {most}", limit.name())));
-    }
-    if let Some(Spec(above)) = parent.and_then(|parent| scene.spec(parent)) {
-        let theirs = CallLimits::from(&above.limits).or(scene.setup().config.shell.limits);
-        limits.set_of_calls(of_calls.within(theirs));
     }
     Ok(())
 }
@@ -324,11 +370,53 @@ fn is_scripted(provider: &crate::config::Provider) -> bool {
     provider.dialect == crate::config::Dialect::Scripted
 }
 
-/// Refuses texts that are too long or that no process could be given.
-pub(crate) fn check_text(what: &str, text: Option<&str>, max: u32) -> Result<(), RpcError> {
+/// What identifies or groups runs is shown by everybody who lists them, and is matched by what it looks like.
+fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
+    let named = [
+        ("the name", "name", &spec.name),
+        ("the share", "share", &spec.share),
+        ("the model", "model", &spec.model),
+        ("the provider", "provider", &spec.provider),
+        ("the working directory", "workdir", &spec.workdir),
+    ];
+    for (what, subject, text) in named {
+        check_characters(what, subject, text.as_deref().unwrap_or_default())?;
+    }
+    for (key, value) in &spec.labels {
+        check_characters("a label", "labels", key)?;
+        check_characters(&format!("the value of the label {}", quoted(key)), "labels", value)?;
+    }
+    Ok(())
+}
+
+fn check_characters(what: &str, subject: &str, text: &str) -> Result<(), RpcError> {
+    match shown::refused(text) {
+        Some(c) => {
+            let message = format!(
+                "{what} has the character U+{:04X}: no control characters, no changes of direction",
+                u32::from(c)
+            );
+            Err(invalid(message).because(Reason::ControlCharacters, subject))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses texts that are too long. What goes into a frame is JSON, and so its bytes are counted as JSON.
+pub(crate) fn check_text(what: &str, subject: &str, text: Option<&str>, max: u32) -> Result<(), RpcError> {
+    let bytes = text.map_or(0, text_bytes);
+    if bytes > max as usize {
+        let message = format!("{what} has {bytes} bytes as JSON; at most {max} are taken (limits.text_bytes)");
+        return Err(invalid(message).because(Reason::TooLarge, subject));
+    }
+    Ok(())
+}
+
+fn check_size(what: &str, subject: &str, text: Option<&str>, most: usize) -> Result<(), RpcError> {
     match text {
-        Some(text) if text.len() > max as usize => {
-            Err(invalid(format!("{what} has {} bytes; at most {max} are taken (limits.text_bytes)", text.len())))
+        Some(text) if text.len() > most => {
+            let message = format!("{what} has {} bytes; at most {most} are taken", text.len());
+            Err(invalid(message).because(Reason::TooLarge, subject))
         }
         _ => Ok(()),
     }

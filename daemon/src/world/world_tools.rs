@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::{CallId, RunId};
+use harness_protocol::json_size::quoted;
 use harness_protocol::spec::{OnInteraction, RunSpec};
 use serde::Deserialize;
 
@@ -63,12 +64,23 @@ enum WaitMode {
     Any,
 }
 
+/// An error of a parser, which may repeat all that it was given.
+fn short(error: &str) -> Cow<'_, str> {
+    harness_protocol::json_size::cut(error, 2_048)
+}
+
 /// Reads the arguments of a call, or gives it the reason why they cannot be read as its result.
 fn arguments<'a, T: Deserialize<'a>>(scene: &mut Scene<'_>, run: RunId, call: &'a Call) -> Option<T> {
     match serde_json::from_str(&call.args) {
         Ok(args) => Some(args),
         Err(error) => {
-            finish_call(scene, run, call.id, format!("The arguments of {} do not fit: {error}", call.tool), true);
+            finish_call(
+                scene,
+                run,
+                call.id,
+                format!("The arguments of {} do not fit: {}", call.tool, short(&error.to_string())),
+                true,
+            );
             None
         }
     }
@@ -101,7 +113,13 @@ pub(super) fn spawn_agent(scene: &mut Scene<'_>, run: RunId, call: &Call) {
         Some(name) => match above.script.as_ref().and_then(|script| script.scripts.get(name)) {
             Some(script) => Some(Arc::clone(script)),
             None => {
-                finish_call(scene, run, call.id, format!("There is no script {name:?} for a child here."), true);
+                finish_call(
+                    scene,
+                    run,
+                    call.id,
+                    format!("There is no script {} for a child here.", quoted(name)),
+                    true,
+                );
                 return;
             }
         },

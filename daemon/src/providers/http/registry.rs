@@ -116,6 +116,7 @@ impl Providers {
                     | ErrorClass::RetryAfter(_)
                     | ErrorClass::Unusable
                     | ErrorClass::Never
+                    | ErrorClass::AnswerTooLarge
                     | ErrorClass::ContextTooLong => exit::FAILED,
                 };
                 check.error = Some(error.message);

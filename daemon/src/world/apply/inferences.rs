@@ -10,7 +10,7 @@ use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
 use super::super::components::{
-    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Stage, TooLong, Transcript, Trouble,
+    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Spec, Stage, TooLong, Transcript, Trouble,
     Unsummarised,
 };
 use super::super::ids::Ids;
@@ -121,13 +121,15 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
         of_run.remove::<LastAsked>();
     }
     if !calls.is_empty() {
+        let spec = world.get::<Spec>(entity).map(|spec| Arc::clone(&spec.0)).unwrap_or_default();
         let tools = &world.resource::<Setup>().tools;
+        let kind = |tool: &Arc<str>| tools.get(tool).copied().filter(|_| spec.allows_tool(tool));
         let call = |request: &CallRequest| Call {
             id: request.call,
             tool: Arc::clone(&request.tool),
             args: Arc::clone(&request.args),
             // Whatever cannot be used is nobody's to execute.
-            kind: tools.get(&request.tool).copied().filter(|_| request.unusable.is_none()),
+            kind: kind(&request.tool).filter(|_| request.unusable.is_none()),
             unusable: request.unusable.clone(),
             stage: Stage::Pending,
             since: at,
@@ -220,6 +222,8 @@ fn counts(fault: ProviderFault) -> bool {
         ProviderFault::Unknown | ProviderFault::ContextTooLong => false,
         // A limit ends by time, and somebody has to see to the account or the key: the lane is held for so long.
         ProviderFault::RateLimit | ProviderFault::Quota | ProviderFault::Credentials | ProviderFault::NoKey => false,
+        // It ends its run.
+        ProviderFault::AnswerTooLarge => false,
     }
 }
 

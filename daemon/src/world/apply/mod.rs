@@ -11,6 +11,8 @@ mod pools;
 mod providers;
 mod runs;
 
+pub(crate) use runs::deadline;
+
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;

@@ -87,7 +87,9 @@ pub(super) fn failed(
                 gate.failed_at = at;
             }
         }),
-        ProviderFault::Refused | ProviderFault::ContextTooLong => is_well(world, provider),
+        ProviderFault::Refused | ProviderFault::ContextTooLong | ProviderFault::AnswerTooLarge => {
+            is_well(world, provider);
+        }
         ProviderFault::Unknown
         | ProviderFault::RateLimit
         | ProviderFault::Quota

@@ -92,7 +92,8 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     }
     let mut ids = world.resource_mut::<Ids>();
     ids.runs = ids.runs.max(*number);
-    world.resource_mut::<Timers>().set(Timer::Deadline(run), deadline(spec, at));
+    let deadline = deadline(world, made);
+    world.resource_mut::<Timers>().set(Timer::Deadline(run), deadline);
     wake(world, run);
 }
 
@@ -101,9 +102,20 @@ fn first_entries(spec: &RunSpec, earlier: &[Entry]) -> Vec<Entry> {
     earlier.iter().cloned().chain(prompt).collect()
 }
 
-fn deadline(spec: &RunSpec, submitted_at: Timestamp) -> Option<Timestamp> {
-    let relative = spec.limits.deadline_seconds.map(|span| submitted_at + span);
-    [relative, spec.limits.deadline_at].into_iter().flatten().min()
+/// When a run has to end: its own deadline, or that of a run above it, whichever comes first. So a deadline ends the whole tree below it.
+pub(crate) fn deadline(world: &World, of: Entity) -> Option<Timestamp> {
+    let mut earliest: Option<Timestamp> = None;
+    let mut at = Some(of);
+    while let Some(current) = at {
+        if let (Some(spec), Some(life)) = (world.get::<Spec>(current), world.get::<Life>(current)) {
+            let limits = &spec.0.limits;
+            let relative = limits.deadline_seconds.map(|span| life.submitted_at + span);
+            earliest = [earliest, relative, limits.deadline_at].into_iter().flatten().min();
+        }
+        let parent = world.get::<Identity>(current).and_then(|identity| identity.parent);
+        at = parent.and_then(|parent| entity(world, parent));
+    }
+    earliest
 }
 
 pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {

@@ -1,21 +1,24 @@
 //! What the world shows of itself: runs, transcripts, lanes, interactions, counts. Reads, and never changes anything.
 
+mod fit;
 mod lanes;
 mod run;
 
+pub(crate) use fit::{MOST_ERROR, fit_text};
+pub use fit::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 pub(crate) use run::view;
-pub use run::view_bytes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
+use harness_protocol::json_size::text_bytes;
 use harness_protocol::rpc::{
     ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, Selector, ShowParams,
     Shown,
 };
-use harness_protocol::run::{CallRequest, Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
@@ -26,6 +29,7 @@ use super::resources::{Daemon, Interactions, Runs, Setup};
 use super::select;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
+use fit::{entry_bytes, fit_entry};
 
 /// Runs that a list looks at for one page.
 const MOST_SCANNED: usize = 50_000;
@@ -171,7 +175,8 @@ impl Engine {
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
             let wanted =
                 select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            if let Some(view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
+            if let Some(mut view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
+                fit_list(&mut view);
                 bytes += view_bytes(&view);
                 listed.runs.push((number, view));
             }
@@ -193,8 +198,13 @@ impl Engine {
     pub fn named(&self, names: &[String], uid: u32, now: Now) -> Result<Vec<Named>, RpcError> {
         let at = self.time(now);
         let one = |name: &String| match select::one(&self.world, name, uid) {
-            Ok((_, entity)) => Ok(view(&self.world, entity, at)
-                .map_or_else(|| Named::Gone(name.clone()), |run| Named::Here(Box::new(run)))),
+            Ok((_, entity)) => Ok(view(&self.world, entity, at).map_or_else(
+                || Named::Gone(name.clone()),
+                |mut run| {
+                    fit_list(&mut run);
+                    Named::Here(Box::new(run))
+                },
+            )),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Named::Gone(name.clone())),
             Err(error) => Err(error),
         };
@@ -245,12 +255,15 @@ impl Engine {
         let limit = params.limit.unwrap_or(1_000).clamp(1, 1_000) as usize;
         let mut bytes = 0;
         for entry in entries[first..].iter().take(limit) {
-            bytes += size(entry);
+            let entry = fit_entry(entry);
+            bytes += entry_bytes(&entry);
             if bytes > PAGE_BYTES && !shown.transcript.is_empty() {
                 break;
             }
-            shown.transcript.push(entry.clone());
+            shown.transcript.push(entry);
         }
+        // The entries are what was asked for; what the run answered is one of them.
+        leave_room(&mut shown.run, REPLY_BYTES.saturating_sub(shown.transcript.iter().map(entry_bytes).sum()));
         let next = first + shown.transcript.len();
         shown.cursor = (next < entries.len()).then_some(next as u64);
         Ok(shown)
@@ -269,7 +282,7 @@ impl Engine {
         while let Some((id, open)) = rest.peek().copied()
             && page.len() < limit
         {
-            bytes += json_bytes(&open.question) + 300;
+            bytes += text_bytes(&open.question).min(PAGE_BYTES) + 300;
             if bytes > PAGE_BYTES && !page.is_empty() {
                 break;
             }
@@ -284,7 +297,7 @@ impl Engine {
                 run: open.run,
                 run_name: self.entity(open.run).and_then(|e| self.world.get::<Spec>(e)).and_then(|s| s.0.name.clone()),
                 kind: InteractionKind::Question,
-                question: open.question.clone(),
+                question: fit_text(&open.question, PAGE_BYTES),
                 since: open.since,
             })
             .collect();
@@ -330,30 +343,4 @@ impl Engine {
         });
         known.then_some(false)
     }
-}
-
-fn size(entry: &Entry) -> usize {
-    match entry {
-        Entry::User { text } | Entry::Summary { text, .. } => json_bytes(text),
-        Entry::Assistant { text, calls, carried, .. } => {
-            let carried = carried.as_ref().map_or(0, |carried| json_bytes(&carried.parts));
-            let unusable = |call: &CallRequest| call.unusable.as_ref().map_or(0, |text| json_bytes(text));
-            let given = |call: &CallRequest| {
-                call.given.as_ref().map_or(0, |given| json_bytes(&given.id) + given.provider.len())
-            };
-            let calls = calls.iter().map(|call| json_bytes(&call.args) + unusable(call) + given(call) + 64);
-            json_bytes(text) + calls.sum::<usize>() + carried
-        }
-        Entry::Result { result } => json_bytes(&result.envelope) + 512,
-    }
-}
-
-/// Bytes of a text as a string of JSON.
-fn json_bytes(text: &str) -> usize {
-    let size = |byte: u8| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
-        0..=0x1F => 6,
-        _ => 1,
-    };
-    text.bytes().map(size).sum()
 }

@@ -9,9 +9,10 @@ use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
     InferenceView, LiveCall, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
 };
-use harness_protocol::spec::RunSpec;
+use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
 
+use super::super::apply::deadline;
 use super::super::components::{
     Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Origin, Spec, Spent, Stage, Stopwatch,
 };
@@ -19,6 +20,7 @@ use super::super::phase::Phase;
 use super::super::provider::is_stalled;
 use super::super::resources::{Daemon, Gates, Lanes, Runs, TOOL_LANE};
 use super::super::settle::MAX_FAILURES;
+use super::fit::{fit, take_denials};
 use crate::lane::{Lane, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
@@ -40,7 +42,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         Some(Ending::Failed { error, exit_code }) => (None, Some(error.clone()), Some(*exit_code)),
         Some(Ending::Cancelled { error }) => (None, Some(error.clone()), Some(exit::CANCELLED)),
     };
-    Some(RunView {
+    let mut view = RunView {
         schema: RUN_SCHEMA.to_owned(),
         id: identity.id,
         name: spec.name.clone(),
@@ -59,7 +61,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         model: spec.model.clone(),
         title: title(spec),
         steps: life.step,
-        limits: spec.limits.clone(),
+        limits: limits(world, entity, spec, identity.parent.is_some()),
         on_interaction: spec.on_interaction,
         submitted_at: life.submitted_at,
         started_at: life.started_at,
@@ -71,19 +73,28 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         usage: spent(world, entity),
         usage_tree: spent_by_tree(world, entity),
         timing: watch.timing_at(now),
-        denials: world.get::<Denials>(entity).map(|d| d.0.iter().map(|d| d.to_string()).collect()).unwrap_or_default(),
+        denials: Vec::new(),
         inference: inference(life),
         stand_in: life.provider.clone(),
         calls: batch.map(live_calls).unwrap_or_default(),
-    })
+        cut: Vec::new(),
+    };
+    take_denials(&mut view, world.get::<Denials>(entity).map_or(&[], |denials| &denials.0));
+    fit(&mut view);
+    Some(view)
 }
 
-/// About how many bytes a run takes on the wire.
-pub fn view_bytes(view: &RunView) -> usize {
-    let texts = view.answer.as_ref().map_or(0, |text| text.len()) + view.error.as_ref().map_or(0, |text| text.len());
-    let labels: usize = view.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-    let denials: usize = view.denials.iter().map(String::len).sum();
-    texts + labels + denials + view.title.len() + view.workdir.len() + view.calls.len() * 512 + 1_500
+/// The limits of a run, with the deadline of the run above it where that comes first.
+fn limits(world: &World, entity: Entity, spec: &RunSpec, is_child: bool) -> Limits {
+    let mut limits = spec.limits.clone();
+    if is_child && let Some(deadline) = deadline(world, entity) {
+        let submitted_at = world.get::<Life>(entity).map(|life| life.submitted_at).unwrap_or_default();
+        let own = limits.deadline_seconds.map(|span| submitted_at + span).into_iter().chain(limits.deadline_at).min();
+        if own.is_none_or(|own| deadline < own) {
+            limits.deadline_at = Some(deadline);
+        }
+    }
+    limits
 }
 
 fn title(spec: &RunSpec) -> String {

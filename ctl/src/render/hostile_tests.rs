@@ -1,0 +1,237 @@
+//! Whatever stands in a run, a lane, an event or a status, no function that renders it lets it drive a terminal.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use harness_protocol::event::{Cause, Delta, DeltaStream, EVENT_VERSION, Ending, Event, EventBody, ProviderFault};
+use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
+use harness_protocol::lane::{LaneHold, Limiter};
+use harness_protocol::rpc::{DaemonStatusReply, ProcessView};
+use harness_protocol::run::{CallRequest, CallResult, CallState, Entry, LiveCall, Usage};
+use harness_protocol::shown::{is_bidi, is_control, is_invisible};
+use harness_protocol::spec::RunSpec;
+use harness_protocol::time::Timestamp;
+use proptest::prelude::*;
+
+use crate::outcome::Outcome;
+use crate::output::Look;
+use crate::render::colour::Paint;
+use crate::render::follow::Follower;
+use crate::render::table::Table;
+use crate::render::{lane, run, screen, status, text, transcript, why};
+
+const TERMINAL: Look = Look { paint: Paint::OFF, terminal: true, width: Some(200) };
+
+/// Texts of what drives terminals, reorders lines and hides, between letters.
+fn hostile() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "a",
+        "é",
+        "日",
+        " ",
+        "\n",
+        "\r\n",
+        "\r",
+        "\t",
+        "\x1b[2J",
+        "\x1b]0;title\x07",
+        "\x1b[31m",
+        "\x1b(0",
+        "\u{9b}2J",
+        "\u{9d}x\u{9c}",
+        "\u{85}",
+        "\u{7f}",
+        "\x08",
+        "\0",
+        "\x0e",
+        "\u{202e}",
+        "\u{2066}",
+        "\u{2069}",
+        "\u{200e}",
+        "\u{61c}",
+        "\u{200b}",
+        "\u{200d}",
+        "\u{2060}",
+        "\u{feff}",
+        "\u{2028}",
+        "\u{2029}",
+        "\u{e0041}",
+        "\u{fe0f}",
+        "\u{ad}",
+        "\u{1f600}",
+    ]);
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+fn harmless(what: &str, shown: &[u8]) -> Result<(), TestCaseError> {
+    let shown = std::str::from_utf8(shown).map_err(|error| TestCaseError::fail(error.to_string()))?;
+    let found = shown.chars().find(|&c| (is_control(c) && c != '\n' && c != '\t') || is_bidi(c) || is_invisible(c));
+    prop_assert!(found.is_none(), "{what} shows {found:?}: {shown:?}");
+    Ok(())
+}
+
+fn event(body: EventBody) -> Event {
+    let (run, at) = (Some(RunId::from_u64(1)), Timestamp::default());
+    Event { seq: Seq(1), version: EVENT_VERSION, at, run, cause: Cause::HARNESS, body }
+}
+
+fn entries(text: &str) -> Vec<Entry> {
+    let (call, text): (_, Arc<str>) = (CallId::from_u64(1), text.into());
+    let result = |code| CallResult {
+        exit_code: code,
+        ..CallResult::plain(call, Arc::clone(&text), format!("Exit code: 1\n{text}"), true)
+    };
+    let args = serde_json::json!({"command": &*text}).to_string();
+    vec![
+        Entry::User { text: Arc::clone(&text) },
+        Entry::Summary { text: Arc::clone(&text), entries: 1, kept: Vec::new() },
+        Entry::assistant(
+            Arc::clone(&text),
+            vec![
+                CallRequest::new(call, Arc::clone(&text), args.as_str()),
+                CallRequest::new(call, Arc::clone(&text), Arc::clone(&text)),
+            ],
+        ),
+        Entry::Result { result: Arc::new(result(Some(1))) },
+        Entry::Result { result: Arc::new(result(None)) },
+    ]
+}
+
+/// Every event that has a text.
+fn bodies(text: &str) -> Vec<EventBody> {
+    let (call, interaction, text): (_, _, Arc<str>) = (CallId::from_u64(1), InteractionId::from_u64(1), text.into());
+    let provider = Some(Arc::clone(&text));
+    let spec = Arc::new(RunSpec { prompt: Some(Arc::clone(&text)), ..RunSpec::default() });
+    let failed = |fault| EventBody::InferenceFailed {
+        step: 1,
+        attempt: 1,
+        error: Arc::clone(&text),
+        retry_at: None,
+        fault,
+        usage: None,
+    };
+    let asked = CallRequest::new(call, Arc::clone(&text), Arc::clone(&text));
+    vec![
+        EventBody::RunSubmitted {
+            number: 1,
+            owner: 1,
+            parent: None,
+            retry_of: None,
+            continues: None,
+            idempotency_key: None,
+            submit_key: None,
+            spec,
+            earlier: Arc::default(),
+        },
+        EventBody::StepBegun { step: 1, provider, reserve: None },
+        failed(ProviderFault::Failing),
+        failed(ProviderFault::ContextTooLong),
+        EventBody::InferenceFinished {
+            step: 1,
+            text: Arc::clone(&text),
+            calls: vec![asked],
+            usage: Usage::default(),
+            carried: None,
+            cut: false,
+        },
+        EventBody::CallStarted { call },
+        EventBody::InteractionOpened { interaction, call, question: Arc::clone(&text) },
+        EventBody::InteractionSettled { interaction, answer: Arc::clone(&text) },
+        EventBody::CallFinished {
+            result: Arc::new(CallResult::plain(call, Arc::clone(&text), Arc::clone(&text), true)),
+        },
+        EventBody::Denied { what: Arc::clone(&text) },
+        EventBody::MessageReceived { text: Arc::clone(&text) },
+        EventBody::RunFinished { ending: Ending::Succeeded { answer: Arc::clone(&text) } },
+        EventBody::RunFinished { ending: Ending::Failed { error: Arc::clone(&text), exit_code: 1 } },
+        EventBody::RunFinished { ending: Ending::Cancelled { error: text } },
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// A17
+    #[test]
+    fn no_text_of_a_run_drives_the_terminal_that_it_is_shown_on(hostile in hostile(), other in hostile()) {
+        let shown: Arc<str> = hostile.as_str().into();
+        let mut view = run::tests::sample();
+        view.name = Some(Arc::clone(&shown));
+        view.labels = [(hostile.clone(), other.clone())].into();
+        (view.share, view.provider, view.model) = (Arc::clone(&shown), Arc::clone(&shown), Some(Arc::clone(&shown)));
+        (view.workdir, view.title, view.denials) = (Arc::clone(&shown), hostile.clone(), vec![other.clone()]);
+        (view.answer, view.error) = (Some(Arc::clone(&shown)), Some(other.as_str().into()));
+        if let Some(waits) = &mut view.waiting_for {
+            waits.id = hostile.clone();
+        }
+        view.calls = vec![LiveCall {
+            call: CallId::from_u64(1),
+            tool: Arc::clone(&shown),
+            summary: other.clone(),
+            state: CallState::Executing,
+            since: view.submitted_at,
+        }];
+        let now = view.submitted_at;
+        let mut out = Vec::new();
+        run::write(&mut out, TERMINAL, &view, now).unwrap();
+        run::write_processes(&mut out, TERMINAL, &[ProcessView { pid: 1, command: hostile.clone() }]).unwrap();
+        why::write(&mut out, TERMINAL, &view).unwrap();
+        out.extend(run::waiting_for(&view, now).bytes());
+        out.extend(Outcome::of(&view).line("id").bytes());
+        let mut table = Table::new(&["A", "B"]);
+        table.row(vec![hostile.as_str().into(), other.as_str().into()]);
+        table.write(&mut out, TERMINAL, "").unwrap();
+        for entry in entries(&hostile) {
+            transcript::write(&mut out, TERMINAL, &entry).unwrap();
+        }
+        harmless("a run", &out)?;
+    }
+
+    /// A17
+    #[test]
+    fn no_event_drives_the_terminal_that_it_is_followed_on(hostile in hostile(), pieces in hostile()) {
+        for last in bodies(&hostile) {
+            let mut follower = Follower::new(TERMINAL, Paint::OFF, true);
+            let (mut out, mut notes) = (Vec::new(), Vec::new());
+            let mut fetch = |_, _, _| Some(pieces.clone().into_bytes());
+            for body in bodies(&hostile).into_iter().take(7).chain([last]) {
+                follower.event(&mut out, &mut notes, &event(body), &mut fetch).unwrap();
+                for stream in [DeltaStream::Text, DeltaStream::Stdout, DeltaStream::Stderr] {
+                    let call = (stream != DeltaStream::Text).then(|| CallId::from_u64(1));
+                    let delta = Delta { run: RunId::from_u64(1), call, stream, offset: 0, text: pieces.clone() };
+                    follower.delta(&mut out, &delta, &mut fetch).unwrap();
+                }
+            }
+            harmless("a run that is followed", &out)?;
+            harmless("its notes", &notes)?;
+        }
+    }
+
+    /// A17
+    #[test]
+    fn no_lane_and_no_status_drives_the_terminal_that_it_is_shown_on(hostile in hostile()) {
+        let shown: Arc<str> = hostile.as_str().into();
+        let mut one = lane::tests::sample();
+        one.name = Arc::clone(&shown);
+        one.shares[1].share = Arc::clone(&shown);
+        let now = one.holders[0].since;
+        one.held = Some(LaneHold { limiter: Some(Limiter::Quota), since: now, until: None, error: Arc::clone(&shown) });
+        (one.holders[0].run_name, one.holders[0].tool) = (Some(Arc::clone(&shown)), Arc::clone(&shown));
+        one.holders[0].command = hostile.clone();
+        let mut out = Vec::new();
+        lane::write(&mut out, TERMINAL, &one, now).unwrap();
+        for line in screen::screen(TERMINAL, &[one.clone(), one], now, 60) {
+            out.extend(line.bytes());
+        }
+        let told = serde_json::json!({"schema": "harness.status/1", "version": hostile, "protocol": "1.0", "pid": 7,
+            "started_at": "2026-11-30T11:00:00Z", "health": "held", "held": hostile, "socket": hostile, "state_dir": hostile,
+            "socket_activated": false, "runs": {"succeeded": 3}, "pending": 0, "executing": 0, "last_seq": 9, "connections": 1,
+            "rss_bytes": null, "open_files": null});
+        let told: DaemonStatusReply = serde_json::from_value(told).unwrap();
+        status::write(&mut out, TERMINAL, &told, told.started_at).unwrap();
+        // Colours of ours may stand in a note.
+        out.extend(text::clean_painted(&hostile).replace("\x1b[31m", "").bytes());
+        out.extend(text::why("failed", &hostile).bytes());
+        harmless("a lane or a status", &out)?;
+    }
+}

@@ -1,0 +1,119 @@
+//! How large a value is as JSON, and texts cut to such a size.
+//!
+//! Pure. A frame is JSON, so every bound of what goes into a frame counts these bytes, and never the bytes of the text itself: one control
+//! character takes six. Owns no bound.
+
+use std::borrow::Cow;
+use std::io;
+
+use serde::Serialize;
+
+/// Bytes of a text inside the quotes of a JSON string.
+pub fn text_bytes(text: &str) -> usize {
+    text.bytes().map(byte_size).sum()
+}
+
+/// Bytes that one byte of a text takes inside a JSON string.
+const fn byte_size(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
+        0..=0x1F => 6,
+        _ => 1,
+    }
+}
+
+/// Bytes of a value as JSON; `usize::MAX` for one that has no JSON form.
+pub fn value_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+    let mut counter = Counter(0);
+    serde_json::to_writer(&mut counter, value).map_or(usize::MAX, |()| counter.0)
+}
+
+/// Counts what is written, and keeps nothing of it.
+struct Counter(usize);
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The begin of a text that takes at most `most` bytes inside a JSON string. Cuts between characters.
+pub fn prefix(text: &str, most: usize) -> &str {
+    // No byte takes more than six.
+    if text.len() <= most / 6 {
+        return text;
+    }
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += text.as_bytes()[at..at + c.len_utf8()].iter().map(|&byte| byte_size(byte)).sum::<usize>();
+        if used > most {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// A text of at most `most` bytes inside a JSON string. Where something is left out, the end says how much.
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    let fits = prefix(text, most);
+    if fits.len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    // The mark says a number of at most 20 digits.
+    let kept = prefix(text, most.saturating_sub(MARK_BYTES));
+    Cow::Owned(format!("{kept}… [{} more bytes]", text.len() - kept.len()))
+}
+
+/// Bytes of the longest mark that [`cut`] adds.
+const MARK_BYTES: usize = 40;
+
+/// A text from outside as an error message quotes it: in quotes, escaped, at most 80 characters of it.
+pub fn quoted(text: &str) -> String {
+    const SHOWN: usize = 80;
+    match text.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{:?}…", &text[..at]),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A6: what is counted is what is written.
+        #[test]
+        fn the_size_of_a_text_is_that_of_its_json(text in "[\\PC\\x00-\\x1f\"\\\\\u{7f}\u{2028}\u{1F600}]{0,60}") {
+            let written = serde_json::to_string(&text).map_or(0, |json| json.len());
+            prop_assert_eq!(text_bytes(&text) + 2, written);
+            prop_assert_eq!(value_bytes(&text), written);
+        }
+
+        #[test]
+        fn a_text_that_is_cut_fits_and_is_a_begin(
+            text in "[a\\x00-\\x1f\"\\\\é\u{1F600}]{0,200}",
+            most in 0usize..300,
+        ) {
+            let kept = prefix(&text, most);
+            prop_assert!(text.starts_with(kept) && text_bytes(kept) <= most);
+            if let Some(next) = text[kept.len()..].chars().next() {
+                prop_assert!(text_bytes(kept) + text_bytes(next.encode_utf8(&mut [0; 4])) > most);
+            }
+            prop_assert!(text_bytes(&cut(&text, most)) <= most.max(MARK_BYTES));
+            prop_assert_eq!(cut(&text, most) == text, text_bytes(&text) <= most);
+        }
+    }
+
+    #[test]
+    fn a_mark_says_how_much_is_missing() {
+        assert_eq!(cut(&"a".repeat(100), 60), format!("{}… [80 more bytes]", "a".repeat(20)));
+        assert_eq!(quoted("a\u{7f}b"), "\"a\\u{7f}b\"");
+        assert_eq!(quoted(&"x".repeat(81)), format!("\"{}\"…", "x".repeat(80)));
+    }
+}

@@ -1,0 +1,29 @@
+//! Why a request is refused, in words for programs.
+//!
+//! Owns the closed set of reasons. The message beside a reason is for people and may change; the reason stays.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request is refused. An error without one has no more to say than its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// A text, or the specification as a whole, has more bytes than are taken. Bytes are counted as JSON.
+    TooLarge,
+    /// A text has control characters, or characters that change the direction or the order of what is shown.
+    ControlCharacters,
+    /// A pattern of a script cannot be read.
+    BadPattern,
+    /// A pattern of a script, or all of them together, take more than is taken.
+    PatternTooLarge,
+    /// A script cannot be played for another reason.
+    BadScript,
+    /// A tool is named that there is not.
+    UnknownTool,
+    /// A run inside another one asks for a share that is not the other one's.
+    OtherShare,
+    /// The daemon is of another version, and has a reason that this program does not know.
+    #[serde(other)]
+    Other,
+}

@@ -1,0 +1,58 @@
+//! What identifies or groups runs has no characters that drive a terminal or change what is read; what runs say may have them.
+
+use harness_tests::{Daemon, Value, json, says, turn};
+
+/// A17
+#[test]
+fn a_submit_with_characters_that_nobody_could_read_is_refused_with_the_field() {
+    let daemon = Daemon::configured("[share.batch]\nweight = 1\n");
+    let refused = |params: Value| {
+        let error = daemon.refused("run.submit", params);
+        assert_eq!(
+            (&error["data"]["kind"], &error["data"]["reason"]),
+            (&json!("invalid"), &json!("control-characters"))
+        );
+        let told = error["message"].as_str().unwrap();
+        assert!(!told.contains(|c: char| c.is_control() || c == '\u{202E}'), "{told:?}");
+        error["data"]["subject"].clone()
+    };
+    let spec = |more: Value| json!({"spec": daemon.spec(&says("x"), more)});
+    for bad in
+        ["a\x1b[2Jb", "a\nb", "a\u{9b}b", "a\u{202E}b", "a\u{2066}b", "a\u{2028}b", "a\u{7f}b", "\u{200F}a", "a\0b"]
+    {
+        assert_eq!(refused(spec(json!({"labels": {"team": bad}}))), "labels");
+        assert_eq!(refused(spec(json!({"labels": {bad: "red"}}))), "labels");
+        assert_eq!(refused(spec(json!({"model": bad}))), "model");
+        assert_eq!(refused(spec(json!({"name": bad}))), "name");
+        assert_eq!(refused(spec(json!({"share": bad}))), "share");
+        assert_eq!(refused(spec(json!({"workdir": format!("/{bad}")}))), "workdir");
+        let mut keyed = spec(json!({}));
+        keyed["idempotency_key"] = bad.into();
+        assert_eq!(refused(keyed), "idempotency_key");
+    }
+    for good in ["l'été", "日本語", "a b", "\u{1F469}\u{200D}\u{1F680}", "ab-c_d.e/f"] {
+        daemon.submit_with(&says("x"), json!({"labels": {"team": good}})).wait();
+    }
+}
+
+/// A17
+#[test]
+fn a_model_that_labels_its_children_with_escapes_is_told_that_it_may_not() {
+    let daemon = Daemon::start();
+    let script = turn("").call("spawn_agent", json!({"prompt": "x", "labels": {"team": "\x1b[31mred"}})).turn("done");
+    let run = daemon.submit(&script);
+    assert_eq!(run.answer(), "done");
+    assert!(run.envelopes()[0].starts_with("Not started: the value of the label \"team\" has the character U+001B"));
+}
+
+/// A17: what a program reads is exact, whatever it is.
+#[test]
+fn a_program_reads_answers_exactly_as_they_are() {
+    let daemon = Daemon::start();
+    for answer in ["\x1b[2J\u{9b}x", "a\u{202E}b\u{2069}", "\u{200B}\u{FEFF}x", "a\r\nb\rc", "\u{2028}x\u{7f}"] {
+        let run = daemon.submit(&says(answer));
+        assert_eq!(run.answer(), answer);
+        assert_eq!(daemon.ctl(["show", "--answer", &run.id]).ok(), format!("{answer}\n"));
+        assert_eq!(daemon.ctl(["show", "--json", &run.id]).json()["answer"], answer);
+    }
+}
