@@ -15,6 +15,9 @@ use crate::render::units::{clock, now};
 
 /// How long nothing is asked between two looks: whoever waits is told within a second.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Lines that a look at many runs makes at most, and things that are remembered as told.
+const MOST_LINES: usize = 8;
+const MOST_TOLD: usize = 10_000;
 /// Runs of many that are looked at together.
 pub(crate) const LOOKED_AT: usize = 64;
 
@@ -79,13 +82,18 @@ impl TellerOfMany {
             let (Some(kind), Some(standing)) = (words::kind_of(run), words::of_run(run, &clock(now()))) else {
                 continue;
             };
-            if !self.told.contains(&kind) && seen.insert(kind.clone()) {
+            let is_new = !self.told.contains(&kind) && !seen.contains(&kind);
+            if is_new && lines.len() == MOST_LINES {
+                // It is told with the next look.
+                continue;
+            }
+            if is_new {
                 let line = first_line(&standing.line());
                 lines.push(format!("harnessctl: run {} stands still: {line}", short(run.id)));
             }
             seen.insert(kind);
         }
-        if all {
+        if all || self.told.len() > MOST_TOLD {
             self.told = seen;
         } else {
             self.told.extend(seen);

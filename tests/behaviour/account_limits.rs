@@ -89,6 +89,41 @@ fn forty_one_runs_wait_for_a_time_that_everybody_is_told() {
     assert_eq!(daemon.lane("local").limiter, Limiter::None);
 }
 
+/// C3: whoever waits or follows is told within a second what holds the run and what helps; its own limits hold.
+#[test]
+fn who_waits_or_follows_is_told_what_holds_the_run_and_what_helps_and_time_limits_hold() {
+    let server = FaultServer::start();
+    let body = r#"{"error":{"type":"usage_limit_reached","message":"limit reached","resets_in_seconds":20000}}"#;
+    server.always(refuses(429, body));
+    let daemon = asking(&server, "");
+    for words in [
+        "submit --wait hi",
+        "submit --follow hi",
+        "submit --wait --json hi",
+        "submit --wait --deadline 1h hi",
+        "follow @last",
+    ] {
+        let output = daemon.sh(&format!("timeout 3 harnessctl {words}"));
+        assert!(
+            output.stderr.contains("provider local") && output.stderr.contains("quota, until "),
+            "{words}: {output}"
+        );
+        assert!(output.stderr.contains("harnessctl provider check local"), "{words}: {output}");
+    }
+    // Many are told of once for each thing that holds them.
+    let batch = daemon.file(
+        "home/batch",
+        &r#"{"prompt":"hi"}
+"#
+        .repeat(20),
+    );
+    let output = daemon.sh(&format!("timeout 4 harnessctl submit --batch {batch} --wait"));
+    assert_eq!(output.stderr.matches("quota, until ").count(), 1, "{output}");
+    daemon.ctl(["submit", "--wait", "--deadline", "1s", "hi"]).exits(124).tells("quota, until ");
+    daemon.ctl(["submit", "-q", "--wait", "--deadline", "1s", "hi"]).exits(124);
+    assert_eq!(server.count(), 1, "nobody asked again");
+}
+
 /// C3: half open.
 #[test]
 fn when_the_time_is_over_one_run_asks_first() {

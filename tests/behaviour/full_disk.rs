@@ -58,6 +58,13 @@ fn on_a_full_disk_reads_and_what_makes_room_go_through_and_new_work_is_refused()
     assert!(daemon.ctl(["events"]).ok().contains("daemon-started"));
 
     daemon.ctl(["reply", &asking.id, "well enough"]).ok();
+    // U3: it wants a permit now, and the journal is what it waits for.
+    let told = "storage: the journal cannot commit";
+    eventually("its page says so", || daemon.ctl(["show", &asking.id]).ok().contains(told));
+    assert!(daemon.ctl(["list", &asking.id]).ok().contains(told));
+    daemon.ctl(["wait", "--timeout", "1s", &asking.id]).exits(8).tells(told).tells("harnessctl daemon status");
+    daemon.ctl(["logs", &asking.id]).exits(0).tells(told);
+    assert!(daemon.ctl(["lane", "tool"]).ok().contains("limiter: storage"));
     daemon.ctl(["cancel", &executing.id]).ok();
     assert_eq!(executing.wait().state, RunState::Cancelled);
     daemon.ctl(["prune", &done.id]).ok();

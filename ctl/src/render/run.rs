@@ -66,7 +66,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     }
     line("state", &state)?;
     if let Some(standing) = words::of_run(run, &clock(now)) {
-        let since = run.waiting_for.as_ref().map(|waits| format!(" for {}", span(now.since(waits.since))));
+        let since = run.waiting_for.as_ref().map(|waits| format!(" (for {})", span(now.since(waits.since))));
         line("waiting for", &format!("{}{}", first_line(&standing.what), since.unwrap_or_default()))?;
         for more in [standing.why, standing.help].into_iter().flatten() {
             line("", &first_line(&more))?;
@@ -211,7 +211,7 @@ pub(crate) mod tests {
         write(&mut out, Look::PLAIN, &run, run.submitted_at + Span::from_secs(100)).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("state        waiting\n"), "{text}");
-        assert!(text.contains("waiting for  a person (00000000000qq) for 10s\n"), "{text}");
+        assert!(text.contains("waiting for  a person (00000000000qq) (for 10s)\n"), "{text}");
         assert!(text.contains("harnessctl reply 00000000000qq TEXT\n"), "{text}");
         assert!(text.contains("time         1m30s (queued 1.0s, waiting 1m29s)\n"), "{text}");
     }

@@ -10,7 +10,7 @@ use harness_protocol::rpc::{
     DaemonStatusReply, DiskUsage, ErrorKind, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
     Selector, ShowParams, Shown, SubscribeParams, WaitParams,
 };
-use harness_protocol::run::{RunView, WaitKind, WaitingFor};
+use harness_protocol::run::{CallState, RunView, WaitKind, WaitingFor};
 
 use tokio::sync::oneshot;
 
@@ -405,6 +405,8 @@ fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
 pub(super) fn wait_for_storage(run: &mut RunView, now: Now) {
     let since = match run.waiting_for.as_ref().map(|wait| (wait.kind, wait.since)) {
         _ if run.state.is_terminal() => None,
+        // What executes goes on to its end.
+        None if run.calls.iter().any(|call| call.state == CallState::Executing) => None,
         None => Some(now.wall),
         // No lane grants anything.
         Some((WaitKind::Lane | WaitKind::Provider | WaitKind::Budget, since)) => Some(since),

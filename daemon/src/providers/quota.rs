@@ -98,6 +98,13 @@ const PHRASES: &[&str] = &[
     "overdue balance",
     "limit will reset",
     "limit resets",
+    "no resource package",
+    "余额不足",
+    "额度",
+    "配额",
+    "限额",
+    "使用上限",
+    "欠费",
 ];
 
 /// Words of a window so short that it is waited for as a rate limit.

@@ -607,6 +607,8 @@ mod tests {
                 Quota(None),
             ),
             (429, &[("retry-after", "9999999")], "", Quota(None)),
+            (429, &[], r#"{"error":{"code":"1113","message":"余额不足或无可用资源包,请充值。"}}"#, Quota(None)),
+            (402, &[], "Payment Required", Quota(None)),
             (429, &[], r#"{"error":{"message":"Weekly limit reached, resets in 6 days 2 hours"}}"#, hours(146)),
             (429, &[], r#"{"error":{"message":"Weekly limit reached, resets in 300 days"}}"#, Quota(None)),
             (

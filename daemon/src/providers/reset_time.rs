@@ -110,6 +110,9 @@ static RELATIVE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let near = r"(?:in|after|for|within|wait|another)\s+(?:about|around|approximately|approx\.?|roughly|at least|another|the next|~)?\s*";
     compiled(&format!(r"\b{ABOUT}\b[^!?;]{{0,80}}?(?:\b{near}|:\s*|\s)({some})(?:\W|$)"))
 });
+/// "resets in 5:12:33", and "in 5:12", which is hours and minutes.
+static IN_CLOCK: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b[^.!?;]{{0,60}}?\bin\s+(\d{{1,3}}):([0-5]\d)(?::([0-5]\d))?\b")));
 static PART: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(&format!(r"({NUMBER})\s*({UNIT})")));
 static RETRY_AFTER: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(r"retry[-_ ]after[:=]?\s*(\d+(?:\.\d+)?)(?:\s*$|[^\w:/.-]|\.\s|\.$)"));
@@ -128,7 +131,8 @@ static BY_WEEKDAY: LazyLock<Option<Regex>> =
 static BY_CLOCK: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b[^.!?;]{{0,60}}?(tomorrow)?[^.!?;\d]{{0,12}}\b{CLOCK}{ZONE}")));
 static UNIX: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(r"(?:^|\D)([12]\d{9}(?:\d{3})?)(?:\D|$)"));
-static SPEAKS_OF_IT: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b|limit reached")));
+static SPEAKS_OF_IT: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b|limit reached|重置|恢复|重试|再试|刷新")));
 
 /// By words: "try again in 5h 12m", "resets 3am (Europe/London)", "at 2026-11-20 18:27:08", "reached|1796036522". A bare time of day is meant in
 /// `zone`, and is the next one that comes.
@@ -141,6 +145,11 @@ pub(super) fn in_text(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Spa
         let found = RELATIVE.as_ref()?.captures(&text)?;
         in_words(found.get(1)?.as_str())
     };
+    let in_clock = || {
+        let found = IN_CLOCK.as_ref()?.captures(&text)?;
+        let part = |index| number::<u64>(&found, index).unwrap_or(0);
+        Some(Span::from_secs(part(1) * 3_600 + part(2) * 60 + part(3)))
+    };
     let bare = || {
         let found = RETRY_AFTER.as_ref()?.captures(&text)?;
         Span::from_secs_f64(found.get(1)?.as_str().parse().ok()?)
@@ -148,7 +157,7 @@ pub(super) fn in_text(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Spa
     // Who has no clock cannot tell how far an instant is away.
     let has_clock = now != Timestamp::default();
     let at = || has_clock.then(|| absolute(&text, now, zone).map(|at| at.since(now)))?;
-    relative().or_else(bare).or_else(at).filter(|wait| *wait > Span::ZERO)
+    relative().or_else(in_clock).or_else(bare).or_else(at).filter(|wait| *wait > Span::ZERO)
 }
 
 /// A duration in words or in short: "5 hours and 12 minutes", "5h12m", "18h20m10s".
@@ -345,6 +354,8 @@ mod tests {
             ("Limit reached. Wait for another 45 secs", 45.0),
             ("Your weekly limit will reset in 1 week", 604_800.0),
             ("try again in 120ms", 0.12),
+            ("limit resets in 05:12:33", 18_753.0),
+            ("Your quota resets in 5:12", 18_720.0),
         ] {
             let wait = in_text(text, NOW, &TimeZone::UTC).map(|wait| wait.as_secs());
             assert!(wait.is_some_and(|wait| (wait - secs).abs() < 1e-3), "{text}: {wait:?}");
@@ -376,6 +387,8 @@ mod tests {
             ("Try again at 11:01", "2026-11-30T11:02:01"),
             ("Try again at 11:02 am", "2026-11-30T11:02:01"),
             ("resets 2 December 2026 at 14:00 GMT", "2026-12-02T14:00:00"),
+            ("Your quota resets on 2026-12-05", "2026-12-05T00:00:00"),
+            ("您的限额将在 2026-11-30 18:27:08 重置。", "2026-11-30T18:27:08"),
         ] {
             assert_eq!(told(text), at, "{text}");
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody, ProviderFault};
 
 use super::{Simulation, config, history, tools};
 use crate::world::Engine;
@@ -34,6 +34,13 @@ fn simulate(seed: u64, steps: u64) -> BTreeMap<&'static str, u64> {
     simulation.compare_with_rebuilt();
     let mut kinds = BTreeMap::new();
     for event in &simulation.journal {
+        // C3: a limit, and a key that is missing, is waited for: nothing ends of it.
+        if let EventBody::InferenceFailed { fault, retry_at, .. } = &event.body
+            && matches!(fault, ProviderFault::RateLimit | ProviderFault::Quota | ProviderFault::NoKey)
+        {
+            assert!(retry_at.is_some(), "{event:?}");
+            *kinds.entry("a limit").or_default() += 1;
+        }
         *kinds.entry(event.body.kind()).or_default() += 1;
     }
     kinds
@@ -57,6 +64,7 @@ fn the_invariants_hold_whatever_happens_in_whatever_order() {
         }
     }
     // A simulation in which something never happens says nothing about it.
+    assert!(kinds.contains_key("a limit"));
     for kind in harness_protocol::event::EVENT_KINDS {
         assert!(kinds.contains_key(kind), "no {kind} in all the histories");
     }
