@@ -137,6 +137,11 @@ fn explain(error: ConnectError, socket: &Path) -> StartError {
     }
 }
 
+/// The daemon's program, where it can be found.
+pub(crate) fn daemon_program() -> Option<PathBuf> {
+    program(std::env::current_exe().ok().as_deref(), std::env::var_os("PATH").as_deref())
+}
+
 /// The daemon's program: beside our own, else on the path.
 fn program(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
     let beside = own.and_then(Path::parent).map(|dir| dir.join("harnessd"));

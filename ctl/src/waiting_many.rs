@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use harness_protocol::event::EventBody;
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::{EpochId, RunId, Seq};
 use harness_protocol::rpc::{ErrorKind, ShowParams, SubscribeParams, method};
 use harness_protocol::run::{RunState, RunView, exit};
 
@@ -29,6 +29,8 @@ pub(crate) struct Many {
     progress: Progress,
     teller: TellerOfMany,
     sink: Sink,
+    /// The epoch of the cursor.
+    epoch: Option<EpochId>,
 }
 
 impl Many {
@@ -43,6 +45,7 @@ impl Many {
             progress: Progress::new(),
             teller: TellerOfMany::default(),
             sink,
+            epoch: None,
         }
     }
 
@@ -103,9 +106,10 @@ impl Many {
             return Ok(());
         }
         let kinds = vec!["run-finished".to_owned()];
-        let params = SubscribeParams { after: *after, kinds, ..SubscribeParams::default() };
+        let params = SubscribeParams { after: *after, kinds, epoch: self.epoch, ..SubscribeParams::default() };
         let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&params)?;
         after.get_or_insert(subscribed.last_seq);
+        self.epoch = subscribed.epoch;
         if ask_first {
             self.ask(ctx)?;
         }

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use harness_protocol::event::{Ending, EventBody};
-use harness_protocol::id::Seq;
+use harness_protocol::event::{Ending, EventBody, Gap};
+use harness_protocol::id::{EpochId, Seq};
 use harness_protocol::rpc::{OutputParams, SubscribeParams, method};
 use harness_protocol::run::{RunView, exit};
 
@@ -46,8 +46,9 @@ pub(crate) fn watch(ctx: &mut Ctx, watched: &Watched<'_>) -> Result<u8, Failure>
     let mut follower = Follower::new(ctx.look(), ctx.notes, watched.prompts);
     let mut teller = Teller::default();
     let mut after = watched.after;
+    let mut epoch = None;
     loop {
-        match listen(ctx, watched, (&mut follower, &mut teller), &mut after) {
+        match listen(ctx, watched, (&mut follower, &mut teller), (&mut after, &mut epoch)) {
             Ok(End::Seen(ended)) => {
                 if let (Some(path), Some(answer)) = (watched.output, &ended.answer) {
                     write_answer(path, answer, &watched.run)?;
@@ -91,7 +92,7 @@ fn listen(
     ctx: &mut Ctx,
     watched: &Watched<'_>,
     (follower, teller): (&mut Follower, &mut Teller),
-    after: &mut Seq,
+    (after, epoch): (&mut Seq, &mut Option<EpochId>),
 ) -> Result<End, Failure> {
     let params = SubscribeParams {
         after: Some(*after),
@@ -99,8 +100,9 @@ fn listen(
         tree: false,
         kinds: Vec::new(),
         deltas: !ctx.json,
+        epoch: *epoch,
     };
-    ctx.session.client()?.call::<method::EventSubscribe>(&params)?;
+    *epoch = ctx.session.client()?.call::<method::EventSubscribe>(&params)?.epoch;
     let mut missed: Option<Box<RunView>> = None;
     loop {
         let client = ctx.session.client()?;
@@ -127,7 +129,7 @@ fn listen(
         }
         if let Note::Gap(gap) = &note {
             *after = gap.to;
-            missed = ended_meanwhile(ctx, watched, (gap.from, gap.to))?;
+            missed = ended_meanwhile(ctx, watched, gap)?;
         }
         let ended = if ctx.json { raw(&mut ctx.out, &note)? } else { shown(ctx, watched, follower, &note)? };
         if let Some(ended) = ended {
@@ -137,9 +139,13 @@ fn listen(
 }
 
 /// After a gap: the run, if it has ended.
-fn ended_meanwhile(ctx: &mut Ctx, watched: &Watched<'_>, gap: (Seq, Seq)) -> Result<Option<Box<RunView>>, Failure> {
+fn ended_meanwhile(ctx: &mut Ctx, watched: &Watched<'_>, gap: &Gap) -> Result<Option<Box<RunView>>, Failure> {
     if !ctx.json {
-        note(format_args!("harnessctl: events {} to {} were left out: harnessctl logs {}", gap.0, gap.1, watched.run));
+        let why = gap.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        note(format_args!(
+            "harnessctl: events {} to {} were left out{why}: harnessctl logs {}",
+            gap.from, gap.to, watched.run
+        ));
     }
     let shown = ctx.session.client()?.call::<method::RunShow>(&show_params(&watched.run))?;
     Ok(shown.run.state.is_terminal().then(|| Box::new(shown.run)))

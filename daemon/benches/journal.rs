@@ -128,6 +128,7 @@ async fn path(runs: usize) -> f64 {
             stuck: false,
             disk: Arc::new(Default::default),
             journal: Arc::default(),
+            epochs: Arc::new([]),
         },
         reload: Arc::new(Mutex::new(|| Err(String::new()))),
         blocking: Blocking::new(4),

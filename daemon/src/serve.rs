@@ -133,7 +133,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
             warn!(provider = %provider.name, %problem, "a provider has no key");
         }
     }
-    let Restored { engine, store, history, damage, report, is_the_one } = restore::restore(&state_dir, &config)?;
+    let Restored { engine, store, history, damage, report, epochs, is_the_one } =
+        restore::restore(&state_dir, &config)?;
     let report = Arc::new(Mutex::new(report));
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
@@ -180,6 +181,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         stuck: false,
         disk: usage(&state_dir, outputs.clone()),
         journal: report,
+        epochs,
     };
     let orders = Orders::default();
     let parts = Parts {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::body::{EVENT_KINDS, EventBody};
 use crate::id::{CallId, RunId, Seq};
+use crate::params::EpochReason;
 use crate::run::Entry;
 use crate::time::{Span, Timestamp};
 
@@ -224,6 +225,9 @@ pub struct Gap {
     pub from: Seq,
     /// The last number that is missing.
     pub to: Seq,
+    /// Why the epoch began that goes on behind the gap, where another one was before it. Left out: they were pruned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EpochReason>,
 }
 
 /// How long until something is tried again, in whole seconds, at least 1.

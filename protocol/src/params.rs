@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
-use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
+use crate::id::{CallId, EpochId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
 use crate::run::{Entry, InteractionView, RunState, RunView};
 use crate::spec::RunSpec;
@@ -482,6 +482,9 @@ pub struct SubscribeParams {
     /// Deltas too.
     #[serde(default)]
     pub deltas: bool,
+    /// The epoch that `after` is of, as the reply to an earlier subscription said. Another epoch gives a gap with its reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochId>,
 }
 
 /// Reply to `event.subscribe`.
@@ -492,6 +495,9 @@ pub struct Subscribed {
     pub subscription: SubscriptionId,
     /// The last event that had happened.
     pub last_seq: Seq,
+    /// The epoch of its numbers, to be sent beside a cursor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochId>,
 }
 
 /// Parameters of `event.unsubscribe`.

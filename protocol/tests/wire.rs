@@ -362,7 +362,7 @@ fn the_wire_is_what_the_golden_file_says() {
     line(
         &mut text,
         "gap",
-        &Notification::Gap { subscription: SubscriptionId(1), gap: Gap { from: Seq(1), to: Seq(2) } },
+        &Notification::Gap { subscription: SubscriptionId(1), gap: Gap { from: Seq(1), to: Seq(2), reason: None } },
     );
     let error = RpcError::new(ErrorKind::Busy, "try later").retry_after(SPAN);
     line(&mut text, "error", &Response::<Empty>::new(Some(RequestId::Number(1)), Err(error)));

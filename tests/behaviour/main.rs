@@ -12,6 +12,7 @@ mod connections;
 mod control_characters;
 mod crash;
 mod daemon_life;
+mod epochs;
 mod exit_codes;
 mod exporting;
 mod fairness;

@@ -184,9 +184,14 @@ pub(crate) struct SchemaArgs {
 const BACKUP: &str = "\
 Example: harnessctl daemon backup /var/backups/harness.db
 
-The copy is whole by itself: every run that was acknowledged before is in it. To go on from it, put it into the state directory of a
-daemon that is stopped, as harness.db, in place of harness.db, harness.db-wal and harness.db-shm.
-The outputs of calls are files beside the journal (the directory outputs in the state directory) and not in the copy: copy them, too.";
+The copy is whole by itself: every run that was acknowledged before is in it. To go on from it: harnessctl daemon restore FILE.
+The outputs of calls are files beside the journal; with --outputs they are copied as well, and restored with it.";
+const RESTORE: &str = "\
+Example: harnessctl daemon restore /var/backups/harness.db
+
+What was in the place is moved into the directory `replaced` of the state directory; nothing is deleted. Outputs beside the backup
+(FILE.outputs) take the place of those that were there. The next start begins a new epoch of events: numbers go on far behind the last
+one, and whoever follows is told of the gap.";
 
 /// `daemon`.
 #[derive(Debug, Args)]
@@ -225,6 +230,16 @@ pub(crate) enum DaemonVerb {
     #[command(after_help = BACKUP)]
     Backup {
         /// The file to write; it must not be there. The daemon writes it, as its own user
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Copy what calls wrote as well, into FILE.outputs
+        #[arg(long)]
+        outputs: bool,
+    },
+    /// Stop the daemon, and put a backup in the place of its journal
+    #[command(after_help = RESTORE)]
+    Restore {
+        /// The backup
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },

@@ -33,7 +33,8 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
             ctx.done()
         }
         DaemonVerb::Reload => reload(ctx),
-        DaemonVerb::Backup { file } => backup(ctx, file),
+        DaemonVerb::Backup { file, outputs } => backup(ctx, file, *outputs),
+        DaemonVerb::Restore { file } => restore(ctx, file),
     }
 }
 
@@ -110,7 +111,7 @@ fn drain(ctx: &mut Ctx, timeout: Option<Span>) -> Result<u8, Failure> {
     })
 }
 
-fn backup(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
+fn backup(ctx: &mut Ctx, file: &Path, outputs: bool) -> Result<u8, Failure> {
     // The daemon has another working directory than we have.
     let to =
         std::path::absolute(file).map_err(|source| Failure::Write { path: file.to_owned(), source, hint: None })?;
@@ -118,17 +119,47 @@ fn backup(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
         return Err(Failure::usage(format!("{} is no UTF-8, and cannot be told to the daemon", to.display())));
     };
     // A copy takes as long as the disk does.
-    let done = ctx.session.call_within::<method::DaemonBackup>(&BackupParams { to: to.to_owned() }, None)?;
+    let done = ctx.session.call_within::<method::DaemonBackup>(&BackupParams { to: to.to_owned(), outputs }, None)?;
     if ctx.json {
-        ctx.json(&serde_json::json!({ "file": to, "bytes": done.bytes }))?;
+        ctx.json(&serde_json::json!({ "file": to, "bytes": done.bytes, "output_bytes": done.output_bytes }))?;
     } else {
         use std::io::Write;
         writeln!(ctx.out, "{to}: {} bytes", done.bytes)?;
+        if let Some(bytes) = done.output_bytes {
+            writeln!(ctx.out, "{to}.outputs: {bytes} bytes")?;
+        }
     }
     ctx.done()?;
-    note(
-        ctx.notes.dim("outputs of calls are files beside the journal, and not in it: copy the directory outputs, too"),
-    );
+    if !outputs {
+        note(ctx.notes.dim("what calls wrote is beside the journal, and not in it: --outputs copies that as well"));
+    }
+    ctx.done()
+}
+
+/// Only the daemon's program knows its files, and no daemon may serve them meanwhile.
+fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
+    let file = std::path::absolute(file).map_err(|source| Failure::Read { path: file.to_owned(), source })?;
+    let served = status_of_one_to_stop(ctx, Instant::now() + PATIENCE)?;
+    let Some(program) = start::daemon_program() else {
+        return Err(StartError::NoProgram { socket: ctx.session.socket().to_owned() }.into());
+    };
+    if served.is_some() {
+        stop(ctx)?;
+    }
+    let mut command = std::process::Command::new(&program);
+    if let Some(status) = &served {
+        command.arg("--state-dir").arg(&status.state_dir);
+    }
+    let done = command.arg("restore").arg(&file).status();
+    let done = done.map_err(|source| Failure::Read { path: program, source })?;
+    if !done.success() {
+        return Err(Failure::Other {
+            code: done.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL),
+            message: format!("{} was not put in place", file.display()),
+            hint: None,
+        });
+    }
+    note(ctx.notes.dim("go on from it: harnessctl daemon start"));
     ctx.done()
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use harness_protocol::event::{EVENT_KINDS, EventBody, Gap};
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::{EpochId, RunId, Seq};
 use harness_protocol::rpc::{ListParams, SubscribeParams, method};
 
 use crate::cli::EventsArgs;
@@ -32,7 +32,8 @@ pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
 fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Failure> {
     // By the time of another daemon the name may mean another run.
     let run = args.run.as_deref().map(|run| id_of(&mut ctx.session, run)).transpose()?;
-    let mut params = SubscribeParams { after, run, tree: args.tree, kinds: args.kinds.clone(), deltas: args.deltas };
+    let mut params =
+        SubscribeParams { after, run, tree: args.tree, kinds: args.kinds.clone(), deltas: args.deltas, epoch: None };
     let mut last = None;
     loop {
         let failure = match stream(ctx, &mut params, &mut last) {
@@ -60,6 +61,7 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
     let asked = SubscribeParams { after, ..params.clone() };
     let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&asked)?;
     params.after.get_or_insert(subscribed.last_seq);
+    params.epoch = subscribed.epoch;
     loop {
         match next(ctx)? {
             Note::Event(event) => {
@@ -79,11 +81,12 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
             Note::Delta(delta) => write_json(&mut ctx.out, &serde_json::json!({ "delta": delta }))?,
             Note::Gap(gap) => {
                 // What was printed is not missed, even if it has been pruned since.
-                let from = known.take().map_or(gap.from, |seen| gap.from.max(seen.seq.next()));
+                let seen = known.take().filter(|_| gap.reason.is_none());
+                let from = seen.map_or(gap.from, |seen| gap.from.max(seen.seq.next()));
                 if from <= gap.to {
-                    write_json(&mut ctx.out, &serde_json::json!({ "gap": Gap { from, to: gap.to } }))?;
+                    write_json(&mut ctx.out, &serde_json::json!({ "gap": Gap { from, ..gap } }))?;
                 }
-                params.after = params.after.max(Some(gap.to));
+                params.after = if gap.reason.is_some() { Some(gap.to) } else { params.after.max(Some(gap.to)) };
                 *last = None;
             }
         }
@@ -105,9 +108,9 @@ fn next(ctx: &mut Ctx) -> Result<Note, Failure> {
 
 fn until_now(ctx: &mut Ctx, args: &EventsArgs, after: Seq) -> Result<u8, Failure> {
     let mut filter = Filter::new(ctx, args)?;
-    let (mut seen, mut last) = (after, None);
+    let (mut seen, mut last, mut epoch) = (after, None, None);
     loop {
-        match read_to(ctx, &mut filter, &mut seen, &mut last) {
+        match read_to(ctx, &mut filter, &mut seen, (&mut last, &mut epoch)) {
             Ok(()) => return ctx.done(),
             Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
             Err(failure) => return Err(of_runs(failure, &ctx.session, Vec::new)),
@@ -116,9 +119,15 @@ fn until_now(ctx: &mut Ctx, args: &EventsArgs, after: Seq) -> Result<u8, Failure
 }
 
 /// Reads from behind `seen` to the event that was the last one when it was asked first.
-fn read_to(ctx: &mut Ctx, filter: &mut Filter, seen: &mut Seq, last: &mut Option<Seq>) -> Result<(), Failure> {
-    let params = SubscribeParams { after: Some(*seen), ..SubscribeParams::default() };
+fn read_to(
+    ctx: &mut Ctx,
+    filter: &mut Filter,
+    seen: &mut Seq,
+    (last, epoch): (&mut Option<Seq>, &mut Option<EpochId>),
+) -> Result<(), Failure> {
+    let params = SubscribeParams { after: Some(*seen), epoch: *epoch, ..SubscribeParams::default() };
     let subscribed = ctx.session.client()?.call::<method::EventSubscribe>(&params)?;
+    *epoch = subscribed.epoch;
     let last = *last.get_or_insert(subscribed.last_seq);
     while *seen < last {
         match next(ctx)? {

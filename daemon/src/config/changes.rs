@@ -45,6 +45,7 @@ pub fn for_the_next_start(running: &Config, after: &Config) -> Vec<String> {
         ("[share]", running.shares != after.shares),
         ("[tool.shell]", running.shell != after.shell),
         ("[retention]", running.retention != after.retention),
+        ("[journal]", running.journal != after.journal),
     ];
     let changed = parts.into_iter().filter(|(_, changed)| *changed);
     changed.map(|(part, _)| format!("{part}: changed; that takes a restart of the daemon")).collect()

@@ -81,6 +81,7 @@ impl Draft {
         });
         root.section("limits", |limits| self.limits(limits));
         root.section("retention", |retention| self.retention(retention));
+        root.section("journal", |journal| set(&mut self.config.journal.sync_calls, journal.flag("sync_calls")));
         root.section("control", |control| {
             if let Some((group, _)) = control.text("group") {
                 self.config.control.group = Some(group.to_string());

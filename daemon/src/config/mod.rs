@@ -39,6 +39,8 @@ pub struct Config {
     pub control: Control,
     /// What is removed by itself: `[retention]`.
     pub retention: Retention,
+    /// What commits promise: `[journal]`.
+    pub journal: JournalConfig,
 }
 
 impl Config {
@@ -119,6 +121,19 @@ pub struct Bounds {
     pub memory_bytes: u64,
 }
 
+/// What commits promise beyond what is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// That a call starts is on disk before its command does: after a power loss it is not executed a second time.
+    pub sync_calls: bool,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { sync_calls: true }
+    }
+}
+
 /// Which finished trees of runs are removed by themselves. Nothing is where nothing is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
@@ -190,6 +205,7 @@ impl Default for Config {
             limits: Bounds::default(),
             control: Control::default(),
             retention: Retention::default(),
+            journal: JournalConfig::default(),
         }
     }
 }

@@ -369,7 +369,11 @@ impl Connection {
                 Ok(Ok(follow)) => {
                     // Deltas from before the answer are not missed.
                     let deltas = follow.deltas.then(|| feed.listen());
-                    responder.send(Ok(Subscribed { subscription, last_seq: follow.last }));
+                    responder.send(Ok(Subscribed {
+                        subscription,
+                        last_seq: follow.last,
+                        epoch: follow.epochs.last().map(|epoch| epoch.id),
+                    }));
                     subscription::run(subscription, follow, deltas, &feed, &past, &outgoing).await;
                 }
                 Ok(Err(error)) => responder.send::<()>(Err(error)),

@@ -1,5 +1,6 @@
 //! What a connection wants of the driver, and how the answer finds its way back.
 
+use harness_protocol::event::Gap;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::rpc::{
     BackupParams, DrainParams, ExportParams, InteractionListParams, ListParams, OutputParams, PruneParams, RequestId,
@@ -14,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 pub use super::outgoing::Outgoing;
 use crate::fair::Party;
 use crate::inbox::{Kind, Queued};
+use crate::journal::epochs::Epoch;
 use crate::world::boundary::{Caller, Command, Reply};
 
 /// Number of a connection.
@@ -189,6 +191,10 @@ pub struct Follow {
     pub kinds: BTreeSet<String>,
     /// Deltas too.
     pub deltas: bool,
+    /// What is left out before all else.
+    pub gap: Option<Gap>,
+    /// The epochs of the numbers.
+    pub epochs: Arc<[Epoch]>,
 }
 
 /// Where the output of a call is.

@@ -19,8 +19,8 @@ use super::request::Follow;
 use crate::blocking::Blocking;
 use crate::fair::Party;
 use crate::feed::{Feed, Tail};
-use crate::journal::Record;
 use crate::journal::history::History;
+use crate::journal::{Record, epochs};
 
 /// Records read from the journal at a time, and about how many bytes.
 const PAGE: usize = 512;
@@ -39,6 +39,11 @@ pub(super) async fn run(
 ) {
     let mut watch = feed.watch();
     let mut cursor = follow.after;
+    if let Some(gap) = follow.gap
+        && !send(outgoing, &Notification::Gap { subscription, gap }).await
+    {
+        return;
+    }
     loop {
         watch.mark_unchanged();
         loop {
@@ -51,7 +56,7 @@ pub(super) async fn run(
                 Tail::Events(events) => {
                     for event in events {
                         if follow.runs.is_none() && event.seq > cursor.next() {
-                            let gap = Gap { from: cursor.next(), to: Seq(event.seq.0 - 1) };
+                            let gap = epochs::gap(&follow.epochs, cursor.next(), Seq(event.seq.0 - 1));
                             if !send(outgoing, &Notification::Gap { subscription, gap }).await {
                                 return;
                             }
@@ -99,7 +104,8 @@ async fn catch_up(
     // The events of one run are looked up; those of many are picked out as they come.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
-    let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: Gap { from, to } };
+    let epochs = Arc::clone(&follow.epochs);
+    let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: epochs::gap(&epochs, from, to) };
     let Some((records, end)) = past.read(cursor, of).await else {
         send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
         return Some(to);
@@ -208,7 +214,7 @@ async fn send_event(outgoing: &Outgoing, subscription: SubscriptionId, event: Ar
         return outgoing.notify(frame).await;
     }
     // It does not fit into a frame: told as missing, it is at least not missed.
-    send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0) } }).await
+    send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0), reason: None } }).await
 }
 
 /// An event of a kind that a later daemon has written, as a frame; nothing where it does not fit into one.

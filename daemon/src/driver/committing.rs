@@ -30,7 +30,7 @@ use crate::journal::crash::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::observe::happened;
 use crate::world::Step;
-use crate::world::boundary::{Command, Effect};
+use crate::world::boundary::{Command, Effect, Task};
 
 /// First wait before a failed commit is tried again; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -77,7 +77,7 @@ impl<J: Journal> Driver<J> {
     pub(super) async fn hand_over(&mut self, step: Step) {
         let Step { events, effects, archived } = step;
         self.lookups.note(&events);
-        let class = class_of(&effects);
+        let class = class_of(&effects, self.parts.engine.setup().0.journal.sync_calls);
         if self.under_way.is_none() && events.is_empty() {
             self.act(effects);
         } else if self.under_way.is_none() {
@@ -387,9 +387,14 @@ impl<J: Journal> Driver<J> {
     }
 }
 
-/// Synced where an answer promises to survive power loss.
-fn class_of(effects: &[Effect]) -> CommitClass {
-    let promises = effects.iter().any(|effect| matches!(effect, Effect::Reply { reply: Ok(_), synced: true, .. }));
+/// Synced where an answer promises to survive power loss, and where a command starts.
+fn class_of(effects: &[Effect], sync_calls: bool) -> CommitClass {
+    let promises = effects.iter().any(|effect| match effect {
+        Effect::Reply { reply, synced, .. } => reply.is_ok() && *synced,
+        // A command that has begun is not begun again, whatever comes between. All that start in one step share the sync.
+        Effect::Start(job) => sync_calls && matches!(job.task, Task::Call(_)),
+        _ => false,
+    });
     if promises { CommitClass::Synced } else { CommitClass::Written }
 }
 

@@ -191,11 +191,11 @@ fn tell_of_the_rest(changed: &mut Changed, named: &[RunId]) {
     }
 }
 
-/// Copies the journal to a new file.
+/// Copies the journal to a new file, and what calls wrote where that is wanted.
 pub(super) fn back_up(history: &History, params: &BackupParams) -> Result<BackedUp, RpcError> {
     let to = std::path::Path::new(&params.to);
     if !to.is_absolute() {
         return Err(RpcError::new(ErrorKind::Invalid, format!("{:?} is not absolute", params.to)));
     }
-    history.back_up(to).map(|bytes| BackedUp { bytes })
+    history.back_up(to, params.outputs).map(|(bytes, output_bytes)| BackedUp { bytes, output_bytes })
 }

@@ -45,6 +45,7 @@ use crate::control::request::{ConnectionId, Request, Responder};
 use crate::feed::Feed;
 use crate::inbox::{Inbox, TURN};
 use crate::jobs::Executor;
+use crate::journal::epochs::Epoch;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Journal};
 use crate::world::Engine;
@@ -98,6 +99,8 @@ pub struct Service {
     pub disk: Disk,
     /// Which journal it has, and what is not as it should be there.
     pub journal: Arc<Mutex<JournalReport>>,
+    /// The epochs of its numbers, the oldest first.
+    pub epochs: Arc<[Epoch]>,
 }
 
 /// What the driver works with.

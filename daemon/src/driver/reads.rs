@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
+use harness_protocol::event::Gap;
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
@@ -20,6 +21,7 @@ use super::housekeeping::Housekeeper;
 use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
 use crate::fair::Party;
+use crate::journal::epochs::{self, Epoch};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Now};
 use crate::world::view::{Listed, Named};
@@ -278,16 +280,18 @@ impl View<'_> {
         let follow = self.try_follow(last, &params);
         match follow {
             Err(error) if self.is_elsewhere(&error) && params.run.is_some() => {
-                let uid = self.caller.uid;
-                self.archive
-                    .off_to(self.party, move |archive| drop(tell.send(follow_archived(archive, last, params, uid))));
+                let (uid, epochs) = (self.caller.uid, Arc::clone(&self.service.epochs));
+                self.archive.off_to(self.party, move |archive| {
+                    drop(tell.send(follow_archived(archive, last, params, uid, epochs)));
+                });
             }
             follow => drop(tell.send(follow)),
         }
     }
 
     fn try_follow(&self, last: Seq, params: &SubscribeParams) -> Result<Follow, RpcError> {
-        let after = start(last, params)?;
+        let epochs = Arc::clone(&self.service.epochs);
+        let (after, gap) = start(last, params, &epochs)?;
         let engine = self.engine;
         let (top, tree) = match (&params.run, self.caller.run) {
             (Some(name), _) => (Some(self.find(name)?), params.tree),
@@ -307,7 +311,7 @@ impl View<'_> {
         // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
         let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
         let kinds = params.kinds.iter().cloned().collect();
-        Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas })
+        Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas, gap, epochs })
     }
 
     /// Tells where the output is that is asked for. Who asked may be gone.
@@ -364,14 +368,13 @@ fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RpcError
     Err(RpcError::new(ErrorKind::Invalid, message))
 }
 
-/// The number after which a subscription begins.
-fn start(last: Seq, params: &SubscribeParams) -> Result<Seq, RpcError> {
+/// The number after which a subscription begins, and what is left out before.
+fn start(last: Seq, params: &SubscribeParams, epochs: &[Epoch]) -> Result<(Seq, Option<Gap>), RpcError> {
     let after = params.after.unwrap_or(last);
-    if after > last {
+    epochs::resume(epochs, params.epoch, after, last).ok_or_else(|| {
         let message = format!("event {after} has not happened; the last one is {last}");
-        return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
-    }
-    Ok(after)
+        RpcError::new(ErrorKind::NoLongerApplies, message)
+    })
 }
 
 fn too_large() -> RpcError {
@@ -379,8 +382,14 @@ fn too_large() -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
 }
 
-fn follow_archived(archive: &Archive, last: Seq, params: SubscribeParams, uid: u32) -> Result<Follow, RpcError> {
-    let after = start(last, &params)?;
+fn follow_archived(
+    archive: &Archive,
+    last: Seq,
+    params: SubscribeParams,
+    uid: u32,
+    epochs: Arc<[Epoch]>,
+) -> Result<Follow, RpcError> {
+    let (after, gap) = start(last, &params, &epochs)?;
     let top = archive.history.find(params.run.as_deref().unwrap_or_default(), uid)?;
     let mut runs = BTreeSet::from([top]);
     if params.tree {
@@ -391,7 +400,7 @@ fn follow_archived(archive: &Archive, last: Seq, params: SubscribeParams, uid: u
     }
     let after = archive.history.made_by(top)?.map_or(after, |made| after.max(Seq(made.0 - 1)));
     let kinds = params.kinds.into_iter().collect();
-    Ok(Follow { after, last, runs: Some(runs), with_children: params.tree, kinds, deltas: params.deltas })
+    Ok(Follow { after, last, runs: Some(runs), with_children: params.tree, kinds, deltas: params.deltas, gap, epochs })
 }
 
 /// While the journal cannot commit, that is what live runs wait for.

@@ -48,7 +48,10 @@ struct Bench {
 
 impl Bench {
     fn start() -> Self {
-        let config = Config::default();
+        Self::configured(Config::default())
+    }
+
+    fn configured(config: Config) -> Self {
         let (journal, journalist) = Memory::scripted();
         let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000, Seq(0)));
         let calls = Arc::new(AtomicUsize::new(0));
@@ -82,6 +85,7 @@ impl Bench {
                 stuck: false,
                 disk: Arc::new(DiskUsage::default),
                 journal: Arc::default(),
+                epochs: Arc::new([]),
             },
             reload: Arc::new(Mutex::new(|| Err("there is no configuration here".to_owned()))),
             blocking: Blocking::new(2),
@@ -189,15 +193,32 @@ fn waits(run: &str) -> WaitParams {
 }
 
 #[tokio::test]
-async fn a_submit_is_synced_and_what_follows_from_it_is_written() {
-    let bench = Bench::start();
-    let run = id(&bench.submit(1).get().await.unwrap());
-    bench.ask(1, |responder| Wanted::Wait(waits(&run), responder)).get().await.unwrap();
-    for (class, events) in bench.journal.commits() {
-        let submits = events.iter().any(|event| event.body.kind() == "run-submitted");
-        assert_eq!(class == CommitClass::Synced, submits, "{events:?}");
+/// A11: a call's start is synced unless the setting says otherwise; nothing else that nobody was promised is.
+async fn a_submit_and_the_start_of_a_call_are_synced_and_what_follows_from_them_is_written() {
+    for sync_calls in [true, false] {
+        let mut config = Config::default();
+        config.journal.sync_calls = sync_calls;
+        let bench = Bench::configured(config);
+        let runs: Vec<String> = {
+            let mut runs = Vec::new();
+            for connection in 1..6 {
+                runs.push(id(&bench.submit(connection).get().await.unwrap()));
+            }
+            runs
+        };
+        for run in &runs {
+            bench.ask(1, |responder| Wanted::Wait(waits(run), responder)).get().await.unwrap();
+        }
+        let mut starts = 0;
+        for (class, events) in bench.journal.commits() {
+            let has = |kind: &str| events.iter().any(|event| event.body.kind() == kind);
+            starts += usize::from(has("call-started"));
+            let promised = has("run-submitted") || (sync_calls && has("call-started"));
+            assert_eq!(class == CommitClass::Synced, promised, "{events:?}");
+        }
+        assert!(starts > 0, "calls were started");
+        bench.stop().await;
     }
-    bench.stop().await;
 }
 
 #[tokio::test]

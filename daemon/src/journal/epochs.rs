@@ -3,12 +3,13 @@
 //! Numbers of one epoch follow on each other. A copy that goes on by itself begins another one, far behind the last number, so that no
 //! number means two events. Owns the table `epoch`. Never decides when an epoch begins.
 
+use harness_protocol::event::Gap;
 use harness_protocol::id::{EpochId, Seq};
 use harness_protocol::rpc::EpochReason;
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::identity::Instance;
+use super::identity::{Instance, JUMP};
 
 /// One epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,4 +70,68 @@ pub fn begin(
 /// Where nothing was written.
 pub fn rename(db: &Connection, instance: Instance) -> Result<(), rusqlite::Error> {
     db.execute("UPDATE daemon SET instance = ?1", [instance.cast_signed()]).map(drop)
+}
+
+/// Where a subscription begins whose cursor is `after` in `epoch`, and the gap that comes before; `None` where that has not happened.
+pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -> Option<(Seq, Option<Gap>)> {
+    let current = epochs.last();
+    let another = current.zip(epoch).filter(|(current, id)| current.id != *id);
+    let Some((current, id)) = another else { return (after <= last).then_some((after, None)) };
+    let Some(at) = epochs.iter().position(|epoch| epoch.id == id) else {
+        // Another history: its numbers say nothing here, and what of this one was seen is not known.
+        let gap = Gap { from: Seq(1), to: last, reason: Some(current.reason) };
+        return (after <= last).then_some((last, Some(gap)));
+    };
+    let next = epochs.get(at + 1).unwrap_or(current);
+    let end = Seq(next.first.0.saturating_sub(JUMP));
+    if after <= end {
+        // Up to its end it is the same history; what is left out behind that is told when it is come to.
+        return Some((after, None));
+    }
+    let to = Seq(next.first.0.saturating_sub(1));
+    Some((to, Some(Gap { from: end.next(), to, reason: Some(next.reason) })))
+}
+
+/// A gap up to a number, with the reason where an epoch begins behind it.
+pub fn gap(epochs: &[Epoch], from: Seq, to: Seq) -> Gap {
+    let begins = epochs.iter().find(|epoch| epoch.first == to.next() && to.0 > 0);
+    Gap { from, to, reason: begins.map(|epoch| epoch.reason) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(id: u64, first: u64, reason: EpochReason) -> Epoch {
+        Epoch { id: EpochId::from_u64(id), first: Seq(first), reason }
+    }
+
+    /// A12: a cursor of another epoch is gone on from where both histories are the same, else behind a gap with the reason.
+    #[test]
+    fn a_cursor_of_another_epoch_gives_a_gap_with_the_reason() {
+        let (second, third) = (300 + JUMP, 350 + 2 * JUMP);
+        let last = third + 9;
+        let epochs = [
+            epoch(1, 1, EpochReason::Begun),
+            epoch(2, second, EpochReason::Restored),
+            epoch(3, third, EpochReason::WentBack),
+        ];
+        let gap = |from, to, reason| Some(Gap { from: Seq(from), to: Seq(to), reason: Some(reason) });
+        for (id, after, expected) in [
+            (None, 5, Some((5, None))),
+            (Some(3), last, Some((last, None))),
+            (Some(3), last + 1, None),
+            (Some(1), 0, Some((0, None))),
+            (Some(1), 300, Some((300, None))),
+            (Some(1), 301, Some((second - 1, gap(301, second - 1, EpochReason::Restored)))),
+            (Some(1), 500, Some((second - 1, gap(301, second - 1, EpochReason::Restored)))),
+            (Some(2), second + 3, Some((second + 3, None))),
+            (Some(2), second + 999, Some((third - 1, gap(351 + JUMP, third - 1, EpochReason::WentBack)))),
+            (Some(9), 40, Some((last, gap(1, last, EpochReason::WentBack)))),
+            (Some(9), last + 40, None),
+        ] {
+            let resumed = resume(&epochs, id.map(EpochId::from_u64), Seq(after), Seq(last));
+            assert_eq!(resumed, expected.map(|(seq, gap)| (Seq(seq), gap)), "{id:?} {after}");
+        }
+    }
 }

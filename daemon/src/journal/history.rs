@@ -316,7 +316,7 @@ impl History {
     ///
     /// # Errors
     /// Also `invalid` where the file is there already or cannot be made.
-    pub fn back_up(&self, to: &Path) -> Result<u64, RpcError> {
+    pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), RpcError> {
         let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
         if let Err(error) = self.read(|db| backup::copy_as_backup(db, to)) {
@@ -324,7 +324,13 @@ impl History {
             let _ = std::fs::remove_file(to);
             return Err(error);
         }
-        to.metadata().map(|file| file.len()).map_err(refused)
+        let bytes = to.metadata().map(|file| file.len()).map_err(refused)?;
+        // After the journal: what it knows of is there then, but for what was pruned meanwhile.
+        let outputs = self.inner.as_ref().filter(|_| with_outputs).and_then(|inner| inner.path.parent());
+        let outputs = outputs.map(|dir| dir.join("outputs")).filter(|dir| dir.is_dir());
+        let copied =
+            outputs.map(|dir| backup::copy_tree(&dir, &backup::outputs_of(to))).transpose().map_err(refused)?;
+        Ok((bytes, with_outputs.then_some(copied.unwrap_or(0))))
     }
 }
 

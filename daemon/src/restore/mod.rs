@@ -6,6 +6,7 @@ mod fold;
 mod sweep;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use harness_protocol::id::{EpochId, Seq};
 use harness_protocol::rpc::{EpochReason, Finding, JournalReport};
@@ -40,6 +41,8 @@ pub struct Restored {
     pub damage: Damage,
     /// Which journal that is, and what is not as it should be.
     pub report: JournalReport,
+    /// The epochs of its numbers, the oldest first.
+    pub epochs: Arc<[Epoch]>,
     /// Whether it is the journal that was here, and all of it.
     pub is_the_one: bool,
 }
@@ -106,7 +109,9 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     }
     let damage = damage(unreadable, &engine, &db).map_err(failed)?;
     let instance = fresh_number(&path)?;
-    if before.epochs.last() == Some(&epoch) {
+    let is_new = before.epochs.last() != Some(&epoch);
+    let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
+    if !is_new {
         // A start that dies between the two finds either number here.
         beside.expect(before.instance, instance).map_err(beside_failed)?;
         epochs::rename(&db, instance).map_err(failed)?;
@@ -128,7 +133,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let report = JournalReport { epoch: Some(epoch.id), since: Some(epoch.first), findings };
     let store = Store::start(db, &path, Some(mark)).map_err(RestoreError::Writer)?;
     let is_the_one = recognised == Recognised::Same;
-    Ok(Restored { engine, store, history: History::new(&path), damage, report, is_the_one })
+    Ok(Restored { engine, store, history: History::new(&path), damage, report, epochs, is_the_one })
 }
 
 /// What a new journal begins with. There is none where outputs of an earlier one are.

@@ -152,6 +152,9 @@ pub struct ReloadReply {
 pub struct BackupParams {
     /// File to write, absolute. It must not be there.
     pub to: String,
+    /// Copy what calls wrote as well, into a directory beside it: the same name with `.outputs` behind it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outputs: bool,
 }
 
 /// Reply to `daemon.backup`.
@@ -160,4 +163,7 @@ pub struct BackupParams {
 pub struct BackedUp {
     /// Bytes of the copy.
     pub bytes: u64,
+    /// Bytes of the outputs, where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
 }
