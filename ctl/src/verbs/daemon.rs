@@ -15,6 +15,8 @@ use crate::patience::PATIENCE;
 use crate::render;
 use crate::render::text::one_line;
 use crate::render::units::now;
+use crate::start;
+use crate::start_error::StartError;
 use crate::stopping::{self, Stopped};
 
 pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
@@ -23,7 +25,7 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
         ctx.session.never_start();
     }
     match verb {
-        DaemonVerb::Start => start(ctx),
+        DaemonVerb::Start => start_one(ctx),
         DaemonVerb::Stop => stop(ctx),
         DaemonVerb::Status => status(ctx),
         DaemonVerb::Drain { timeout } => drain(ctx, *timeout),
@@ -38,7 +40,7 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
     }
 }
 
-fn start(ctx: &mut Ctx) -> Result<u8, Failure> {
+fn start_one(ctx: &mut Ctx) -> Result<u8, Failure> {
     let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
     if ctx.json {
         ctx.json(&status)?;
@@ -139,17 +141,16 @@ fn backup(ctx: &mut Ctx, file: &Path, outputs: bool) -> Result<u8, Failure> {
 /// Only the daemon's program knows its files, and no daemon may serve them meanwhile.
 fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
     let file = std::path::absolute(file).map_err(|source| Failure::Read { path: file.to_owned(), source })?;
-    let served = status_of_one_to_stop(ctx, Instant::now() + PATIENCE)?;
+    let place = ctx.session.place().clone();
     let Some(program) = start::daemon_program() else {
-        return Err(StartError::NoProgram { socket: ctx.session.socket().to_owned() }.into());
+        return Err(StartError::NoProgram { socket: place.socket }.into());
     };
-    if served.is_some() {
-        stop(ctx)?;
-    }
+    let state_dir = match stopping::stop(ctx, Instant::now() + PATIENCE)? {
+        Stopped::Asked(status) => status.state_dir.into(),
+        Stopped::DidNotRun | Stopped::BySignal { .. } => place.state_dir,
+    };
     let mut command = std::process::Command::new(&program);
-    if let Some(status) = &served {
-        command.arg("--state-dir").arg(&status.state_dir);
-    }
+    command.arg("--state-dir").arg(&state_dir);
     let done = command.arg("restore").arg(&file).status();
     let done = done.map_err(|source| Failure::Read { path: program, source })?;
     if !done.success() {
