@@ -106,11 +106,21 @@ impl Bench {
 
     /// The same; nothing where there is no room for it.
     fn try_ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Option<Answer> {
+        self.try_ask_as(None, connection, wanted)
+    }
+
+    /// The same, from a process of a run.
+    fn try_ask_as(
+        &self,
+        run: Option<RunId>,
+        connection: u64,
+        wanted: impl FnOnce(Responder) -> Wanted,
+    ) -> Option<Answer> {
         let outgoing = Arc::new(Outgoing::default());
         let places = Arc::new(Semaphore::new(1));
         let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), special: None };
         let responder = Responder::new(RequestId::Number(1), Arc::clone(&outgoing), place);
-        let caller = Caller { uid: 1000, run: None };
+        let caller = Caller { uid: 1000, run };
         let party = Party::Connection(connection);
         let request = Request::new(ConnectionId(connection), caller, party, wanted(responder));
         self.inbox.request(request).ok()?;
@@ -414,5 +424,42 @@ async fn whoever_asks_now_and_then_waits_behind_few_of_those_who_always_ask() {
     for answer in asked {
         answer.get().await.unwrap();
     }
+    bench.stop().await;
+}
+
+fn waiting() -> Arc<RunSpec> {
+    let call = ScriptedCall { tool: "ask_user".to_owned(), args: serde_json::json!({"question": "q"}) };
+    let turns = vec![Turn { calls: vec![call], ..Turn::default() }];
+    let script = Some(Arc::new(Script { turns, ..Script::default() }));
+    Arc::new(RunSpec { script, on_interaction: harness_protocol::spec::OnInteraction::Wait, ..RunSpec::default() })
+}
+
+/// A9. A tree of many is ended in pieces, each with a commit of its own, and nothing of it is left.
+#[tokio::test]
+async fn a_tree_of_many_is_cancelled_in_pieces_and_nothing_of_it_is_left() {
+    let bench = Bench::start();
+    let submit = |spec| {
+        move |responder| Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder)
+    };
+    let top = id(&bench.ask(1, submit(waiting())).get().await.unwrap());
+    let parent: RunId = top.parse().unwrap();
+    let mut below = vec![top.clone()];
+    for _ in 0..500 {
+        let child = bench.try_ask_as(Some(parent), 2, submit(waiting())).unwrap();
+        below.push(id(&child.get().await.unwrap()));
+    }
+    let committed = bench.journal.commits().len();
+    let select = Selector { runs: vec![top], ..Selector::default() };
+    let cancel = bench.ask(1, |responder| Wanted::Command(Command::Cancel { select, force: false }, responder));
+    let mut changed: Vec<String> = serde_json::from_value(cancel.get().await.unwrap()["runs"].take()).unwrap();
+    changed.sort();
+    below.sort();
+    assert_eq!(changed, below);
+    let stops: Vec<usize> = bench.journal.commits()[committed..]
+        .iter()
+        .map(|(_, events)| events.iter().filter(|event| event.body.kind() == "run-stopping").count())
+        .filter(|count| *count > 0)
+        .collect();
+    assert!(stops.len() >= 3 && stops.iter().all(|count| *count <= 200), "{stops:?}");
     bench.stop().await;
 }

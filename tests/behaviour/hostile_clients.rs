@@ -1,0 +1,136 @@
+//! No client takes the daemon from the others: hostile ones of all kinds together, and one that asks now and then.
+//!
+//! In CI nothing is timed: what is counted is how many requests of others a probe waited behind. By hand, with figures:
+//! `HARNESS_HOSTILE_SECONDS=60 HARNESS_HOSTILE_CPU=0 taskset -c 1 cargo test --release -p harness-tests --test behaviour hostile_clients -- --nocapture`
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness_tests::{Client, Daemon, Value, eventually, json, says};
+
+const HOSTILE: &str = env!("CARGO_BIN_EXE_hostile");
+/// Requests of others that one may wait behind.
+const MOST_BEHIND: u64 = 64;
+/// What the daemon may take beyond what it takes idle.
+const MOST_MEMORY: u64 = 512 * 1024 * 1024;
+
+/// A hostile client; it ends with this.
+struct Hostile(Child);
+
+impl Hostile {
+    fn start(kind: &str, daemon: &Daemon) -> Self {
+        let (program, mut arguments) = match std::env::var("HARNESS_HOSTILE_CPU") {
+            Ok(cpu) => ("taskset", vec!["-c".to_owned(), cpu, HOSTILE.to_owned()]),
+            Err(_) => (HOSTILE, Vec::new()),
+        };
+        arguments.extend([kind.to_owned(), daemon.socket().display().to_string()]);
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn kinds() -> Vec<String> {
+    let listed = Command::new(HOSTILE).output().unwrap();
+    String::from_utf8(listed.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// A run that asks a person and waits.
+fn waiting() -> Value {
+    let call = json!({"tool": "ask_user", "args": {"question": "q"}});
+    json!({"on_interaction": "wait", "script": {"turn": [{"call": [call]}, {"text": "x"}]}})
+}
+
+/// One that asks now and then, each time for everything that matters.
+struct Prober {
+    line: Client,
+    took: Vec<Duration>,
+}
+
+impl Prober {
+    fn new(daemon: &Daemon) -> Self {
+        Self { line: daemon.connect(), took: Vec::new() }
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let begun = Instant::now();
+        let reply = self.line.call(method, params);
+        self.took.push(begun.elapsed());
+        reply
+    }
+
+    fn probe(&mut self) {
+        let run = self.ask("run.submit", json!({"spec": waiting()}))["id"].clone();
+        self.ask("lane.list", json!({}));
+        let cancelled = self.ask("run.cancel", json!({"select": {"runs": [run]}, "force": true}));
+        assert_eq!(cancelled["runs"], json!([run]));
+        self.ask("daemon.status", json!({}));
+    }
+
+    fn status(&mut self) -> Value {
+        self.line.call("daemon.status", json!({}))
+    }
+
+    fn tell(mut self, what: &str) {
+        self.took.sort();
+        let at = |part: usize| self.took[(self.took.len() * part / 100).min(self.took.len() - 1)];
+        println!("{what}: {} requests, median {:?}, p99 {:?}, most {:?}", self.took.len(), at(50), at(99), at(100));
+    }
+}
+
+/// A daemon with something to list and to follow.
+fn with_a_past() -> Daemon {
+    let daemon = Daemon::configured("[limits]\nfinished_runs = 50\n");
+    let mut line = daemon.connect();
+    let past =
+        (0..300).map(|_| ("run.submit", json!({"spec": {"script": says("done").json(), "labels": {"kept": "yes"}}})));
+    line.pipeline(past);
+    eventually("they have ended", || daemon.rpc("daemon.status", json!({}))["runs"]["succeeded"] == 300);
+    daemon
+}
+
+/// Probes beside these for a while.
+fn beside(kinds: &[String], daemon: &Daemon, seconds: u64) {
+    let mut prober = Prober::new(daemon);
+    prober.probe();
+    let idle = prober.status()["rss_bytes"].as_u64().unwrap();
+    let _hostile: Vec<Hostile> = kinds.iter().map(|kind| Hostile::start(kind, daemon)).collect();
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut most = 0;
+    while Instant::now() < until {
+        prober.probe();
+        let status = prober.status();
+        most = most.max(status["rss_bytes"].as_u64().unwrap());
+        let behind = status["waited_behind"].as_u64().unwrap();
+        assert!(behind <= MOST_BEHIND, "{kinds:?}: a probe waited behind {behind} requests of others");
+    }
+    assert!(most <= idle + MOST_MEMORY, "{kinds:?}: {most} bytes beside {idle} idle");
+    prober.tell(&kinds.join(", "));
+}
+
+fn seconds(default: u64) -> u64 {
+    std::env::var("HARNESS_HOSTILE_SECONDS").map_or(default, |seconds| seconds.parse().unwrap())
+}
+
+/// A4, A10, rule 4.
+#[test]
+fn whatever_one_client_does_the_others_are_answered_in_turn() {
+    let daemon = with_a_past();
+    for kind in kinds() {
+        beside(&[kind], &daemon, seconds(1));
+    }
+}
+
+/// Rule 4.
+#[test]
+fn whatever_all_of_them_do_together_the_others_are_answered_in_turn() {
+    let daemon = with_a_past();
+    beside(&kinds(), &daemon, seconds(15));
+}
