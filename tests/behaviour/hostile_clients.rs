@@ -4,9 +4,9 @@
 //! `HARNESS_HOSTILE_SECONDS=60 HARNESS_HOSTILE_CPU=0 taskset -c 1 cargo test --release -p harness-tests --test behaviour hostile_clients -- --nocapture`
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use harness_tests::{Client, Daemon, Value, eventually, json, says};
+use harness_tests::{Client, Daemon, Value, eventually, json, now, says};
 
 const HOSTILE: &str = env!("CARGO_BIN_EXE_hostile");
 /// Requests of others that one may wait behind.
@@ -60,7 +60,7 @@ impl Prober {
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Value {
-        let begun = Instant::now();
+        let begun = now();
         let reply = self.line.call(method, params);
         self.took.push(begun.elapsed());
         reply
@@ -102,9 +102,9 @@ fn beside(kinds: &[String], daemon: &Daemon, seconds: u64) {
     prober.probe();
     let idle = prober.status()["rss_bytes"].as_u64().unwrap();
     let _hostile: Vec<Hostile> = kinds.iter().map(|kind| Hostile::start(kind, daemon)).collect();
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let until = now() + Duration::from_secs(seconds);
     let mut most = 0;
-    while Instant::now() < until {
+    while now() < until {
         prober.probe();
         let status = prober.status();
         most = most.max(status["rss_bytes"].as_u64().unwrap());

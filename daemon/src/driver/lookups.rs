@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId};
-use harness_protocol::rpc::{Changed, ErrorKind, Selector};
+use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
 use harness_protocol::submit_key::SubmitKey;
 
 use super::archive::Archive;
@@ -38,6 +38,8 @@ enum Question {
 /// Look-ups that are due or under way.
 pub(super) struct Lookups {
     blocking: Blocking,
+    /// Where runs are read as a whole, which may take hundreds of megabytes: one at a time.
+    folds: Blocking,
     inbox: Inbox<Request>,
     archive: Archive,
     due: Vec<(Request, Question)>,
@@ -47,7 +49,7 @@ pub(super) struct Lookups {
 
 impl Lookups {
     pub(super) fn new(blocking: Blocking, inbox: Inbox<Request>, archive: Archive) -> Self {
-        Self { blocking, inbox, archive, due: Vec::new(), keys: BTreeMap::new() }
+        Self { blocking, folds: Blocking::new(1), inbox, archive, due: Vec::new(), keys: BTreeMap::new() }
     }
 
     /// Whether some are to be begun.
@@ -68,6 +70,17 @@ impl Lookups {
             }
             None => Some(request),
         }
+    }
+
+    /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be large.
+    pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
+        let (name, message) = match &request.wanted {
+            Wanted::Command(Command::Retry { run, left: None }, _) => (run, None),
+            Wanted::Command(Command::Message { run, text, left: None }, _) => (run, Some(&**text)),
+            _ => return None,
+        };
+        let is_gone = engine.find(name, request.caller.uid).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        is_gone.then(|| engine.refuses_new(message)).flatten()
     }
 
     fn question(&self, request: &mut Request, engine: &Engine) -> Option<Question> {
@@ -140,7 +153,8 @@ impl Lookups {
     pub(super) fn begin(&mut self) {
         for (request, question) in self.due.drain(..) {
             let (archive, hold) = (self.archive.clone(), Hold::new(&self.inbox, &request));
-            self.blocking.run(request.party, move || answer(request, question, &archive, hold));
+            let place = if matches!(question, Question::Finished(_)) { &self.folds } else { &self.blocking };
+            place.run(request.party, move || answer(request, question, &archive, hold));
         }
     }
 }

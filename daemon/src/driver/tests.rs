@@ -439,7 +439,12 @@ fn waiting() -> Arc<RunSpec> {
 async fn a_tree_of_many_is_cancelled_in_pieces_and_nothing_of_it_is_left() {
     let bench = Bench::start();
     let submit = |spec| {
-        move |responder| Wanted::Command(Command::Submit { spec, idempotency_key: None, known: None }, responder)
+        move |responder| {
+            Wanted::Command(
+                Command::Submit { spec, idempotency_key: None, known: None, sent: Default::default() },
+                responder,
+            )
+        }
     };
     let top = id(&bench.ask(1, submit(waiting())).get().await.unwrap());
     let parent: RunId = top.parse().unwrap();

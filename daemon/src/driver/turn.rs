@@ -8,6 +8,7 @@ use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
 use tracing::{info, warn};
 
 use super::archive::is_reached;
+use super::lookups::Lookups;
 use super::replies::Pending;
 use super::{Driver, housekeeping, reads, sweeps};
 use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
@@ -72,6 +73,13 @@ impl<J: Journal> Driver<J> {
                 break;
             }
             let connection = request.connection;
+            // What is refused whatever it names has nothing looked up.
+            let held = matches!(&request.wanted, Wanted::Command(command, _) if self.is_refused(command));
+            let refusal = held.then(|| self.held_error()).or_else(|| Lookups::refusal(&request, &self.parts.engine));
+            if let Some(refusal) = refusal {
+                request.wanted.refuse(refusal);
+                continue;
+            }
             // A change of many is made in pieces, and what the world does not know is looked up: the connection waits for that.
             let taken = self.sweeps.take(request, &self.parts.engine);
             let resolved = taken.and_then(|request| self.lookups.resolved(request, &self.parts.engine));
@@ -89,9 +97,6 @@ impl<J: Journal> Driver<J> {
             }
             let Request { caller, wanted, known, .. } = request;
             match wanted {
-                Wanted::Command(command, responder) if self.is_refused(&command) => {
-                    responder.send::<()>(Err(self.held_error()));
-                }
                 Wanted::Command(command, responder) if known.ended.is_empty() => {
                     inputs.push(self.input(connection, caller, command, Pending::Answer(responder)));
                 }

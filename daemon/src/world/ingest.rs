@@ -22,7 +22,7 @@ use super::phase::Phase;
 use super::publish::archive_tree;
 use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::submit::{Descent, check_text, submit};
+use super::submit::{Descent, check_message, check_text, submit};
 use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
@@ -150,10 +150,7 @@ fn message(
     text: Arc<str>,
     left: Option<Box<Finished>>,
 ) -> Result<Reply, RpcError> {
-    check_text("the message", "text", Some(&text), scene.setup().config.limits.text_bytes)?;
-    if text.trim().is_empty() {
-        return Err(RpcError::new(ErrorKind::Invalid, "the message is empty"));
-    }
+    check_message(&text, scene.setup().config.limits.text_bytes)?;
     if let Some(left) = left {
         return go_on_from(scene, caller, *left, text);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
 use harness_protocol::json_size::{quoted, text_bytes, value_bytes};
@@ -18,7 +19,7 @@ use super::budget;
 use super::components::{Children, Spec};
 use super::ids::Ids;
 use super::inherit::inherit;
-use super::resources::{Daemon, Runs};
+use super::resources::{Daemon, Runs, Setup};
 use super::scene::Scene;
 use super::select;
 use crate::config::Config;
@@ -165,25 +166,34 @@ fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
     without_surroundings(one) == without_surroundings(other)
 }
 
-/// Whether there is room, and nothing stands against it.
-fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
-    let bounds = &scene.setup().config.limits;
-    if scene.res::<Daemon>().draining {
+/// What stands against any new run now, whatever it is.
+pub(crate) fn closed(world: &World) -> Option<RpcError> {
+    if world.resource::<Daemon>().draining {
         let error = RpcError::new(ErrorKind::Busy, "the daemon is draining; it takes new runs after `daemon undrain`");
-        return Err(error.retry_after(Span::from_secs(30)));
+        return Some(error.retry_after(Span::from_secs(30)));
     }
-    let runs = scene.res::<Runs>();
+    let (runs, bounds) = (world.resource::<Runs>(), &world.resource::<Setup>().config.limits);
     if runs.finished.len() > runs.by_end.len() + bounds.finished_runs as usize {
         let message = "too many finished runs are kept for the live runs above them; try again when those have ended";
-        return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(30)));
-    }
-    if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
-        return Err(invalid("its deadline has passed already"));
+        return Some(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(30)));
     }
     if runs.live.len() >= bounds.live_runs as usize {
         let message =
             format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);
-        return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+        return Some(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+    }
+    None
+}
+
+/// Whether there is room, and nothing stands against it.
+fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
+    if let Some(refusal) = closed(scene.world()) {
+        return Err(refusal);
+    }
+    let bounds = &scene.setup().config.limits;
+    let runs = scene.res::<Runs>();
+    if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
+        return Err(invalid("its deadline has passed already"));
     }
     if let Some(name) = &spec.name
         && let Some(other) = runs.names.get(name)
@@ -368,6 +378,15 @@ fn check_call_limits(limits: &Limits) -> Result<(), RpcError> {
 
 fn is_scripted(provider: &crate::config::Provider) -> bool {
     provider.dialect == crate::config::Dialect::Scripted
+}
+
+/// What is wrong with a message to a run.
+pub(crate) fn check_message(text: &str, limit: u32) -> Result<(), RpcError> {
+    check_text("the message", "text", Some(text), limit)?;
+    if text.trim().is_empty() {
+        return Err(invalid("the message is empty"));
+    }
+    Ok(())
 }
 
 /// What identifies or groups runs is shown by everybody who lists them, and is matched by what it looks like.

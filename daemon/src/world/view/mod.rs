@@ -26,7 +26,7 @@ use super::Engine;
 use super::boundary::{Caller, Finished, KeySpace, Now};
 use super::components::{Batch, Children, Identity, Spec, Transcript};
 use super::resources::{Daemon, Interactions, Runs, Setup};
-use super::select;
+use super::{select, submit};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use fit::{entry_bytes, fit_entry};
@@ -230,6 +230,13 @@ impl Engine {
     /// Whether a run that is here was made under a key that its client made.
     pub fn knows_submit(&self, key: SubmitKey) -> bool {
         self.world.resource::<Runs>().submit_keys.contains_key(&key)
+    }
+
+    /// What stands against a new run that goes on from another one, whichever that is; with a message, what is wrong with that.
+    pub fn refuses_new(&self, message: Option<&str>) -> Option<RpcError> {
+        let limit = self.setup().0.limits.text_bytes;
+        let wrong = message.map_or(Ok(()), |text| submit::check_message(text, limit));
+        wrong.err().or_else(|| submit::closed(&self.world))
     }
 
     /// What is configured, and which tools there are.
