@@ -104,3 +104,33 @@ fn half_a_frame_has_half_a_minute_and_whole_ones_have_all_the_time() {
     // All that time it said nothing at all.
     assert!(idle.try_call("daemon.status", json!({})).is_ok());
 }
+
+/// A7: what is asked for and not read is bounded, and who does not read is closed when others wait for the room.
+#[test]
+fn who_does_not_read_large_answers_keeps_them_from_nobody() {
+    // Room for one large answer of operators at a time.
+    let daemon = Daemon::configured("[limits]\nmemory_bytes = 67108864\n");
+    let text = "x".repeat(3 * MIB);
+    let run = daemon.submit(&turn("").shell("head -c 5000000 /dev/zero | tr '\\0' y").turn(&text));
+    assert_eq!(run.answer().len(), text.len());
+    let call = run.results()[0].call.to_string();
+    let ways = [
+        ("run.show", json!({"run": run.id, "transcript": true})),
+        ("run.export", json!({"run": run.id})),
+        ("run.list", json!({})),
+        ("run.output", json!({"run": run.id, "call": call, "stream": "stdout", "offset": 0, "limit": 4_000_000})),
+        ("event.subscribe", json!({"run": run.id, "after": 0})),
+    ];
+    for (method, params) in ways {
+        let mut deaf: Vec<Client> = (0..2).map(|_| daemon.connect()).collect();
+        for client in &mut deaf {
+            client.send(method, params.clone());
+        }
+        // Small answers wait for nothing.
+        daemon.rpc("daemon.status", json!({}));
+        daemon.rpc("lane.list", json!({}));
+        assert_eq!(daemon.submit(&says("served")).answer(), "served", "{method}");
+        let shown = daemon.rpc("run.show", json!({"run": run.id, "transcript": true}));
+        assert!(shown["transcript"].as_array().is_some_and(|all| !all.is_empty()), "{method}");
+    }
+}

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
 use super::listener::Accepted;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, Piece, ROOM};
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::rights::{Kind, Who};
@@ -48,6 +48,8 @@ const HALF_A_FRAME: Duration = Duration::from_secs(30);
 const READ_BYTES: usize = 64 * 1024;
 /// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
+/// How long a peer may read nothing of what it asked for while others wait for the room that this takes.
+const UNREAD: Duration = Duration::from_secs(3);
 /// How long a peer may take to read what is said to it when the daemon stops.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Bytes of output in one answer where the request does not say.
@@ -64,13 +66,16 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         (_, None) => Party::Connection(id.0),
     };
     let (read, write) = stream.into_split();
-    let outgoing = Arc::new(Outgoing::default());
+    let answers = door.memory.answers(who.kind() == Kind::Operator);
+    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers)));
+    let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
     let mut connection = Connection {
         id,
         who,
         party,
         places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
-        large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
+        large: Arc::clone(&large),
+        answers: Arc::clone(&answers),
         waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
         door,
         outgoing: Arc::clone(&outgoing),
@@ -78,7 +83,12 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         next_subscription: 1,
         tasks: JoinSet::new(),
     };
-    let mut writer = pin!(write_all(write, &outgoing));
+    // Who holds much of what others wait for, and does not read it.
+    let is_in_the_way = |piece: &Piece| {
+        let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
+        holds && answers.available_permits() == 0
+    };
+    let mut writer = pin!(write_all(write, &outgoing, &is_in_the_way));
     tokio::select! {
         () = &mut writer => {}
         () = connection.read(read) => {}
@@ -97,11 +107,23 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
     drop(slot);
 }
 
-/// Writes what is put into the queue, until it is closed or the peer is gone.
-async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing) {
+/// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a while is given up where
+/// that is in the way of others.
+async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing, is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync)) {
     while let Some(piece) = outgoing.next().await {
-        if write.write_all(&piece.bytes).await.is_err() {
-            return;
+        let mut written = 0;
+        while let Some(rest) = piece.bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            match timeout(UNREAD, write.write(rest)).await {
+                Ok(Ok(count @ 1..)) => written += count,
+                Ok(_) => return,
+                Err(_) if is_in_the_way(&piece) => {
+                    tracing::warn!(
+                        "a connection that does not read what it asked for is closed: others wait for the room"
+                    );
+                    return;
+                }
+                Err(_) => {}
+            }
         }
         outgoing.written(piece);
     }
@@ -115,6 +137,8 @@ struct Connection {
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
     large: Arc<Semaphore>,
+    /// Large answers of all connections of its kind.
+    answers: Arc<Semaphore>,
     /// Requests that wait for something to happen leave some places to those that make it happen.
     waits: Arc<Semaphore>,
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
@@ -210,7 +234,8 @@ impl Connection {
         match line {
             Line::Notification => {}
             Line::Bad(id, error) => {
-                self.outgoing.reply(Response::<()>::new(id, Err(error)), Some(Place { request, special: None }));
+                self.outgoing
+                    .reply(Response::<()>::new(id, Err(error)), Some(Place { request, special: None, answer: None }));
             }
             Line::Call(id, call) => {
                 let special = match *call {
@@ -220,7 +245,7 @@ impl Connection {
                             Err(_) => {
                                 let message = "too many requests of this connection wait already; use another one";
                                 let error = RpcError::new(ErrorKind::Busy, message);
-                                let place = Place { request, special: None };
+                                let place = Place { request, special: None, answer: None };
                                 self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
                                 return true;
                             }
@@ -238,9 +263,21 @@ impl Connection {
                     },
                     _ => None,
                 };
-                let place = Place { request, special };
-                // What comes behind it on this connection waits, so that it takes effect in order.
+                let answer = match *call {
+                    Call::RunShow(_)
+                    | Call::RunList(_)
+                    | Call::RunExport(_)
+                    | Call::RunOutput(_)
+                    | Call::InteractionList(_) => match place_among(&self.answers, read).await {
+                        Some(answer) => Some(answer),
+                        None => return false,
+                    },
+                    _ => None,
+                };
+                let place = Place { request, special, answer };
+                // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit has nothing checked.
                 if let Call::RunSubmit(params) = &*call
+                    && self.who.admit(call.name()).is_ok()
                     && let Err(error) = (self.door.check_spec)(&params.spec).await
                 {
                     self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));

@@ -1,13 +1,20 @@
 //! What all connections together may hold in memory: frames that are not finished, and answers that are not read.
 //!
-//! Owns one number, `limits.memory_bytes`, less what the feed keeps. Runs and those of whom it cannot be told who they are have half of it at
-//! most, so that nothing they send, or do not read, takes it from operators. Frees nothing by itself: who holds, lets go.
+//! Owns one number, `limits.memory_bytes`, less what the feed keeps: half of it is for frames, half for answers. Runs and those of whom it
+//! cannot be told who they are have half of each at most, so that nothing they send, or do not read, takes it from operators. Frees nothing
+//! by itself: who holds, lets go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use harness_protocol::MAX_FRAME_BYTES;
+use tokio::sync::Semaphore;
+
 /// What a connection may hold in any case: it is there for each of them.
 const OF_EACH: u64 = 256 * 1024;
+
+/// More answers than anybody waits for.
+const MOST_ANSWERS: usize = 100_000;
 
 /// The memory. Clones are the same one.
 #[derive(Debug, Clone)]
@@ -15,7 +22,10 @@ pub struct Memory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    /// Of frames.
     most: u64,
+    /// Large answers of operators that are not read yet, and those of others.
+    answers: [Arc<Semaphore>; 2],
     held: Mutex<Held>,
     refused: AtomicU64,
 }
@@ -42,9 +52,19 @@ pub struct Holding {
 }
 
 impl Memory {
-    /// At most `most` bytes.
-    pub fn new(most: u64) -> Self {
-        Self(Arc::new(Shared { most, held: Mutex::default(), refused: AtomicU64::new(0) }))
+    /// At most `all` bytes.
+    pub fn new(all: u64) -> Self {
+        let most = all / 2;
+        let answers = usize::try_from(most / MAX_FRAME_BYTES as u64).unwrap_or(usize::MAX).min(MOST_ANSWERS);
+        let inside = answers / 2;
+        let answers = [answers - inside, inside].map(|count| Arc::new(Semaphore::new(count.max(1))));
+        Self(Arc::new(Shared { most, answers, held: Mutex::default(), refused: AtomicU64::new(0) }))
+    }
+
+    /// Places for large answers, and for notifications that are as large: for operators or for others.
+    pub fn answers(&self, operator: bool) -> Arc<Semaphore> {
+        let [operators, others] = &self.0.answers;
+        Arc::clone(if operator { operators } else { others })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -114,7 +134,7 @@ mod tests {
 
     #[test]
     fn runs_leave_half_to_operators() {
-        let memory = Memory::new(100 * MIB as u64);
+        let memory = Memory::new(200 * MIB as u64);
         let mut insiders: Vec<Holding> = (0..20).map(|_| memory.hold(false)).collect();
         let taken = insiders.iter_mut().filter_map(|one| one.set(8 * MIB).ok()).count();
         assert_eq!(taken, 6);
@@ -126,6 +146,15 @@ mod tests {
         assert!(operators[10].set(40 * MIB).is_ok());
         drop(operators);
         assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn each_side_has_a_place_for_an_answer_however_small_the_bound_is() {
+        for (all, operators, others) in [(0, 1, 1), (16, 1, 1), (32, 1, 1), (48, 2, 1), (256, 8, 8), (272, 9, 8)] {
+            let memory = Memory::new(all * MIB as u64);
+            let places = [true, false].map(|operator| memory.answers(operator).available_permits());
+            assert_eq!(places, [operators, others], "{all} MiB");
+        }
     }
 
     #[test]
@@ -146,7 +175,7 @@ mod tests {
         #[test]
         fn what_is_held_is_counted_and_bounded(steps in prop::collection::vec((0usize..12, 0usize..20 * MIB), 0..200)) {
             let most = 64 * MIB as u64;
-            let memory = Memory::new(most);
+            let memory = Memory::new(2 * most);
             let mut holdings: Vec<(Holding, u64)> = (0..12).map(|n| (memory.hold(n % 2 == 0), 0)).collect();
             for (index, bytes) in steps {
                 let (holding, held) = &mut holdings[index];

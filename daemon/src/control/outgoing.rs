@@ -6,20 +6,20 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::framing;
 use harness_protocol::rpc::{ErrorKind, Response, RpcError};
 use serde::Serialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::request::Place;
 
 /// Bytes that may wait before the connection is given up.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
 /// Bytes that may wait before notifications have to.
-const ROOM: usize = 256 * 1024;
+pub(super) const ROOM: usize = 256 * 1024;
 
 /// The queue of one connection.
 #[derive(Debug, Default)]
@@ -29,16 +29,26 @@ pub struct Outgoing {
     filled: Notify,
     /// Something was written, or it is closed.
     emptied: Notify,
+    /// Places for what is large, shared with other connections.
+    large: Option<Arc<Semaphore>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    frames: VecDeque<(Frame, Option<Place>)>,
+    frames: VecDeque<(Frame, Holds)>,
     /// Of what is encoded.
     bytes: usize,
     /// Frames that were put in and are not written.
     unwritten: usize,
     closed: bool,
+}
+
+/// What is let go of once a frame is written.
+#[derive(Debug, Default)]
+struct Holds {
+    _place: Option<Place>,
+    /// Of a large notification.
+    _large: Option<OwnedSemaphorePermit>,
 }
 
 /// Something to write.
@@ -62,22 +72,27 @@ impl fmt::Debug for Frame {
 pub struct Piece {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The places that it frees once it is written.
-    places: Vec<Place>,
+    /// What it frees once it is written.
+    places: Vec<Holds>,
     frames: usize,
 }
 
 impl Outgoing {
+    /// A queue that shares the places for large notifications with others.
+    pub fn new(large: Arc<Semaphore>) -> Self {
+        Self { large: Some(large), ..Self::default() }
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a reply in. It always fits.
     pub fn reply<T: Serialize + Send + 'static>(&self, response: Response<T>, place: Option<Place>) {
-        self.push(Frame::Answer(Box::new(move || encoded(response))), place);
+        self.push(Frame::Answer(Box::new(move || encoded(response))), Holds { _place: place, _large: None });
     }
 
-    fn push(&self, frame: Frame, place: Option<Place>) {
+    fn push(&self, frame: Frame, place: Holds) {
         let mut queue = self.queue();
         if queue.bytes > MOST_UNREAD {
             // Whoever asks for this much and reads none of it does not want it.
@@ -113,7 +128,12 @@ impl Outgoing {
             }
             emptied.await;
         }
-        self.push(Frame::Encoded(frame), None);
+        let large = match &self.large {
+            // A semaphore that is never closed gives its permit.
+            Some(large) if frame.len() > ROOM => Arc::clone(large).acquire_owned().await.ok(),
+            _ => None,
+        };
+        self.push(Frame::Encoded(frame), Holds { _place: None, _large: large });
         true
     }
 
@@ -144,7 +164,7 @@ impl Outgoing {
                         piece.bytes.extend_from_slice(&bytes);
                     }
                     piece.frames += 1;
-                    piece.places.extend(place);
+                    piece.places.push(place);
                     if piece.bytes.len() >= ROOM {
                         return Some(piece);
                     }

@@ -224,6 +224,8 @@ pub struct Place {
     pub request: OwnedSemaphorePermit,
     /// Its place among those with a large answer, or among those that wait.
     pub special: Option<OwnedSemaphorePermit>,
+    /// Its place among the large answers of all connections.
+    pub answer: Option<OwnedSemaphorePermit>,
 }
 
 impl Responder {
