@@ -11,9 +11,9 @@ use super::values::duration;
 /// `usage`.
 #[derive(Debug, Args)]
 pub(crate) struct UsageArgs {
-    /// Groups: label.KEY, provider, model, share, state or owner
-    #[arg(long, value_name = "WHAT", default_value = "provider")]
-    pub(crate) by: By,
+    /// Groups: label.KEY, provider, model, share, state, owner or day (of the submit, in UTC); several with commas
+    #[arg(long, value_name = "WHAT", default_value = "provider", value_delimiter = ',')]
+    pub(crate) by: Vec<By>,
     /// Only runs submitted within this time: 12h, 30d
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) since: Option<Span>,
@@ -34,6 +34,8 @@ pub(crate) enum By {
     State,
     /// Who submitted them.
     Owner,
+    /// The day on which they were submitted, in UTC.
+    Day,
 }
 
 impl fmt::Display for By {
@@ -45,6 +47,7 @@ impl fmt::Display for By {
             Self::Share => f.write_str("share"),
             Self::State => f.write_str("state"),
             Self::Owner => f.write_str("owner"),
+            Self::Day => f.write_str("day"),
         }
     }
 }
@@ -59,9 +62,10 @@ impl FromStr for By {
             "share" => Self::Share,
             "state" => Self::State,
             "owner" => Self::Owner,
+            "day" => Self::Day,
             _ => match text.strip_prefix("label.").filter(|key| !key.is_empty()) {
                 Some(key) => Self::Label(key.to_owned()),
-                None => return Err("groups are label.KEY, provider, model, share, state and owner".to_owned()),
+                None => return Err("groups are label.KEY, provider, model, share, state, owner and day".to_owned()),
             },
         })
     }
@@ -74,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_is_read() {
-        for text in ["label.team", "provider", "model", "share", "state", "owner"] {
+        for text in ["label.team", "provider", "model", "share", "state", "owner", "day"] {
             assert_eq!(text.parse::<By>().unwrap().to_string(), text);
         }
         assert!("label.".parse::<By>().is_err() && "team".parse::<By>().is_err());
