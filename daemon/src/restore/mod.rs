@@ -5,19 +5,20 @@
 mod fold;
 mod sweep;
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use harness_protocol::id::{EpochId, Seq};
 use harness_protocol::rpc::{EpochReason, Finding, JournalReport};
 use rusqlite::Connection;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::driver::Clock;
 use crate::journal::epochs::{self, Epoch};
 use crate::journal::history::History;
-use crate::journal::identity::{Beside, JUMP, Recognised};
+use crate::journal::identity::{Beside, Instance, JUMP, Recognised};
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError, Opened};
 use crate::journal::{self, FILE, Store, lost};
@@ -111,17 +112,19 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let instance = fresh_number(&path)?;
     let is_new = before.epochs.last() != Some(&epoch);
     let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
-    if !is_new {
-        // A start that dies between the two finds either number here.
-        beside.expect(before.instance, instance).map_err(beside_failed)?;
-        epochs::rename(&db, instance).map_err(failed)?;
-    } else {
+    if is_new {
         epochs::begin(&mut db, &epoch, id_key, instance, clock.now().wall).map_err(failed)?;
+        schema::keep(&db, &path)?;
+        checkpoint(&db).map_err(failed)?;
+        beside.keep(instance).map_err(beside_failed)?;
+    } else {
+        schema::keep(&db, &path)?;
+        match renumber(&mut beside, &db, before.instance, instance) {
+            // Either number is known beside the journal, whatever of this was written.
+            Err(error) if error.is_full() => warn!("the journal keeps its number: there is no room for another one"),
+            renumbered => renumbered.map_err(|error| error.of(&path, state_dir))?,
+        }
     }
-    schema::keep(&db, &path)?;
-    // The number is to be in the file itself, whatever becomes of the write-ahead log.
-    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
-    beside.keep(instance).map_err(beside_failed)?;
     let mark = beside.mark(made.last_seq).map_err(beside_failed)?;
     if events > 0 {
         let runs = engine.counts().values().sum::<u32>();
@@ -134,6 +137,43 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let store = Store::start(db, &path, Some(mark)).map_err(RestoreError::Writer)?;
     let is_the_one = recognised == Recognised::Same;
     Ok(Restored { engine, store, history: History::new(&path), damage, report, epochs, is_the_one })
+}
+
+/// Why a journal did not get its new number.
+#[derive(Debug)]
+enum NotRenumbered {
+    Beside(std::io::Error),
+    Journal(rusqlite::Error),
+}
+
+impl NotRenumbered {
+    /// Whether there was no room.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Beside(error) => matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded),
+            Self::Journal(error) => error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+        }
+    }
+
+    fn of(self, path: &Path, state_dir: &Path) -> RestoreError {
+        match self {
+            Self::Beside(source) => RestoreError::Beside { dir: state_dir.display().to_string(), source },
+            Self::Journal(error) => OpenError::of(path, &error).into(),
+        }
+    }
+}
+
+/// Gives the journal that was here its next number. A start that dies in between finds either number beside it.
+fn renumber(beside: &mut Beside, db: &Connection, now: Instance, next: Instance) -> Result<(), NotRenumbered> {
+    beside.expect(now, next).map_err(NotRenumbered::Beside)?;
+    epochs::rename(db, next).map_err(NotRenumbered::Journal)?;
+    checkpoint(db).map_err(NotRenumbered::Journal)?;
+    beside.keep(next).map_err(NotRenumbered::Beside)
+}
+
+/// The number is to be in the file itself, whatever becomes of the write-ahead log.
+fn checkpoint(db: &Connection) -> Result<(), rusqlite::Error> {
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
 /// What a new journal begins with. There is none where outputs of an earlier one are.
