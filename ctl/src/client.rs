@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::framing::{self, Decoder, Frame};
-use harness_protocol::rpc::{Method, Request, RpcError};
+use harness_protocol::rpc::{ErrorKind, Hello, HelloParams, Method, Request, RpcError, method};
+use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::de::DeserializeOwned;
@@ -54,6 +54,12 @@ pub(crate) struct Client {
     interrupt: Option<Interrupt>,
     pid: Option<u32>,
     answered: bool,
+    /// The request that says hello: it goes out with the first other one.
+    hello: u64,
+    /// What the daemon said of itself; `None` before that, or where it says nothing.
+    greeted: Option<Result<Hello, RpcError>>,
+    /// Whether it does not matter that the daemon speaks another protocol.
+    across: bool,
 }
 
 impl Client {
@@ -66,7 +72,7 @@ impl Client {
             .ok()
             .and_then(|peer| u32::try_from(peer.pid()).ok())
             .filter(|&pid| pid > 1);
-        Ok(Self {
+        let mut client = Self {
             stream,
             decoder: Decoder::new(MAX_REPLY_BYTES),
             unwritten: Vec::new(),
@@ -76,7 +82,62 @@ impl Client {
             interrupt,
             pid,
             answered: false,
-        })
+            hello: 0,
+            greeted: None,
+            across: false,
+        };
+        // Only gathered: it costs no round trip, and no write of its own.
+        let params = HelloParams {
+            protocol_major: PROTOCOL_MAJOR,
+            protocol_minor: PROTOCOL_MINOR,
+            client: Some(concat!("harnessctl ", env!("CARGO_PKG_VERSION")).to_owned()),
+        };
+        client.hello = client.gather::<method::DaemonHello>(&params).map_or(0, |ticket| ticket.0);
+        Ok(client)
+    }
+
+    /// From now on a daemon of another protocol is asked all the same: what is asked means the same to each.
+    pub(crate) fn across_versions(&mut self) {
+        self.across = true;
+    }
+
+    /// What the daemon says of itself; waits for it, if need be.
+    pub(crate) fn greeting(&mut self) -> Result<&Hello, ClientError> {
+        self.flush()?;
+        let until = Instant::now() + PATIENCE;
+        while self.greeted.is_none() {
+            if !self.read_more(Some(until))? {
+                return Err(self.silent(PATIENCE));
+            }
+        }
+        match &self.greeted {
+            Some(Ok(hello)) => Ok(hello),
+            Some(Err(error)) => Err(ClientError::Refused(error.clone())),
+            None => Err(self.silent(PATIENCE)),
+        }
+    }
+
+    /// Whether the daemon speaks a protocol of another major than we do, and that matters.
+    fn foreign(&self) -> Result<(), ClientError> {
+        match &self.greeted {
+            Some(Err(error)) if !self.across && error.kind() == ErrorKind::Version => {
+                Err(ClientError::Refused(error.clone()))
+            }
+            Some(Ok(hello)) if !self.across && hello.protocol_major != PROTOCOL_MAJOR => {
+                let message = format!(
+                    "this daemon ({}) speaks protocol {}.{}, harnessctl {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}; update the \
+                     older of the two",
+                    hello.version, hello.protocol_major, hello.protocol_minor
+                );
+                Err(ClientError::Refused(RpcError::new(ErrorKind::Version, message)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Requests that were sent, beside the greeting.
+    fn asked(&self) -> u64 {
+        self.last_id - self.hello
     }
 
     /// The process at the other end, where that is known.
@@ -142,7 +203,7 @@ impl Client {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent(PATIENCE)),
                 // A frame that was not written whole was not read whole.
-                Err(e) if is_loss(&e) && self.last_id == 1 => return Err(ClientError::Lost { taken: Taken::No }),
+                Err(e) if is_loss(&e) && self.asked() == 1 => return Err(ClientError::Lost { taken: Taken::No }),
                 Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Err(e) => return Err(e.into()),
             }
@@ -158,6 +219,7 @@ impl Client {
     ) -> Result<R, ClientError> {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
+            self.foreign()?;
             if let Some(result) = self.replies.remove(&ticket.0) {
                 return read(result.map_err(ClientError::Refused)?);
             }
@@ -201,6 +263,7 @@ impl Client {
                     return Err(self.silent(limit.unwrap_or_default()));
                 }
             }
+            self.foreign()?;
             for (id, result) in std::mem::take(&mut self.replies) {
                 let Some(index) = out.remove(&id) else { continue };
                 let result = match result {
@@ -264,6 +327,13 @@ impl Client {
             };
             self.answered = true;
             match parse(line).map_err(ClientError::Garbled)? {
+                Incoming::Reply { id: Some(id), result } if id == self.hello => {
+                    // One that cannot be read says nothing; the daemon may be a later one of the same major.
+                    self.greeted = match result {
+                        Ok(text) => serde_json::from_str(&text).ok().map(Ok),
+                        Err(error) => Some(Err(error)),
+                    };
+                }
                 Incoming::Reply { id: Some(id), result } => {
                     self.replies.insert(id, result);
                 }
@@ -283,7 +353,7 @@ impl Client {
     /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its own.
     fn taken(&self, error: &io::Error) -> Taken {
         match error.kind() {
-            io::ErrorKind::ConnectionReset if self.last_id == 1 => Taken::No,
+            io::ErrorKind::ConnectionReset if self.asked() == 1 => Taken::No,
             _ => Taken::Maybe,
         }
     }

@@ -8,6 +8,7 @@
 mod cli;
 mod client;
 mod client_error;
+mod confirm;
 mod connect;
 mod ctx;
 mod ending;
@@ -32,6 +33,7 @@ mod submitting;
 #[cfg(test)]
 mod testing;
 mod then;
+mod tips;
 mod try_again;
 mod verbs;
 mod waiting;
@@ -50,7 +52,8 @@ fn main() -> ExitCode {
     let _refused = nix::sys::prctl::set_dumpable(false);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            tips::improve(&mut error);
             // Where nobody reads the help any more there is nothing to do about it.
             let _shown = error.print();
             return ExitCode::from(usage_code(&error));

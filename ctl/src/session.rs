@@ -51,6 +51,8 @@ pub(crate) struct Session {
     gone_until: Option<Instant>,
     /// Until when its user waits for a daemon, where that is longer than usual.
     patient_until: Option<Instant>,
+    /// Daemons of every version are asked.
+    across: bool,
     /// Daemons that left before they read anything of ours, one after the other.
     replaced: u32,
     interrupt: Option<Interrupt>,
@@ -79,6 +81,7 @@ impl Session {
             lost: false,
             gone_until: None,
             patient_until: None,
+            across: false,
             replaced: 0,
             interrupt: None,
         }
@@ -92,6 +95,11 @@ impl Session {
     /// From here on no daemon is started.
     pub(crate) fn never_start(&mut self) {
         self.may_start = false;
+    }
+
+    /// From here on a daemon of another protocol is asked all the same.
+    pub(crate) fn across_versions(&mut self) {
+        self.across = true;
     }
 
     /// Whether the daemon was started for this session.
@@ -133,7 +141,11 @@ impl Session {
 
     fn connected(&mut self, found: Found) -> Result<(), Failure> {
         self.place.socket = found.socket;
-        self.client = Some(Client::new(found.stream, self.interrupt.clone()).map_err(ClientError::Io)?);
+        let mut client = Client::new(found.stream, self.interrupt.clone()).map_err(ClientError::Io)?;
+        if self.across {
+            client.across_versions();
+        }
+        self.client = Some(client);
         Ok(())
     }
 

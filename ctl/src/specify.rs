@@ -105,12 +105,16 @@ pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
     if text.trim().is_empty() { Err(Failure::usage(format!("{what} is empty"))) } else { Ok(text.into()) }
 }
 
-/// A directory as an absolute path: the daemon has another one than we have.
+/// A directory as an absolute path: the daemon has another one than we have. What is not there, or no directory, is a
+/// mistake that is better known now.
 fn absolute(dir: &Path) -> Result<String, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;
-    // `.` and `..` are of no use to whoever reads it later; where it does not exist, the daemon says so.
-    let path = path.canonicalize().unwrap_or(path);
+    // `.` and `..` are of no use to whoever reads it later.
+    let path = path.canonicalize().map_err(failed)?;
+    if !path.is_dir() {
+        return Err(Failure::usage(format!("{} is not a directory, and no call could start there", path.display())));
+    }
     path.into_os_string()
         .into_string()
         .map_err(|path| Failure::usage(format!("the directory {} is not UTF-8", path.to_string_lossy())))
@@ -132,8 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_made_absolute_even_where_it_does_not_exist() {
+    fn a_directory_is_made_absolute_and_refused_where_it_is_none() {
         assert!(Path::new(&absolute(Path::new(".")).unwrap()).is_absolute());
-        assert!(absolute(Path::new("no/such")).unwrap().ends_with("/no/such"));
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("dangling")).unwrap();
+        std::os::unix::fs::symlink("round", dir.path().join("round")).unwrap();
+        for wrong in ["no/such", "file", "file/below", "dangling", "round", ""] {
+            let path = if wrong.is_empty() { Path::new("").to_owned() } else { dir.path().join(wrong) };
+            assert_eq!(absolute(&path).unwrap_err().code(), 2, "{wrong:?}");
+        }
+        let inside = dir.path().join("./inside/..");
+        std::fs::create_dir(dir.path().join("inside")).unwrap();
+        assert_eq!(absolute(&inside).unwrap(), dir.path().canonicalize().unwrap().to_str().unwrap());
     }
 }

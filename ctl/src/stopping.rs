@@ -38,13 +38,20 @@ pub(crate) enum Stopped {
     },
 }
 
-/// Stops the daemon, and waits until it has gone.
-pub(crate) fn stop(ctx: &mut Ctx, until: Instant) -> Result<Stopped, Failure> {
+/// Stops the daemon, if `agreed` to it, and waits until it has gone.
+pub(crate) fn stop(
+    ctx: &mut Ctx,
+    agreed: &dyn Fn(&DaemonStatusReply) -> Result<(), Failure>,
+) -> Result<Stopped, Failure> {
+    let until = Instant::now() + PATIENCE;
     let status = match status(ctx, until) {
         Ok(None) => return Ok(Stopped::DidNotRun),
         Ok(Some(status)) => status,
         Err(failure) => return by_signal(ctx, failure, until),
     };
+    agreed(&status)?;
+    // Whoever was asked has taken as long as it took.
+    let until = until.max(Instant::now() + PATIENCE);
     let client = ctx.session.client()?;
     let told = client.call::<method::DaemonStop>(&Empty {}).map_err(Failure::from);
     let closed = match told {

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-use harness_protocol::rpc::{SubmitParams, Submitted, method};
+use harness_protocol::rpc::{ErrorKind, RpcError, SubmitParams, Submitted, method};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Span;
 
@@ -20,6 +20,8 @@ use crate::try_again::pause_before_retry;
 
 /// Connections that may be lost, one after the other, without a reply on any of them.
 const LOSSES: u32 = 5;
+/// Minor version of the protocol since which there are such keys.
+const SINCE_MINOR: u32 = 1;
 /// Where randomness comes from.
 const RANDOM: &str = "/dev/urandom";
 
@@ -43,12 +45,27 @@ pub(crate) fn one(
         let asked = session.client().and_then(|client| Ok(client.call::<method::RunSubmit>(&params)?));
         let failed = match asked {
             Ok(submitted) => return Ok(submitted),
+            // It has told by now which protocol it speaks, and has done nothing: it does not know such a key.
+            Err(Failure::Refused(error)) if params.submit_key.is_some() && is_too_old(session, &error)? => {
+                (params.submit_key, params.first) = (None, false);
+                continue;
+            }
             Err(failure) => failure,
         };
         params.first = false;
         let again = attempts.again(session, failed);
         again.map_err(|failure| attempts.end(failure, params.submit_key, 1, 0))?;
     }
+}
+
+/// Whether the daemon refuses a request because it was made before there were such keys.
+fn is_too_old(session: &mut Session, error: &RpcError) -> Result<bool, Failure> {
+    Ok(error.kind() == ErrorKind::Invalid && session.client()?.greeting()?.protocol_minor < SINCE_MINOR)
+}
+
+/// Whether the daemon knows keys of ours.
+pub(crate) fn knows_keys(session: &mut Session) -> Result<bool, Failure> {
+    Ok(session.client()?.greeting()?.protocol_minor >= SINCE_MINOR)
 }
 
 /// What is known of a submit, or of many, that did not go well at once.
@@ -128,7 +145,6 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use crate::testing::{Fake, Step, request};
-    use harness_protocol::rpc::{ErrorKind, RpcError};
 
     fn keyed() -> SubmitParams {
         SubmitParams { submit_key: Some(fresh_key().unwrap()), first: true, ..SubmitParams::default() }

@@ -40,12 +40,21 @@ impl Fake {
     }
 }
 
-/// Reads one request.
+/// Reads one request. A greeting before it is answered.
 pub(crate) fn request(stream: &UnixStream) -> Value {
-    let mut line = String::new();
-    BufReader::with_capacity(1, stream).read_line(&mut line).unwrap();
-    serde_json::from_str(&line).unwrap()
+    loop {
+        let mut line = String::new();
+        BufReader::with_capacity(1, stream).read_line(&mut line).unwrap();
+        let request: Value = serde_json::from_str(&line).unwrap();
+        if request["method"] != "daemon.hello" {
+            return request;
+        }
+        answer(stream, &request, HELLO);
+    }
 }
+
+/// What a daemon says of itself.
+const HELLO: &str = r#"{"version":"9","protocol_major":1,"protocol_minor":1,"max_frame_bytes":8388608}"#;
 
 /// Reads one request and answers it.
 #[expect(clippy::needless_pass_by_value, reason = "it ends with its connection")]

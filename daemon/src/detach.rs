@@ -8,38 +8,35 @@ use std::io::{self, Write};
 use std::os::fd::RawFd;
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::SigSet;
 use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{debug, warn};
 
+use crate::process::inherited::{Limits, TooLow};
+
 /// Line on standard output by which a daemon that was started on demand says that it serves.
 pub const READY_LINE: &str = "ready\n";
 
 /// What was inherited and then changed: what is started for others gets it back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Limit of open files, soft and hard.
-    pub open_files: Option<(u64, u64)>,
+    /// Limits of resources.
+    pub limits: Limits,
 }
 
 /// Makes a clean place of this process: as many open files as we may have, no blocked signal, and no
 /// descriptor beside the standard streams and `keep`.
 ///
 /// Before anything is opened and any thread is started.
-pub fn settle(keep: &[RawFd]) -> Inherited {
+///
+/// # Errors
+/// Where a limit would end the daemon.
+pub fn settle(keep: &[RawFd]) -> Result<Inherited, TooLow> {
     close_descriptors(keep);
     // Only fails for a bad pointer.
     _ = SigSet::empty().thread_set_mask();
-    let open_files = getrlimit(Resource::RLIMIT_NOFILE).ok();
-    if let Some((soft, hard)) = open_files
-        && soft < hard
-    {
-        // With fewer files we serve fewer connections, and say so then.
-        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
-    Inherited { open_files }
+    Ok(Inherited { limits: Limits::raise()? })
 }
 
 /// A lock or a pipe that some script left open would otherwise stay with us, and with every tool.
@@ -60,6 +57,10 @@ fn close_descriptors(keep: &[RawFd]) {
 ///
 /// Within a runtime, before anybody starts a process.
 pub fn take_over_ignored_signals() {
+    // A write beyond the limit of file size is to fail, and not to end us; the limit may be changed from outside.
+    if let Err(error) = signal(SignalKind::from_raw(nix::libc::SIGXFSZ)) {
+        debug!(%error, "the signal of the limit of file size stays as it is");
+    }
     for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
         // The standard library ignores SIGPIPE, and gives it back to what it starts.
         if number == SignalKind::pipe().as_raw_value() {

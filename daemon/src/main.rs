@@ -62,7 +62,13 @@ fn main() -> ExitCode {
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();
     let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();
-    let inherited = detach::settle(&keep);
+    let inherited = match detach::settle(&keep) {
+        Ok(inherited) => inherited,
+        Err(too_low) => {
+            complain(&too_low);
+            return ExitCode::from(exit::USAGE);
+        }
+    };
     match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited, variables)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

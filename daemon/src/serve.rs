@@ -144,7 +144,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
     }
-    let keepers = Keepers::new(keeper_program(setup.inherited, setup.keepers_lock))
+    let keepers = Keepers::new(keeper_program(&setup.inherited, setup.keepers_lock))
         .grouped()
         .adopting()
         .map_err(ServeError::Keepers)?;
@@ -328,9 +328,8 @@ fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
 }
 
 /// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.
-fn keeper_program(inherited: Inherited, lock: KeepersLock) -> KeeperProgram {
-    let limits = inherited.open_files.into_iter().flat_map(|(soft, hard)| [soft, hard]);
-    let args = std::iter::once(KEEPER[1].to_owned()).chain(limits.map(|limit| limit.to_string()));
+fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
+    let args = std::iter::once(KEEPER[1].to_owned()).chain(inherited.limits.words());
     let args = args.chain([format!("{}{}", keeper::MARK, lock.mark())]).collect();
     KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new(), lock: Some(lock) }
 }

@@ -22,7 +22,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sandbox", &[]),
     ("config", &[]),
     ("process", &[]),
-    ("detach", &[]),
+    ("detach", &["process"]),
     ("shed", &[]),
     ("signals", &[]),
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),

@@ -55,6 +55,7 @@ mod schema;
 mod secrets;
 mod soak;
 mod standing_still;
+mod starters;
 mod submitting;
 mod subscribers;
 mod systemd;

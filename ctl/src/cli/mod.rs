@@ -209,7 +209,11 @@ pub(crate) enum DaemonVerb {
     /// Stop it, and wait until it has gone. Calls that execute are interrupted; nothing is lost, and everything goes on with the
     /// next start
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
-    Stop,
+    Stop {
+        /// Do not ask, whatever is live
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Show its health and counts
     #[command(after_help = "Example: harnessctl daemon status --json")]
     Status,

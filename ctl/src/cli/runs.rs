@@ -150,6 +150,9 @@ pub(crate) struct CancelArgs {
     /// Kill at once instead of asking first
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Do not ask on a terminal where it is more than one run
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 /// `prune`. What is given must all hold.
@@ -163,6 +166,9 @@ pub(crate) struct PruneArgs {
     /// Not the N that ended last, of those that fit
     #[arg(long, value_name = "N", value_parser = runs)]
     pub(crate) keep: Option<u32>,
+    /// Do not ask on a terminal where it is more than one run
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     /// Remove nothing, only print which
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,

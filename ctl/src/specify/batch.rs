@@ -121,7 +121,8 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
         None if spec.script.is_none() => return Err("there is no prompt and no script".to_owned()),
         _ => {}
     }
-    if let Some(dir) = spec.workdir.as_deref().filter(|dir| !Path::new(dir).is_absolute()) {
+    // That of the command line was looked at already.
+    if let Some(dir) = spec.workdir.as_deref().filter(|dir| Some(*dir) != defaults.workdir.as_deref()) {
         spec.workdir = Some(absolute(Path::new(dir)).map_err(|e| e.to_string())?.into());
     }
     Ok(SubmitParams { spec, idempotency_key: key.map(Arc::from), ..SubmitParams::default() })

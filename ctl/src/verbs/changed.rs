@@ -3,13 +3,17 @@
 use std::io::Write;
 use std::time::Instant;
 
-use harness_protocol::rpc::{Changed, Method, Selector};
+use harness_protocol::rpc::{Changed, ListParams, Method, Selector, method};
 
 use crate::cli::runs::SelectArgs;
+use crate::confirm;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::{Progress, note};
 use crate::render::units::span;
+
+/// Runs that are counted before it is asked.
+const COUNTED: u32 = 1_000;
 
 /// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
 pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
@@ -40,6 +44,19 @@ pub(super) fn change<M: Method<Reply = Changed>>(
     ctx.session.call_watched::<M>(params, || {
         progress.show(format_args!("{doing} runs: {}", span(begun.elapsed().into())));
     })
+}
+
+/// Asks on a terminal before more than one live run is changed. Runs that are named one by one are meant.
+pub(super) fn confirm_many(ctx: &mut Ctx, select: &Selector, yes: bool, what: &str) -> Result<(), Failure> {
+    let is_selected = select.all || !select.labels.is_empty() || !select.states.is_empty();
+    if !is_selected || yes || !confirm::is_attended() {
+        return Ok(());
+    }
+    let params = ListParams { select: select.clone(), limit: Some(COUNTED), ..ListParams::default() };
+    let page = ctx.session.call::<method::RunList>(&params)?;
+    let live = page.runs.iter().filter(|run| !run.state.is_terminal()).count();
+    let more = if page.cursor.is_some() { " or more" } else { "" };
+    confirm::more_than_one(live, yes, &format!("{what} {live}{more} runs?"))
 }
 
 /// Tells what changed. `what` is what was done to them.

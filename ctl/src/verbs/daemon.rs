@@ -1,13 +1,13 @@
 //! `daemon`: starts, stops, drains, backs up and shows it.
 
 use std::path::Path;
-use std::time::Instant;
 
 use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
 use crate::cli::DaemonVerb;
+use crate::confirm;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
@@ -24,9 +24,12 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
         // To start a daemon in order to look at it, or to stop it, would be absurd.
         ctx.session.never_start();
     }
+    if matches!(verb, DaemonVerb::Stop { .. } | DaemonVerb::Status) {
+        ctx.session.across_versions();
+    }
     match verb {
         DaemonVerb::Start => start_one(ctx),
-        DaemonVerb::Stop => stop(ctx),
+        DaemonVerb::Stop { yes } => stop(ctx, *yes),
         DaemonVerb::Status => status(ctx),
         DaemonVerb::Drain { timeout } => drain(ctx, *timeout),
         DaemonVerb::Undrain => {
@@ -62,9 +65,17 @@ fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
     ctx.done()
 }
 
-fn stop(ctx: &mut Ctx) -> Result<u8, Failure> {
-    let until = Instant::now() + PATIENCE;
-    match stopping::stop(ctx, until)? {
+fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
+    let agreed = |status: &DaemonStatusReply| {
+        let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
+        let live = usize::try_from(live).unwrap_or(usize::MAX);
+        confirm::more_than_one(
+            live,
+            yes,
+            &format!("{live} runs are live, and go on with the next start; stop the daemon?"),
+        )
+    };
+    match stopping::stop(ctx, &agreed)? {
         Stopped::DidNotRun => note(ctx.notes.dim("the daemon does not run")),
         Stopped::Asked(status) => {
             note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));

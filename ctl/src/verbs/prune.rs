@@ -6,6 +6,7 @@ use harness_protocol::rpc::{Changed, PruneParams, method};
 
 use crate::cli::runs::PruneArgs;
 use crate::client::ClientError;
+use crate::confirm;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::{Progress, note};
@@ -26,6 +27,10 @@ pub(super) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
         ));
     }
     let params = PruneParams { select, older_than_seconds: args.older_than, keep: args.keep, dry_run: args.dry_run };
+    if !args.yes && !args.dry_run && confirm::is_attended() {
+        let found = prune(ctx, &PruneParams { dry_run: true, ..params.clone() })?.runs.len();
+        confirm::more_than_one(found, args.yes, &format!("remove {found} runs for good?"))?;
+    }
     let changed = prune(ctx, &params)?;
     let what = if args.dry_run { "found" } else { "removed for good" };
     let names_some = !args.select.runs.is_empty();

@@ -18,7 +18,7 @@ use crate::patience::PATIENCE;
 use crate::sink::Sink;
 use crate::specify;
 use crate::specify::batch::{Item, read};
-use crate::submitting::Attempts;
+use crate::submitting::{self, Attempts};
 use crate::verbs::key_held::held;
 use crate::verbs::submit::own_key;
 use crate::waiting_many::Many;
@@ -69,7 +69,7 @@ fn submit(
 ) -> Result<(), Failure> {
     loop {
         let before = batch.replies.iter().flatten().count();
-        let failure = match attempt(ctx, items, batch) {
+        let failure = match keys_that_it_knows(ctx, items).and_then(|()| attempt(ctx, items, batch)) {
             Ok(None) => return Ok(()),
             Ok(Some(refusal)) => Failure::Refused(refusal),
             Err(failure) => failure,
@@ -84,6 +84,15 @@ fn submit(
         let done = batch.submitted().count();
         again.map_err(|failure| attempts.end(failure, key, items.len() - replies, done))?;
     }
+}
+
+/// Leaves out the keys of ours where the daemon is of a time before there were any.
+fn keys_that_it_knows(ctx: &mut Ctx, items: &mut [Item]) -> Result<(), Failure> {
+    let has_some = items.iter().any(|item| item.params.submit_key.is_some());
+    if has_some && !submitting::knows_keys(&mut ctx.session)? {
+        items.iter_mut().for_each(|item| (item.params.submit_key, item.params.first) = (None, false));
+    }
+    Ok(())
 }
 
 /// One pass over the items that have no reply; gives the refusal that stopped it, if one did.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -17,12 +18,13 @@ pub type Handler = dyn Fn(&Value, &mut UnixStream) + Send + Sync;
 pub struct Fake {
     dir: TempDir,
     seen: Arc<Mutex<Vec<Value>>>,
+    greets: Arc<AtomicBool>,
 }
 
 impl Fake {
     /// A socket that nobody serves.
     pub fn absent() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), seen: Arc::default() }
+        Self { dir: tempfile::tempdir().unwrap(), seen: Arc::default(), greets: Arc::default() }
     }
 
     /// Serves every connection with `handler`.
@@ -35,21 +37,33 @@ impl Fake {
     /// Begins to serve, or serves again after it was cut off.
     pub fn serve(&self, handler: impl Fn(&Value, &mut UnixStream) + Send + Sync + 'static) {
         let listener = UnixListener::bind(self.socket()).unwrap();
-        let seen = self.seen.clone();
+        let (seen, greets) = (self.seen.clone(), self.greets.clone());
         let handler: Arc<Handler> = Arc::new(handler);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (mut stream, handler, seen) = (stream.unwrap(), handler.clone(), seen.clone());
+                let greets = greets.clone();
                 std::thread::spawn(move || {
                     for line in BufReader::new(stream.try_clone().unwrap()).lines() {
                         let Ok(line) = line else { return };
                         let request: Value = serde_json::from_str(&line).unwrap();
                         seen.lock().unwrap().push(request.clone());
+                        if request["method"] == "daemon.hello" && !greets.load(Ordering::SeqCst) {
+                            let hello = json!({"version": "9", "protocol_major": 1, "protocol_minor": 1,
+                                "max_frame_bytes": 8_388_608});
+                            answer(&mut stream, &request, &hello);
+                            continue;
+                        }
                         handler(&request, &mut stream);
                     }
                 });
             }
         });
+    }
+
+    /// From now on the handler gets greetings as well.
+    pub fn greet_by_handler(&self) {
+        self.greets.store(true, Ordering::SeqCst);
     }
 
     /// Takes the socket's name away: connections stay, and nobody new gets in.

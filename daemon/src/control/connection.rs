@@ -82,6 +82,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         subscriptions: BTreeMap::new(),
         next_subscription: 1,
         tasks: JoinSet::new(),
+        foreign: None,
     };
     // Who holds much of what others wait for, and does not read it.
     let is_in_the_way = |piece: &Piece| {
@@ -144,6 +145,8 @@ struct Connection {
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
     next_subscription: u64,
     tasks: JoinSet<()>,
+    /// Why the peer and we do not understand each other, once it has said which protocol it speaks.
+    foreign: Option<RpcError>,
 }
 
 impl Connection {
@@ -296,9 +299,19 @@ impl Connection {
     /// Obeys a call. Says whether to go on: not, when the peer is gone.
     async fn call(&mut self, id: RequestId, call: Call, place: Place, read: &OwnedReadHalf) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
+        // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is looked
+        // at and stopped by programs of any version.
+        if let Some(error) = &self.foreign
+            && !matches!(call, Call::DaemonHello(_) | Call::DaemonStatus(_) | Call::DaemonStop(_))
+        {
+            responder.send::<()>(Err(error.clone()));
+            return true;
+        }
         let caller = match (self.who.admit(call.name()), &call) {
             (Ok(_), Call::DaemonHello(params)) => {
-                responder.send(wire::hello(params));
+                let hello = wire::hello(params);
+                self.foreign = hello.as_ref().err().cloned();
+                responder.send(hello);
                 return true;
             }
             (Ok(Some(caller)), _) => caller,

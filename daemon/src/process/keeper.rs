@@ -33,10 +33,10 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use wait4::Wait4;
 
-use super::passing;
 use super::tree::Tree;
 use super::wire::{Answer, Request, Start, Used, What, first_frame};
 use super::{GRACE, RUNS_AFTER};
+use super::{inherited, passing};
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
@@ -72,7 +72,7 @@ const HARMLESS: &[i32] = &[
 /// Before the mark that its processes get, among its arguments.
 pub const MARK: &str = "mark=";
 
-/// The keeper's life. `arguments` are the limits of open files that its processes get, soft and hard, if known, and their mark.
+/// The keeper's life. `arguments` are the limits that its processes get, as [`inherited`] writes them, and their mark.
 ///
 /// What it does about an error is to end: the daemon sees the closed socket.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -142,10 +142,7 @@ impl Keeper {
             // What is below it can lower this limit further, and never raise it.
             setrlimit(Resource::RLIMIT_LOCKS, mark, mark)?;
         }
-        let mut number = limits.iter().filter_map(|limit| limit.parse::<u64>().ok());
-        if let Some((soft, hard)) = number.next().zip(number.next()) {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
-        }
+        limits.iter().for_each(|limit| inherited::give_back(limit));
         Ok(Self {
             _lock: lock,
             socket,

@@ -13,6 +13,7 @@ mod cancel;
 mod capture;
 mod cgroup;
 mod held;
+pub mod inherited;
 pub mod keeper;
 mod keepers;
 pub mod launch;

@@ -1,0 +1,104 @@
+//! What somebody may have meant who typed a verb that there is not: by its meaning, not by its letters.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Verbs of other tools, and what does the same here.
+const MEANT: &[(&str, &str)] = &[
+    ("run", "submit"),
+    ("start", "submit"),
+    ("new", "submit"),
+    ("create", "submit"),
+    ("add", "submit"),
+    ("exec", "submit"),
+    ("queue", "submit"),
+    ("ask", "submit"),
+    ("status", "daemon status"),
+    ("info", "daemon status"),
+    ("health", "doctor"),
+    ("restart", "daemon stop"),
+    ("stop", "daemon stop"),
+    ("reload", "daemon reload"),
+    ("backup", "daemon backup"),
+    ("drain", "daemon drain"),
+    ("ps", "list"),
+    ("jobs", "list"),
+    ("runs", "list"),
+    ("queued", "list"),
+    ("kill", "cancel"),
+    ("abort", "cancel"),
+    ("end", "cancel"),
+    ("rm", "prune"),
+    ("delete", "prune"),
+    ("remove", "prune"),
+    ("clean", "prune"),
+    ("gc", "prune"),
+    ("tail", "follow"),
+    ("watch", "follow"),
+    ("attach", "follow"),
+    ("log", "logs"),
+    ("output", "logs"),
+    ("transcript", "logs"),
+    ("cat", "logs"),
+    ("get", "show"),
+    ("inspect", "show"),
+    ("describe", "show"),
+    ("answer", "reply"),
+    ("respond", "reply"),
+    ("questions", "pending"),
+    ("send", "message"),
+    ("tell", "message"),
+    ("say", "message"),
+    ("rerun", "retry"),
+    ("again", "retry"),
+    ("continue", "resume"),
+    ("unpause", "resume"),
+    ("cost", "usage"),
+    ("stats", "usage"),
+    ("models", "provider"),
+    ("providers", "provider"),
+    ("lanes", "lane"),
+    ("join", "wait"),
+];
+
+/// Puts the verb that was meant in place of those that merely look like it.
+pub(crate) fn improve(error: &mut clap::Error) {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return;
+    }
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    if let Some(meant) = meant(typed) {
+        let tip = ContextValue::Strings(vec![meant.to_owned()]);
+        error.insert(ContextKind::SuggestedSubcommand, tip);
+    }
+}
+
+fn meant(typed: &str) -> Option<&'static str> {
+    let typed = typed.to_ascii_lowercase();
+    MEANT.iter().find(|(other, _)| *other == typed).map(|(_, ours)| *ours)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// U5.
+    #[test]
+    fn a_verb_of_another_tool_gets_the_one_that_does_the_same() {
+        let verbs = Cli::command();
+        for (typed, ours) in MEANT {
+            let mut error = Cli::try_parse_from(["harnessctl", typed]).unwrap_err();
+            improve(&mut error);
+            assert!(error.to_string().contains(&format!("'{ours}'")), "{typed}: {error}");
+            let mut words = ours.split(' ');
+            let verb = verbs.find_subcommand(words.next().unwrap()).unwrap();
+            assert!(words.all(|word| verb.find_subcommand(word).is_some()), "{ours} is there");
+        }
+        let mut error = Cli::try_parse_from(["harnessctl", "lsit"]).unwrap_err();
+        improve(&mut error);
+        assert!(error.to_string().contains("'list'"), "letters still count: {error}");
+    }
+}
