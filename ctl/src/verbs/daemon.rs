@@ -156,7 +156,8 @@ fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
     let Some(program) = start::daemon_program() else {
         return Err(StartError::NoProgram { socket: place.socket }.into());
     };
-    let state_dir = match stopping::stop(ctx, Instant::now() + PATIENCE)? {
+    // Who puts a backup in place has the daemon stopped for it: that is what was asked for.
+    let state_dir = match stopping::stop(ctx, &|_| Ok(()))? {
         Stopped::Asked(status) => status.state_dir.into(),
         Stopped::DidNotRun | Stopped::BySignal { .. } => place.state_dir,
     };
