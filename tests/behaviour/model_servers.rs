@@ -202,7 +202,9 @@ fn whatever_a_server_does_in_between_there_is_one_answer_and_no_call_executes_tw
         lines.sort_unstable();
         assert_eq!(lines, ["one", "three", "two"], "{dialect}");
         let failures = failures(&daemon, run);
-        assert_eq!((failures.len(), attempts(&daemon, run)), (6, 9), "{dialect}: {failures:#?}");
+        // A kept connection that is dropped before an answer begins is replaced without a word.
+        let told = (failures.len(), attempts(&daemon, run));
+        assert!(matches!(told, (5, 8) | (6, 9)), "{dialect}: {told:?} {failures:#?}");
         assert!(failures[0].contains("429") && failures[2].contains("529"), "{dialect}: {failures:#?}");
         let answers = |event: &Event| matches!(event.body, EventBody::InferenceFinished { .. });
         assert_eq!(daemon.events(run).iter().filter(|event| answers(event)).count(), 3, "{dialect}");
@@ -234,5 +236,9 @@ fn many_runs_get_through_disturbances_that_come_by_chance() {
     }
     assert_eq!(daemon.written("log").lines().count(), runs.len(), "each call executed once");
     let asked: usize = runs.iter().map(|run| attempts(&daemon, run)).sum();
-    assert_eq!(server.journal().len(), asked, "no request but those of an attempt");
+    let requests = server.journal().len();
+    assert!(
+        (asked..=2 * asked).contains(&requests),
+        "an attempt replaces a dead connection once: {requests} of {asked}"
+    );
 }
