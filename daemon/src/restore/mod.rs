@@ -82,6 +82,8 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let before = past(&db, &path)?;
     let recognised = match version {
         None => Recognised::Another(EpochReason::Begun),
+        // An earlier start was killed before it had begun anything.
+        Some(_) if !beside.was_here() && before.made.last_seq == Seq(0) => Recognised::Another(EpochReason::Begun),
         Some(version) => beside.recognise(before.instance, version == 1, before.made.last_seq),
     };
     let mut findings = findings(&beside, recognised, &before);
@@ -113,6 +115,10 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let is_new = before.epochs.last() != Some(&epoch);
     let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
     if is_new {
+        if epoch.reason == EpochReason::Begun {
+            // A start that dies between the two finds its own number here, and takes the journal for no copy.
+            beside.expect(before.instance, instance).map_err(beside_failed)?;
+        }
         epochs::begin(&mut db, &epoch, id_key, instance, clock.now().wall).map_err(failed)?;
         schema::keep(&db, &path)?;
         checkpoint(&db).map_err(failed)?;
@@ -239,6 +245,8 @@ fn damage(unreadable: Unreadable, engine: &Engine, db: &Connection) -> Result<Da
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::fs;
+
     use regex::Regex;
 
     use super::*;
@@ -281,6 +289,34 @@ mod tests {
                 panic!("seed {seed}: live {:.400}\nrestored {:.400}", &live[at..], &restored[at..]);
             }
             assert_eq!(before.lines().count(), after.lines().count());
+        }
+    }
+
+    #[test]
+    fn a_first_start_that_was_killed_anywhere_is_taken_for_no_copy() {
+        let instance = |path: &Path| {
+            let db = Connection::open(path).unwrap();
+            db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned()
+        };
+        type Killed = fn(&Path, &Path, &dyn Fn(&Path) -> u64);
+        let begin = |path: &Path| drop(schema::open(path, false, || Ok(Fresh { id_key: 7 })).unwrap());
+        let at: [(&str, Killed); 3] = [
+            ("before anything was noted", |_, _, _| {}),
+            ("before it had begun", |dir, _, _| Beside::read(dir).expect(0, 9).unwrap()),
+            ("before it was noted that it had begun", |dir, path, instance| {
+                drop(restore(dir, &Config::default()).unwrap());
+                fs::remove_file(dir.join("harness.id")).unwrap();
+                Beside::read(dir).expect(0, instance(path)).unwrap();
+            }),
+        ];
+        for (when, killed) in at {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join(FILE);
+            begin(&path);
+            killed(dir.path(), &path, &instance);
+            let restored = restore(dir.path(), &Config::default()).unwrap();
+            assert!(restored.report.findings.is_empty(), "{when}: {:?}", restored.report.findings);
+            assert_eq!(restored.report.since, Some(Seq(1)), "{when}");
         }
     }
 
