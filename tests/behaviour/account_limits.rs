@@ -167,8 +167,8 @@ fn a_pause_of_the_lane_or_a_cancel_by_label_keeps_it_from_going_on_by_itself() {
     server.answer(refuses(402, body)).always(says("more"));
     let daemon = asking(&server, "");
     let night = daemon.ask_with("say it", json!({"labels": {"when": "night"}}));
-    let other = daemon.ask("say it");
     eventually("the lane is held", || daemon.lane("local").held.is_some());
+    let other = daemon.ask("say it");
     daemon.ctl(["lane", "pause", "local"]).ok();
     eventually("the time is over", || daemon.lane("local").held.is_none());
     let asked = server.count();

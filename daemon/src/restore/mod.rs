@@ -83,7 +83,9 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let recognised = match version {
         None => Recognised::Another(EpochReason::Begun),
         // An earlier start was killed before it had begun anything.
-        Some(_) if !beside.was_here() && before.made.last_seq == Seq(0) => Recognised::Another(EpochReason::Begun),
+        Some(_) if !beside.was_here() && before.epochs.is_empty() && before.made.last_seq == Seq(0) => {
+            Recognised::Another(EpochReason::Begun)
+        }
         Some(version) => beside.recognise(before.instance, version == 1, before.made.last_seq),
     };
     let mut findings = findings(&beside, recognised, &before);
