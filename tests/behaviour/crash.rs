@@ -1,14 +1,15 @@
-//! A daemon that is killed at any instant, over and over, under load: nothing that a client was told is lost or doubled.
+//! A daemon that is killed at any instant, over and over, under load: nothing that a client was told is lost or doubled. Nor is it where a
+//! backup takes the journal's place, but for what was made since that was taken; nor in a copy that another daemon serves.
 //!
 //! `HARNESS_CRASH_SECONDS` makes it longer, `HARNESS_CRASH_SEED` repeats the choices of a run that is in the log.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use harness_tests::storm::{Chance, Storm, check};
-use harness_tests::{Daemon, Place, found_within, now, program};
+use harness_tests::storm::{Backup, Chance, Copy, Line, Storm, check};
+use harness_tests::{Daemon, Place, Process, eventually, found_within, now, program};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -18,6 +19,8 @@ const CONFIG: &str = "[limits]\nfinished_runs = 40\nevents = 400\n[lane.tool]\nw
 const POINTS: [&str; 5] = ["before-write", "written", "synced", "before-effect", "after-effect"];
 /// How long a point may be waited for that is never passed.
 const AT_A_POINT: Duration = Duration::from_secs(2);
+/// From here on a daemon has got going.
+const LONG_ENOUGH: Duration = Duration::from_millis(300);
 /// How long a stop may take.
 const SOON: Duration = Duration::from_secs(15);
 
@@ -49,43 +52,121 @@ fn choose(chance: &mut Chance) -> End {
     }
 }
 
-/// One round: a daemon lives for a while under load, and goes. Says how it went.
-fn round(place: &Place, chance: &mut Chance) -> &'static str {
-    let end = choose(chance);
-    let mut env = Vec::new();
-    let at;
-    if let End::AtAPoint(point) = end {
-        let passes = if chance.percent(30) { chance.below(6) } else { chance.below(80) };
-        at = format!("{point}:{}", passes + 1);
-        env.push(("HARNESS_CRASH_AT", at.as_str()));
+/// What is done beside the killing, so many times out of a hundred.
+const BACKUPS: u64 = 40;
+const RESTORES: u64 = 12;
+const COPIES: u64 = 10;
+/// Backups that are kept.
+const MOST_BACKUPS: usize = 3;
+
+/// A storm whose daemon is killed, and whose history branches.
+struct Rounds {
+    place: Place,
+    chance: Chance,
+    storm: Storm,
+    backups: Vec<Backup>,
+    /// The copy that is served at the moment.
+    copy: Option<Copy>,
+    /// How many backups took the journal's place, and how many copies were served.
+    restored: u32,
+    copied: u32,
+    /// When half of the time is over.
+    half: Instant,
+    /// How often what happened.
+    ends: BTreeMap<&'static str, u32>,
+    losses: Vec<String>,
+}
+
+impl Rounds {
+    /// One round, and what is done while no daemon lives.
+    fn go_on(&mut self) {
+        let end = self.round();
+        *self.ends.entry(end).or_default() += 1;
+        if self.copy.as_ref().is_some_and(Copy::is_over) {
+            self.look_at_the_copy();
+        }
+        let late = now() > self.half;
+        if self.copy.is_none() && (self.chance.percent(COPIES) || (late && self.copied == 0)) {
+            self.copy();
+        }
+        if !self.backups.is_empty() && (self.chance.percent(RESTORES) || (late && self.restored == 0)) {
+            self.restored += 1;
+            let at = usize::try_from(self.chance.below(self.backups.len() as u64)).unwrap();
+            self.storm.put_back(&self.backups[at]);
+        }
     }
-    let mut child = Daemon::spawn(place, &[], &env);
-    let ended = match end {
-        End::AtAPoint(point) => {
-            let limit = now() + AT_A_POINT;
-            let died = found_within(AT_A_POINT * 2, "the point or its time", || match child.try_wait().unwrap() {
-                Some(status) => Some(Some(status)),
-                None => (now() >= limit).then_some(None),
-            });
-            if let Some(status) = died {
-                killed(status);
-                return point;
+
+    fn copy(&mut self) {
+        self.copied += 1;
+        self.copy = Some(self.storm.copy(&mut self.chance));
+    }
+
+    fn look_at_the_copy(&mut self) {
+        let Some(copy) = self.copy.take() else { return };
+        let verdict = self.storm.look_at(copy);
+        self.losses.extend(verdict.losses.iter().map(|loss| format!("in a copy: {loss}")));
+    }
+
+    /// Something beside a daemon that lives: a backup, or a copy of what is under its hands while it stands still.
+    fn branch(&mut self, daemon: &Child) {
+        if self.chance.percent(BACKUPS) || self.backups.is_empty() {
+            let number = self.ends.values().sum::<u32>() as usize;
+            self.backups.push(self.storm.back_up(number, self.chance.percent(50)));
+            if self.backups.len() > MOST_BACKUPS {
+                self.backups.remove(0);
             }
-            end_of(&mut child, Signal::SIGKILL)
         }
-        End::AtAnInstant => {
-            std::thread::sleep(chance.millis(5, 900));
-            end_of(&mut child, Signal::SIGKILL)
+        if self.copy.is_none() && self.chance.percent(COPIES) {
+            let daemon = Process(daemon.id());
+            daemon.signal(Signal::SIGSTOP);
+            eventually("all of it stands still", || daemon.all_stopped());
+            self.copy();
+            daemon.signal(Signal::SIGCONT);
         }
-        End::ByAStop => {
-            std::thread::sleep(chance.millis(200, 900));
-            let status = end_of(&mut child, Signal::SIGTERM);
-            assert_eq!(status.code(), Some(0), "it stops well: {status}");
-            return "stop";
+    }
+
+    /// A daemon lives for a while under load, and goes. Says how it went.
+    fn round(&mut self) -> &'static str {
+        let end = choose(&mut self.chance);
+        let mut env = Vec::new();
+        let at;
+        if let End::AtAPoint(point) = end {
+            let passes = if self.chance.percent(30) { self.chance.below(6) } else { self.chance.below(80) };
+            at = format!("{point}:{}", passes + 1);
+            env.push(("HARNESS_CRASH_AT", at.as_str()));
         }
-    };
-    killed(ended);
-    "any instant"
+        let mut child = Daemon::spawn(&self.place, &[], &env);
+        let ended = match end {
+            End::AtAPoint(point) => {
+                let limit = now() + AT_A_POINT;
+                let died = found_within(AT_A_POINT * 2, "the point or its time", || match child.try_wait().unwrap() {
+                    Some(status) => Some(Some(status)),
+                    None => (now() >= limit).then_some(None),
+                });
+                if let Some(status) = died {
+                    killed(status);
+                    return point;
+                }
+                end_of(&mut child, Signal::SIGKILL)
+            }
+            End::AtAnInstant => {
+                let more = self.chance.millis(5, 900);
+                std::thread::sleep(more);
+                if more > LONG_ENOUGH && Line::open(&self.place.socket()).is_some() {
+                    self.branch(&child);
+                }
+                end_of(&mut child, Signal::SIGKILL)
+            }
+            End::ByAStop => {
+                std::thread::sleep(self.chance.millis(200, 900));
+                let status = end_of(&mut child, Signal::SIGTERM);
+                assert_eq!(status.code(), Some(0), "it stops well: {status}");
+                return "stop";
+            }
+        };
+        killed(ended);
+        "any instant"
+    }
 }
 
 fn end_of(child: &mut Child, signal: Signal) -> ExitStatus {
@@ -107,18 +188,35 @@ fn nothing_that_a_client_was_told_is_lost_or_doubled_by_any_crash() {
     // Built before the clock runs.
     let _ = program("harnessd");
     let storm = Storm::begin(&place, chance.below(u64::MAX));
-    let (end, mut ends) = (now() + Duration::from_secs(seconds), BTreeMap::<&str, u32>::new());
-    while now() < end {
-        *ends.entry(round(&place, &mut chance)).or_default() += 1;
+    let (ends, losses) = (BTreeMap::new(), Vec::new());
+    let (begun, length) = (now(), Duration::from_secs(seconds));
+    let mut rounds = Rounds {
+        place,
+        chance,
+        storm,
+        backups: Vec::new(),
+        copy: None,
+        restored: 0,
+        copied: 0,
+        half: begun + length / 2,
+        ends,
+        losses,
+    };
+    while now() < begun + length {
+        rounds.go_on();
     }
+    rounds.look_at_the_copy();
+    let Rounds { place, storm, ends, mut losses, restored, copied, .. } = rounds;
     let _daemon = place.start();
     let (begun, told) = (now(), storm.end());
     let (ended, rounds) = (now(), ends.values().sum::<u32>());
     let verdict = check::check(&place, &told);
     println!("{:.1?} until all had ended, {:.1?} to check", ended - begun, ended.elapsed());
     println!("{rounds} rounds, {} kills: {ends:?}", rounds - ends.get("stop").copied().unwrap_or(0));
-    println!("told: {:?}, {} events seen", told.counts, told.events.len());
+    println!("{restored} backups restored, {copied} copies served");
+    println!("told: {:?}, {} events seen, {} ids", told.counts, told.events.len(), told.ids.len());
     println!("{verdict}");
-    assert!(verdict.losses.is_empty(), "HARNESS_CRASH_SEED={seed}: {verdict}");
-    assert!(verdict.executed > 0 && rounds > 1, "something happened");
+    losses.extend(verdict.losses.iter().cloned());
+    assert!(losses.is_empty(), "HARNESS_CRASH_SEED={seed}: {losses:#?}");
+    assert!(verdict.executed > 0 && rounds > 1 && restored > 0 && copied > 0, "something happened");
 }

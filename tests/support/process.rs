@@ -49,6 +49,13 @@ impl Process {
         self.stat().is_some_and(|fields| fields[0] == "T")
     }
 
+    /// Whether all its threads stand still.
+    pub fn all_stopped(self) -> bool {
+        let tasks = fs::read_dir(self.file("task")).unwrap().map(|task| task.unwrap().path().join("stat"));
+        let mut states = tasks.map(|stat| fs::read_to_string(stat).unwrap_or_default());
+        states.all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
+    }
+
     /// Whether it has a handler for a signal.
     pub fn catches(self, signal: Signal) -> bool {
         let status = fs::read_to_string(self.file("status")).unwrap_or_default();

@@ -72,18 +72,32 @@ pub fn rename(db: &Connection, instance: Instance) -> Result<(), rusqlite::Error
     db.execute("UPDATE daemon SET instance = ?1", [instance.cast_signed()]).map(drop)
 }
 
+/// Number of the first event of an epoch that goes on behind `last`, where events up to `used` were here already, also of a history that is
+/// gone: as far from `last` as whole jumps are, so that [`resume`] finds `last` again.
+pub fn first_behind(last: Seq, used: Seq) -> Seq {
+    // The mark may be behind by what one commit had.
+    let free = used.0.saturating_add(JUMP / 2).saturating_sub(last.0);
+    Seq(last.0.saturating_add(free.div_ceil(JUMP).max(1).saturating_mul(JUMP)))
+}
+
+/// The last number that an epoch shares with the one before it. No epoch has as many events as a jump.
+fn shared(before: &Epoch, epoch: &Epoch) -> Seq {
+    let begin = before.first.0.saturating_sub(1);
+    Seq(begin + (epoch.first.0.saturating_sub(begin)) % JUMP)
+}
+
 /// Where a subscription begins whose cursor is `after` in `epoch`, and the gap that comes before; `None` where that has not happened.
 pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -> Option<(Seq, Option<Gap>)> {
     let current = epochs.last();
     let another = current.zip(epoch).filter(|(current, id)| current.id != *id);
     let Some((current, id)) = another else { return (after <= last).then_some((after, None)) };
     let Some(at) = epochs.iter().position(|epoch| epoch.id == id) else {
-        // Another history: its numbers say nothing here, and what of this one was seen is not known.
-        let gap = Gap { from: Seq(1), to: last, reason: Some(current.reason) };
-        return (after <= last).then_some((last, Some(gap)));
+        // Another history: its numbers say nothing here, and which of those before this epoch were seen is not known. Of this epoch none was.
+        let before = Seq(current.first.0.saturating_sub(1));
+        return Some((before, Some(Gap { from: Seq(1), to: before, reason: Some(current.reason) })));
     };
-    let next = epochs.get(at + 1).unwrap_or(current);
-    let end = Seq(next.first.0.saturating_sub(JUMP));
+    let (epoch, next) = (epochs.get(at).unwrap_or(current), epochs.get(at + 1).unwrap_or(current));
+    let end = shared(epoch, next);
     if after <= end {
         // Up to its end it is the same history; what is left out behind that is told when it is come to.
         return Some((after, None));
@@ -127,11 +141,35 @@ mod tests {
             (Some(1), 500, Some((second - 1, gap(301, second - 1, EpochReason::Restored)))),
             (Some(2), second + 3, Some((second + 3, None))),
             (Some(2), second + 999, Some((third - 1, gap(351 + JUMP, third - 1, EpochReason::WentBack)))),
-            (Some(9), 40, Some((last, gap(1, last, EpochReason::WentBack)))),
-            (Some(9), last + 40, None),
+            (Some(9), 40, Some((third - 1, gap(1, third - 1, EpochReason::WentBack)))),
+            (Some(9), last + 40, Some((third - 1, gap(1, third - 1, EpochReason::WentBack)))),
         ] {
             let resumed = resume(&epochs, id.map(EpochId::from_u64), Seq(after), Seq(last));
             assert_eq!(resumed, expected.map(|(seq, gap)| (Seq(seq), gap)), "{id:?} {after}");
+        }
+    }
+
+    /// A12: whatever was restored before, and however often, no number is used that was used in a history that is gone.
+    #[test]
+    fn an_epoch_begins_behind_all_numbers_that_were_used_and_shares_what_it_goes_on_from() {
+        for (begins, last, used, jumps) in [
+            (1, 100, 0, 1),
+            (1, 100, 100, 1),
+            (1, 100, 500, 1),
+            (1, 100, 90 + JUMP, 2),
+            (1, 100, 100 + JUMP, 2),
+            (1, 100, 700 + JUMP, 2),
+            (1, 40, 700 + 5 * JUMP, 6),
+            (101 + JUMP, 200 + JUMP, 900 + JUMP, 1),
+            (101 + JUMP, 200 + JUMP, 900 + 3 * JUMP, 3),
+            (101 + 3 * JUMP, 100 + 3 * JUMP, 100 + 3 * JUMP, 1),
+        ] {
+            let what = format!("{last} of an epoch from {begins}, {used} were used");
+            let first = first_behind(Seq(last), Seq(used));
+            assert_eq!(first.0, last + jumps * JUMP, "{what}");
+            assert!(first.0 > used, "{what}");
+            let (before, after) = (epoch(1, begins, EpochReason::Begun), epoch(2, first.0, EpochReason::Restored));
+            assert_eq!(shared(&before, &after), Seq(last), "{what}");
         }
     }
 }

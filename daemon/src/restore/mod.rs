@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::driver::Clock;
 use crate::journal::epochs::{self, Epoch};
 use crate::journal::history::History;
-use crate::journal::identity::{Beside, Instance, JUMP, Recognised};
+use crate::journal::identity::{Beside, Instance, Recognised};
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError, Opened};
 use crate::journal::{self, FILE, Store, lost};
@@ -95,10 +95,10 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
         schema::look_through(&db, &path)?;
     }
     let (epoch, id_key) = match recognised {
-        Recognised::Another(reason) => (fresh_epoch(reason, &before, &path)?, fresh_number(&path)?),
+        Recognised::Another(reason) => (fresh_epoch(reason, &before, &beside, &path)?, fresh_number(&path)?),
         Recognised::Same => match before.epochs.last() {
             Some(epoch) => (*epoch, before.id_key),
-            None => (fresh_epoch(EpochReason::Begun, &before, &path)?, before.id_key),
+            None => (fresh_epoch(EpochReason::Begun, &before, &beside, &path)?, before.id_key),
         },
     };
     let mut engine = Engine::new(config.clone(), tools::catalogue(), id_key);
@@ -198,11 +198,13 @@ fn fresh_number(path: &Path) -> Result<u64, OpenError> {
     journal::fresh_key().map(|number| number.max(1)).map_err(io)
 }
 
-/// An epoch that begins now: with the first event, or far behind the last one.
-fn fresh_epoch(reason: EpochReason, before: &Past, path: &Path) -> Result<Epoch, OpenError> {
+/// An epoch that begins now: with the first event, or far behind the last one, and behind all that was here, also what is gone.
+fn fresh_epoch(reason: EpochReason, before: &Past, beside: &Beside, path: &Path) -> Result<Epoch, OpenError> {
     let first = match reason {
         EpochReason::Begun => Seq(1),
-        EpochReason::Restored | EpochReason::Copied | EpochReason::WentBack => Seq(before.made.last_seq.0 + JUMP),
+        EpochReason::Restored | EpochReason::Copied | EpochReason::WentBack => {
+            epochs::first_behind(before.made.last_seq, beside.last().unwrap_or_default())
+        }
     };
     Ok(Epoch { id: EpochId::from_u64(fresh_number(path)?), first, reason })
 }

@@ -35,7 +35,7 @@ pub(super) fn submit(shared: &Shared, mut chance: Chance) {
             match line.call("run.submit", &params) {
                 Ok(reply) => {
                     let (run, seq) = (reply["id"].as_str().unwrap(), reply["seq"].as_u64().unwrap());
-                    shared.told().submitted(number, run, seq);
+                    shared.told_in(line.era).submitted(number, run, seq);
                     if keyed {
                         done.push((number, params));
                     }
@@ -84,7 +84,7 @@ fn next(
     if let Some(key) = &key {
         params["idempotency_key"] = json!(key);
     }
-    shared.told().submits.insert(number, Submit { key, kind, run: None, seq: 0 });
+    shared.told().submits.insert(number, Submit::new(key, kind));
     Ok(Some((number, params)))
 }
 
@@ -100,7 +100,7 @@ pub(super) fn answer(shared: &Shared, mut chance: Chance) {
                 match line.call("interaction.answer", &json!({"interaction": id, "answer": text})) {
                     Ok(reply) => {
                         assert_eq!(reply["run"], run);
-                        let mut told = shared.told();
+                        let mut told = shared.told_in(line.era);
                         told.count("answers acknowledged");
                         told.answers.push((id.to_owned(), run.to_owned(), text));
                     }
@@ -190,7 +190,7 @@ fn one_thing(
         7 if chance.percent(20) => {
             let reply = line.call("run.retry", &json!({"run": run}))?;
             let made = reply["id"].as_str().unwrap().to_owned();
-            shared.told().made.insert(made, run.to_owned());
+            shared.told_in(line.era).made.insert(made, run.to_owned());
             Ok(())
         }
         8 => {
@@ -199,7 +199,7 @@ fn one_thing(
         }
         _ => {
             let reply = line.call("run.wait", &json!({"run": run, "timeout_seconds": 0.1}))?;
-            let (view, mut told) = (&reply["run"], shared.told());
+            let (view, mut told) = (&reply["run"], shared.told_in(line.era));
             if reply["reached"] == true {
                 told.count("ends told");
                 told.ended(run, view["state"].as_str().unwrap(), view["answer"].as_str());
@@ -211,7 +211,7 @@ fn one_thing(
 
 fn changes(shared: &Shared, line: &mut Line, method: &str, params: &Value) -> Result<(), Trouble> {
     let reply = line.call(method, params)?;
-    let mut told = shared.told();
+    let mut told = shared.told_in(line.era);
     for run in reply["runs"].as_array().unwrap() {
         let run = run.as_str().unwrap().to_owned();
         match method {
@@ -233,7 +233,7 @@ fn tell(shared: &Shared, line: &mut Line, run: &str, number: u64) -> Result<(), 
     let text = format!("message {number}");
     let reply = line.call("run.message", &json!({"run": run, "text": text}))?;
     let (id, seq) = (reply["id"].as_str().unwrap().to_owned(), reply["seq"].as_u64().unwrap());
-    let mut told = shared.told();
+    let mut told = shared.told_in(line.era);
     if reply["existing"] == true {
         told.count("messages acknowledged");
         told.messages.push((id, seq, text));
@@ -246,7 +246,7 @@ fn tell(shared: &Shared, line: &mut Line, run: &str, number: u64) -> Result<(), 
 fn prune(shared: &Shared, line: &mut Line, run: &str) -> Result<(), Trouble> {
     shared.told().perhaps_pruned.insert(run.to_owned());
     let reply = line.call("run.prune", &json!({"select": {"runs": [run]}}))?;
-    let mut told = shared.told();
+    let mut told = shared.told_in(line.era);
     for run in reply["runs"].as_array().unwrap() {
         told.count("prunes acknowledged");
         told.pruned.insert(run.as_str().unwrap().to_owned());

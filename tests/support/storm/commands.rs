@@ -19,21 +19,26 @@ pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
         let number = shared.next.fetch_add(1, Ordering::SeqCst);
         let (kind, file) = chance.pick(&kinds);
         let key = format!("ctl-{number}");
-        shared.told().submits.insert(number, Submit { key: Some(key.clone()), kind, run: None, seq: 0 });
+        shared.told().submits.insert(number, Submit::new(Some(key.clone()), kind));
         let label = format!("n={number}");
         let words = ["submit", "-q", "--no-start", "--idempotency-key", &key, "-l", &label, "--script", &file];
-        let id = loop {
+        let (era, id) = loop {
+            let era = shared.era();
             let output = place.ctl(words);
             match output.code {
-                0 => break output.stdout.trim().to_owned(),
+                0 => break (era, output.stdout.trim().to_owned()),
                 7 | 75 if shared.mood() != Mood::Over => pause(&mut chance),
                 _ => return shared.told().wrong.push(format!("harnessctl submit: {output}")),
             }
         };
-        shared.told().submitted(number, &id, 0);
+        submitted(shared, era, number, &id);
         let output = place.ctl(["wait", "--no-start", "--timeout", "2s", &id]);
         let mut told = shared.told();
         told.count("commands");
+        if told.era != era {
+            // It may be of a history that is gone.
+            continue;
+        }
         match output.code {
             0 => {
                 let answer = output.stdout.strip_suffix('\n').unwrap_or(&output.stdout).to_owned();
@@ -59,8 +64,8 @@ pub(super) fn submit_once(shared: &Shared, mut chance: Chance) {
         let number = begin(shared, "quick");
         let label = format!("n={number}");
         let words = ["submit", "-q", "--no-start", "--retry-for", "300ms", "-l", &label, "--script", &file];
-        let Some(ids) = settle(shared, &mut chance, &words) else { return };
-        shared.told().submitted(number, ids.trim(), 0);
+        let Some((era, ids)) = settle(shared, &mut chance, &words) else { return };
+        submitted(shared, era, number, ids.trim());
         leave_room(place, [ids.trim()]);
     }
 }
@@ -78,12 +83,12 @@ pub(super) fn submit_batches(shared: &Shared, mut chance: Chance) {
         if chance.percent(50) {
             words.extend(["--retry-for", "300ms"]);
         }
-        let Some(ids) = settle(shared, &mut chance, &words) else { return };
+        let Some((era, ids)) = settle(shared, &mut chance, &words) else { return };
         let ids: Vec<&str> = ids.lines().collect();
         if ids.len() != numbers.len() {
             return shared.told().wrong.push(format!("a batch of {} gave {ids:?}", numbers.len()));
         }
-        numbers.iter().zip(&ids).for_each(|(number, id)| shared.told().submitted(*number, id, 0));
+        numbers.iter().zip(&ids).for_each(|(number, id)| submitted(shared, era, *number, id));
         shared.told().count("batches");
         leave_room(place, ids);
     }
@@ -102,17 +107,25 @@ fn batch_file(place: &Place, number: u64, lines: &str) -> String {
 fn begin(shared: &Shared, kind: &'static str) -> u64 {
     let number = shared.next.fetch_add(1, Ordering::SeqCst);
     let key = Some(format!("made by harnessctl for {number}"));
-    shared.told().submits.insert(number, Submit { key, kind, run: None, seq: 0 });
+    shared.told().submits.insert(number, Submit::new(key, kind));
     number
 }
 
-/// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed.
-fn settle(shared: &Shared, chance: &mut Chance, words: &[&str]) -> Option<String> {
+/// A command that began in this era has told the run of a submit. Where the era is over, it may be of either history.
+fn submitted(shared: &Shared, era: u64, number: u64, run: &str) {
+    let mut told = shared.told();
+    if told.era == era { told.submitted(number, run, 0) } else { told.perhaps_submitted(number, run) }
+}
+
+/// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed, and the era in which
+/// that command began.
+fn settle(shared: &Shared, chance: &mut Chance, words: &[&str]) -> Option<(u64, String)> {
     let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     loop {
+        let era = shared.era();
         let output = shared.place.ctl(&words);
         match output.code {
-            0 => return Some(output.stdout),
+            0 => return Some((era, output.stdout)),
             7 | 75 if shared.mood() != Mood::Over => {}
             _ => {
                 shared.told().wrong.push(format!("harnessctl {words:?}: {output}"));

@@ -18,6 +18,8 @@ pub struct Line {
     next_id: u64,
     /// What has come of the frame that is under way.
     partial: Vec<u8>,
+    /// How often a backup had taken the journal's place when it was made.
+    pub(super) era: u64,
 }
 
 /// Why there is no answer.
@@ -44,8 +46,8 @@ impl Trouble {
 pub enum Note {
     /// An event, byte for byte.
     Event(String),
-    /// The numbers of events that it does not get.
-    Gap(u64, u64),
+    /// The numbers of events that it does not get, and why, where an epoch begins behind them.
+    Gap(u64, u64, Option<String>),
     /// Nothing for now.
     Nothing,
 }
@@ -70,6 +72,8 @@ struct Params<'a> {
 struct Gap {
     from: u64,
     to: u64,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 impl Line {
@@ -78,7 +82,7 @@ impl Line {
         let writer = UnixStream::connect(socket).ok()?;
         writer.set_write_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(writer.try_clone().ok()?);
-        Some(Self { reader, writer, next_id: 1, partial: Vec::new() })
+        Some(Self { reader, writer, next_id: 1, partial: Vec::new(), era: 0 })
     }
 
     /// The next frame; nothing where none comes within `limit`.
@@ -128,7 +132,7 @@ impl Line {
         let frame: Frame<'_> = serde_json::from_slice(&frame).unwrap();
         Ok(match (frame.method, frame.params) {
             (Some("event"), Some(Params { event: Some(event), .. })) => Note::Event(event.get().to_owned()),
-            (Some("gap"), Some(Params { gap: Some(gap), .. })) => Note::Gap(gap.from, gap.to),
+            (Some("gap"), Some(Params { gap: Some(gap), .. })) => Note::Gap(gap.from, gap.to, gap.reason),
             _ => Note::Nothing,
         })
     }

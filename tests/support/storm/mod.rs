@@ -1,12 +1,14 @@
 //! A storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
 //!
-//! Owns the clients and what they were told. Who kills the daemon, or fills its disk, is the test; what is compared in the end
-//! is the [checker](check)'s.
+//! Owns the clients and what they were told. The test kills the daemon, fills its disk, restores a backup or copies its state; what is
+//! compared in the end is the [checker](check)'s.
 
+mod branches;
 mod chance;
 pub mod check;
 mod clients;
 mod commands;
+mod ids;
 mod line;
 mod scripts;
 mod told;
@@ -17,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+pub use branches::{Backup, Copy};
 pub use chance::Chance;
 pub use line::{Line, Note, Trouble};
 pub use scripts::TOKENS;
@@ -44,6 +47,8 @@ enum Mood {
 struct Shared {
     place: Place,
     told: Mutex<Told>,
+    /// What came of a history that was gone by the time.
+    past: Mutex<Told>,
     mood: AtomicU8,
     /// Number of the next submit.
     next: AtomicU64,
@@ -63,6 +68,22 @@ impl Shared {
         self.told.lock().unwrap()
     }
 
+    /// The same for what was promised in an era: where that is over, it goes where nothing is expected of it.
+    fn told_in(&self, era: u64) -> MutexGuard<'_, Told> {
+        let told = self.told();
+        if told.era == era { told } else { self.past.lock().unwrap() }
+    }
+
+    /// Lets one client loose.
+    fn start(self: &Arc<Self>, chance: &mut Chance, body: fn(&Self, Chance)) -> JoinHandle<()> {
+        let (shared, chance) = (Arc::clone(self), chance.split());
+        thread::spawn(move || body(&shared, chance))
+    }
+
+    fn era(&self) -> u64 {
+        self.told().era
+    }
+
     fn mood(&self) -> Mood {
         match self.mood.load(Ordering::SeqCst) {
             0 => Mood::Stormy,
@@ -71,15 +92,24 @@ impl Shared {
         }
     }
 
-    /// A connection, as soon as somebody listens; none where the storm is over before.
+    /// A connection, as soon as a daemon listens; none where the storm is over before.
     fn line(&self) -> Option<Line> {
         while self.mood() != Mood::Over {
-            if let Some(line) = Line::open(&self.place.socket()) {
+            if let Some(line) = self.try_line() {
                 return Some(line);
             }
             thread::sleep(LOOK_AGAIN);
         }
         None
+    }
+
+    /// A connection, if a daemon listens.
+    fn try_line(&self) -> Option<Line> {
+        let era = self.era();
+        let mut line = Line::open(&self.place.socket())?;
+        line.era = era;
+        // No daemon lives while an era begins.
+        (self.era() == era).then_some(line)
     }
 }
 
@@ -89,15 +119,13 @@ impl Storm {
         let shared = Arc::new(Shared {
             place: place.clone(),
             told: Mutex::default(),
+            past: Mutex::default(),
             mood: AtomicU8::new(Mood::Stormy as u8),
             next: AtomicU64::new(1),
             last: AtomicU64::new(u64::MAX),
         });
         let mut chance = Chance::new(seed);
-        let mut start = |body: fn(&Shared, Chance)| {
-            let (shared, chance) = (Arc::clone(&shared), chance.split());
-            thread::spawn(move || body(&shared, chance))
-        };
+        let mut start = |body: fn(&Shared, Chance)| shared.start(&mut chance, body);
         let clients = vec![
             start(clients::submit),
             start(clients::submit),
@@ -123,15 +151,16 @@ impl Storm {
         self.shared.mood.store(Mood::Calm as u8, Ordering::SeqCst);
         let clients = self.clients;
         eventually("every client has brought its things to an end", || {
-            let open = |submit: &told::Submit| submit.key.is_some() && submit.run.is_none();
-            !self.shared.told().submits.values().any(open) && live(&place) == 0
+            !self.shared.told().submits.values().any(told::Submit::is_open) && live(&place) == 0
         });
         self.shared.mood.store(Mood::Over as u8, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().unwrap());
         let last = place.rpc("daemon.status", json!({}))["last_seq"].as_u64().unwrap();
         self.shared.last.store(last, Ordering::SeqCst);
         self.watchers.into_iter().for_each(|watcher| watcher.join().unwrap());
-        std::mem::take(&mut *self.shared.told())
+        let mut told = std::mem::take(&mut *self.shared.told());
+        told.add_past(std::mem::take(&mut *self.shared.past.lock().unwrap()));
+        told
     }
 }
 

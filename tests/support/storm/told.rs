@@ -1,40 +1,71 @@
 //! What clients were told: every reply that came, every event that was seen. The checker compares it with what is there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 use serde::Deserialize;
+
+use super::ids::Ids;
 
 /// Everything that clients were told, and what they found wrong on the spot.
 #[derive(Debug, Default)]
 pub struct Told {
+    /// What was promised, and has to be there in the end.
+    pub promises: Promises,
+    /// How often a backup took the journal's place so far: what was promised before that may be gone.
+    pub era: u64,
+    /// Events that a follower saw, by number, whatever became of them.
+    pub events: BTreeMap<u64, Seen>,
+    /// Ids that something got, in any of the histories.
+    pub ids: Ids,
+    /// Numbers that a follower was told not to get: from, to.
+    pub gaps: Vec<(u64, u64)>,
+    /// Numbers of the events of one run that was followed, in the order of their coming.
+    pub followed: Vec<(String, Vec<u64>)>,
+    /// Runs that a client may have pruned: the reply was lost.
+    pub perhaps_pruned: BTreeSet<String>,
+    /// How often a call may have executed once more, since it had not begun where a history branched.
+    pub again: BTreeMap<String, u32>,
+    /// What was wrong at the time.
+    pub wrong: Vec<String>,
+    /// How often what happened.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// What clients were told of one history. A restored backup takes it back to what it was.
+#[derive(Debug, Default, Clone)]
+pub struct Promises {
     /// Submits by their number, which the run bears as a label.
     pub submits: BTreeMap<u64, Submit>,
     /// Runs that a retry or a message made: by id, the run that they came from.
     pub made: BTreeMap<String, String>,
-    /// Events that somebody saw, by number.
-    pub events: BTreeMap<u64, Seen>,
-    /// Numbers that somebody was told not to get: from, to.
-    pub gaps: Vec<(u64, u64)>,
-    /// Numbers of the events of one run that was followed, in the order of their coming.
-    pub followed: Vec<(String, Vec<u64>)>,
     /// Answers that were taken: interaction, run, text.
     pub answers: Vec<(String, String, String)>,
     /// Runs that a cancel has changed.
     pub cancelled: BTreeSet<String>,
     /// Runs that were pruned.
     pub pruned: BTreeSet<String>,
-    /// Runs that somebody may have pruned: the reply was lost.
-    pub perhaps_pruned: BTreeSet<String>,
     /// Messages that were taken by a live run: run, number of the event, text.
     pub messages: Vec<(String, u64, String)>,
     /// How often a run was paused, and let go on.
     pub pauses: BTreeMap<String, (u64, u64)>,
-    /// How a run ended, as somebody was told who waited for it: state, answer.
+    /// How a run ended, as a client was told that waited for it: state, answer.
     pub ends: BTreeMap<String, (String, Option<String>)>,
-    /// What was wrong at the time.
-    pub wrong: Vec<String>,
-    /// How often what happened.
-    pub counts: BTreeMap<&'static str, u64>,
+    /// The last number before each epoch that began with a restored backup or a copy, and which of the two it was.
+    pub cuts: Vec<(u64, &'static str)>,
+}
+
+impl Deref for Told {
+    type Target = Promises;
+    fn deref(&self) -> &Promises {
+        &self.promises
+    }
+}
+
+impl DerefMut for Told {
+    fn deref_mut(&mut self) -> &mut Promises {
+        &mut self.promises
+    }
 }
 
 /// A submit.
@@ -44,13 +75,27 @@ pub struct Submit {
     pub key: Option<String>,
     /// What the script does.
     pub kind: &'static str,
-    /// The run, once somebody was told.
+    /// The run, once a client was told.
     pub run: Option<String>,
     /// Number of the event that made it.
     pub seq: u64,
+    /// A client was told of a run, in a history that was gone by then, or later: there may be one.
+    pub gone: bool,
 }
 
-/// An event that somebody saw.
+impl Submit {
+    /// One of which nothing is known yet.
+    pub fn new(key: Option<String>, kind: &'static str) -> Self {
+        Self { key, kind, run: None, seq: 0, gone: false }
+    }
+
+    /// Whether its client still tries.
+    pub fn is_open(&self) -> bool {
+        self.key.is_some() && self.run.is_none() && !self.gone
+    }
+}
+
+/// An event that a follower saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Its run.
@@ -89,9 +134,10 @@ impl Told {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Somebody saw an event. Everybody sees the same.
+    /// A follower saw an event. All followers see the same.
     pub fn saw(&mut self, event: &str) -> u64 {
         let (seq, seen) = Seen::of(event);
+        self.wrong.extend(self.ids.given(event, seq));
         match self.events.get(&seq) {
             Some(before) if *before != seen => {
                 self.wrong.push(format!("event {seq} was {before:?} and is {seen:?}: {event}"));
@@ -102,20 +148,56 @@ impl Told {
         seq
     }
 
-    /// Somebody was told the run of a submit. It is always the same one.
+    /// A client was told the run of a submit. It is always the same one.
     pub fn submitted(&mut self, number: u64, run: &str, seq: u64) {
         self.count("submits acknowledged");
-        let Some(submit) = self.submits.get_mut(&number) else { return };
+        self.wrong.extend(self.ids.of_submit(run, number));
+        let Some(submit) = self.promises.submits.get_mut(&number) else { return };
         match &submit.run {
             Some(before) if before != run => {
                 let key = submit.key.clone();
                 self.wrong.push(format!("the key {key:?} gave run {before}, then {run}"));
             }
-            _ => (submit.run, submit.seq) = (Some(run.to_owned()), seq),
+            _ => (submit.run, submit.seq, submit.gone) = (Some(run.to_owned()), seq, false),
         }
     }
 
-    /// Somebody was told how a run ended. That stays so.
+    /// A client was told a run of which it is not known in which history it is.
+    pub fn perhaps_submitted(&mut self, number: u64, run: &str) {
+        self.count("submits acknowledged across a restore");
+        self.wrong.extend(self.ids.of_submit(run, number));
+        if let Some(submit) = self.promises.submits.get_mut(&number) {
+            submit.gone = submit.run.is_none();
+        }
+    }
+
+    /// A backup took the journal's place that has all of `promises`, up to the event `last`. What clients still try goes on.
+    pub fn go_back(&mut self, promises: &Promises, last: u64) {
+        self.era += 1;
+        let now = std::mem::replace(&mut self.promises, promises.clone());
+        self.promises.cuts.push((last, "restored"));
+        for (number, submit) in now.submits {
+            let gone = submit.gone || submit.run.is_some();
+            let known = self.promises.submits.entry(number).or_insert(Submit { run: None, seq: 0, ..submit });
+            known.gone = known.run.is_none() && gone;
+        }
+    }
+
+    /// Whether a run must be there, as far as is known in an era.
+    pub fn is_promised(&self, era: u64, run: &str) -> bool {
+        self.era == era && self.submits.values().any(|submit| submit.run.as_deref() == Some(run))
+    }
+
+    /// Adds what was told of a history that was gone by the time.
+    pub fn add_past(&mut self, mut past: Self) {
+        self.wrong.append(&mut past.wrong);
+        self.wrong.extend(self.ids.add(past.ids));
+        for (what, times) in past.counts {
+            *self.counts.entry(what).or_default() += times;
+        }
+    }
+
+    /// A client was told how a run ended. That stays so.
     pub fn ended(&mut self, run: &str, state: &str, answer: Option<&str>) {
         let end = (state.to_owned(), answer.map(str::to_owned));
         if let Some(before) = self.ends.insert(run.to_owned(), end.clone())
@@ -125,7 +207,7 @@ impl Told {
         }
     }
 
-    /// The latest runs that somebody was told of, and what they do.
+    /// The latest runs that a client was told of, and what they do.
     pub fn latest(&self, most: usize) -> Vec<(String, &'static str)> {
         let known = self.submits.values().rev().filter_map(|submit| Some((submit.run.clone()?, submit.kind)));
         known.take(most).collect()

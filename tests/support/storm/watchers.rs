@@ -12,17 +12,18 @@ use super::{Mood, Shared, pause};
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Follows everything from the first event on: each next number, or an explicit gap.
+/// Follows everything from the first event on: each next number, or an explicit gap, which goes back where a backup took the journal's
+/// place, to what is in that.
 pub(super) fn everything(shared: &Shared, mut chance: Chance) {
-    let mut at = 0;
+    let (mut at, mut epoch) = (0, Value::Null);
     let over = |at: u64| shared.mood() == Mood::Over && at >= shared.last.load(Ordering::SeqCst);
     while !over(at) {
-        let Some(mut line) = Line::open(&shared.place.socket()) else {
+        let Some(mut line) = shared.try_line() else {
             pause(&mut chance);
             continue;
         };
-        match line.call("event.subscribe", &json!({"after": at})) {
-            Ok(_) => {}
+        match line.call("event.subscribe", &json!({"after": at, "epoch": epoch})) {
+            Ok(reply) => epoch = reply["epoch"].clone(),
             Err(Trouble::Lost) => continue,
             Err(refused) if matches!(refused.kind(), "busy" | "held") => continue,
             Err(Trouble::Refused(error)) => {
@@ -38,9 +39,14 @@ pub(super) fn everything(shared: &Shared, mut chance: Chance) {
                     let seq = shared.told().saw(&event);
                     (seq, seq)
                 }
-                Ok(Note::Gap(from, to)) => {
+                Ok(Note::Gap(from, to, None)) => {
                     shared.told().gaps.push((from, to));
                     (from, to)
+                }
+                Ok(Note::Gap(from, to, Some(reason))) => {
+                    epoch_began(shared, &line, from, &reason);
+                    // What it has seen may be in the gap; what it has not must be.
+                    (from.max(at + 1), to)
                 }
             };
             if from != at + 1 || to < from {
@@ -61,17 +67,21 @@ pub(super) fn one_run(shared: &Shared, mut chance: Chance) {
             continue;
         }
         let run = chance.pick(&known).0.clone();
-        let mut seen: Vec<u64> = Vec::new();
+        let (mut seen, mut epoch) = (Vec::new(), Value::Null);
         while shared.mood() == Mood::Stormy {
-            let Some(mut line) = Line::open(&shared.place.socket()) else {
+            let Some(mut line) = shared.try_line() else {
                 pause(&mut chance);
                 continue;
             };
             let after = seen.last().copied().unwrap_or(0);
-            match line.call("event.subscribe", &json!({"after": after, "run": run})) {
-                Ok(_) => {}
+            match line.call("event.subscribe", &json!({"after": after, "epoch": epoch, "run": run})) {
+                Ok(reply) => epoch = reply["epoch"].clone(),
                 Err(Trouble::Lost) => continue,
                 Err(refused) if matches!(refused.kind(), "busy" | "held") => continue,
+                Err(refused) if refused.kind() == "not-found" && !shared.told().is_promised(line.era, &run) => {
+                    shared.told().count("followed runs gone");
+                    break;
+                }
                 Err(Trouble::Refused(error)) => {
                     shared.told().wrong.push(format!("run {run} was acknowledged, and then: {error}"));
                     break;
@@ -85,13 +95,26 @@ pub(super) fn one_run(shared: &Shared, mut chance: Chance) {
     }
 }
 
+/// A follower was told that an epoch begins, and that it does not get what it has seen from `from` on: that is what a backup did not have,
+/// or all, where the follower comes from a history that this one knows nothing of.
+fn epoch_began(shared: &Shared, line: &Line, from: u64, reason: &str) {
+    let mut told = shared.told();
+    told.count("gaps with a reason");
+    let known = told.cuts.iter().any(|(last, why)| *last + 1 == from && *why == reason);
+    if told.era == line.era && !known && from != 1 {
+        let cuts = told.cuts.clone();
+        told.wrong.push(format!("an epoch that was {reason} begins behind a gap from {from}; there are {cuts:?}"));
+    }
+}
+
 /// Says whether it has ended.
 fn follow(shared: &Shared, line: &mut Line, run: &str, seen: &mut Vec<u64>) -> bool {
     while shared.mood() == Mood::Stormy {
         match line.note(LOOK) {
             Err(_) => return false,
             Ok(Note::Nothing) => {}
-            Ok(Note::Gap(from, to)) => {
+            Ok(Note::Gap(from, _, Some(reason))) => epoch_began(shared, line, from, &reason),
+            Ok(Note::Gap(from, to, None)) => {
                 shared.told().wrong.push(format!("a follower of run {run} misses {from} to {to}"));
             }
             Ok(Note::Event(event)) => {

@@ -10,6 +10,7 @@ pub(super) fn check(found: &mut Found<'_>) {
     let mut wrong = Vec::new();
     seen_are_there(found, &mut wrong);
     holes_are_of_pruned_runs(found, &mut wrong);
+    epochs_are_those_that_began(found, &mut wrong);
     for run in found.by_run.keys() {
         life(run, &found.of(run).collect::<Vec<_>>(), &mut wrong);
     }
@@ -23,6 +24,7 @@ fn seen_are_there(found: &Found<'_>, wrong: &mut Vec<String>) {
             Some(there) if there == seen => {}
             Some(there) => wrong.push(format!("event {seq} was {seen:?} and is {there:?}")),
             None if seen.run.as_deref().is_some_and(|run| found.is_pruned(run)) => {}
+            None if found.is_gone(*seq) => {}
             None => wrong.push(format!("event {seq} was seen and is gone: {seen:?}")),
         }
     }
@@ -44,14 +46,23 @@ fn holes_are_of_pruned_runs(found: &Found<'_>, wrong: &mut Vec<String>) {
             wrong.push(format!("event {hole} is missing, and no run was pruned that had it: {seen:?}"));
         }
     }
-    let numbers = found.events.len() + found.holes.len();
-    if numbers as u64 != found.last {
+    let gone: u64 = found.epochs.iter().map(|(from, to, _)| to - from + 1).sum();
+    let numbers = (found.events.len() + found.holes.len()) as u64 + gone;
+    if numbers != found.last {
         wrong.push(format!("{numbers} numbers are accounted for, of {}", found.last));
     }
     for (from, to) in &found.told.gaps {
-        if let Some(there) = (*from..=*to).find(|seq| found.events.contains_key(seq)) {
+        if let Some((there, _)) = found.events.range(*from..=*to).next() {
             wrong.push(format!("a follower was told not to get {from} to {to}, and event {there} is there"));
         }
+    }
+}
+
+/// An epoch begins behind what was in each backup or copy that was gone on from, and nowhere else.
+fn epochs_are_those_that_began(found: &Found<'_>, wrong: &mut Vec<String>) {
+    let there: Vec<(u64, &str)> = found.epochs.iter().map(|(from, _, why)| (from - 1, why.as_str())).collect();
+    if there != found.told.cuts {
+        wrong.push(format!("epochs begin behind {there:?}, and it was gone on from {:?}", found.told.cuts));
     }
 }
 
@@ -98,9 +109,10 @@ fn life(run: &str, events: &[(u64, &Value)], wrong: &mut Vec<String>) {
 
 fn followed(found: &Found<'_>, wrong: &mut Vec<String>) {
     for (run, seen) in found.told.followed.iter().filter(|(run, _)| !found.is_pruned(run)) {
+        let seen: Vec<u64> = seen.iter().copied().filter(|seq| !found.is_gone(*seq)).collect();
         let last = seen.last().copied().unwrap_or(0);
         let there: Vec<u64> = found.of(run).map(|(seq, _)| seq).take_while(|seq| *seq <= last).collect();
-        if there != *seen {
+        if there != seen {
             wrong.push(format!("a follower of run {run} got {seen:?}, and there are {there:?}"));
         }
     }

@@ -4,6 +4,7 @@
 mod calls;
 mod file;
 mod history;
+mod outputs;
 mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::line::{Line, Note};
 use super::told::{Seen, Told};
-use crate::{PATIENCE, Place, now};
+use crate::{PATIENCE, Place, TOKENS, now};
 
 /// What is there, as the socket shows it.
 struct Found<'t> {
@@ -27,6 +28,10 @@ struct Found<'t> {
     seen: BTreeMap<u64, Seen>,
     /// Numbers that a follower of everything is told not to get.
     holes: BTreeSet<u64>,
+    /// The same with a reason: an epoch begins behind them.
+    epochs: Vec<(u64, u64, String)>,
+    /// The lines that calls have left.
+    tokens: &'t str,
     last: u64,
     runs: BTreeMap<String, RunView>,
     /// Runs that were pruned, and the number of the event that says so.
@@ -63,17 +68,23 @@ impl fmt::Display for Verdict {
 
 /// Compares everything that clients were told with what there is at a place where nothing happens any more.
 pub fn check(place: &Place, told: &Told) -> Verdict {
-    let mut found = Found::look(place, told);
+    check_with(place, told, &place.written(TOKENS))
+}
+
+/// The same where calls have left their lines elsewhere.
+pub(super) fn check_with(place: &Place, told: &Told, tokens: &str) -> Verdict {
+    let mut found = Found::look(place, told, tokens);
     found.wrong.extend(told.wrong.iter().cloned());
     history::check(&mut found);
     promises::check(&mut found, place);
     let (executed, interrupted) = calls::check(&mut found, place);
+    outputs::check(&mut found, place);
     file::check(&mut found, place);
     Verdict { losses: found.wrong, runs: found.runs.len(), events: found.events.len(), executed, interrupted }
 }
 
 impl<'t> Found<'t> {
-    fn look(place: &Place, told: &'t Told) -> Self {
+    fn look(place: &Place, told: &'t Told, tokens: &'t str) -> Self {
         let mut line = Line::open(&place.socket()).unwrap();
         let status = line.call("daemon.status", &json!({})).unwrap();
         let mut found = Self {
@@ -82,6 +93,8 @@ impl<'t> Found<'t> {
             by_run: BTreeMap::new(),
             seen: BTreeMap::new(),
             holes: BTreeSet::new(),
+            epochs: Vec::new(),
+            tokens,
             last: status["last_seq"].as_u64().unwrap(),
             runs: BTreeMap::new(),
             pruned: BTreeMap::new(),
@@ -107,7 +120,11 @@ impl<'t> Found<'t> {
             assert!(now() < end, "event {} of {} does not come", at + 1, self.last);
             match line.note(PATIENCE).unwrap() {
                 Note::Nothing => {}
-                Note::Gap(from, to) => {
+                Note::Gap(from, to, Some(reason)) => {
+                    self.epochs.push((from, to, reason));
+                    at = to;
+                }
+                Note::Gap(from, to, None) => {
                     self.holes.extend(from..=to);
                     at = to;
                 }
@@ -149,6 +166,11 @@ impl<'t> Found<'t> {
     /// The events of a run, in order.
     fn of<'f>(&'f self, run: &str) -> impl Iterator<Item = (u64, &'f Value)> {
         self.by_run.get(run).into_iter().flatten().map(|seq| (*seq, &self.events[seq]))
+    }
+
+    /// Whether a number is of a history that is gone.
+    fn is_gone(&self, seq: u64) -> bool {
+        self.epochs.iter().any(|(from, to, _)| (*from..=*to).contains(&seq))
     }
 
     fn is_pruned(&self, run: &str) -> bool {

@@ -1,0 +1,24 @@
+//! Outputs: what a call is said to have written is there, also where a backup took the journal's place.
+
+use super::Found;
+use crate::Place;
+
+pub(super) fn check(found: &mut Found<'_>, place: &Place) {
+    let mut wrong = Vec::new();
+    for event in found.events.values().filter(|event| event["kind"] == "call-finished") {
+        let (run, result) = (event["run"].as_str().unwrap(), &event["result"]);
+        if found.is_pruned(run) || result["interrupted"] == true {
+            continue;
+        }
+        let call = result["call"].as_str().unwrap();
+        for stream in ["stdout", "stderr"] {
+            let bytes = result[stream]["bytes"].as_u64().unwrap_or(0);
+            let file = place.state(&format!("outputs/{run}/{call}.{stream}"));
+            let there = file.metadata().map_or(0, |file| file.len());
+            if there != bytes {
+                wrong.push(format!("call {call} of run {run} wrote {bytes} bytes to {stream}, and {there} are there"));
+            }
+        }
+    }
+    found.wrong.append(&mut wrong);
+}
