@@ -1,7 +1,7 @@
 //! Epochs: the stretches of a journal's history.
 //!
-//! Numbers of one epoch follow on each other. A copy that goes on by itself begins another one, far behind the last number, so that no
-//! number means two events. Owns the table `epoch`. Never decides when an epoch begins.
+//! Numbers of one epoch follow on each other. A copy that goes on by itself begins another one, far behind the last
+//! number, so that no number means two events. Owns the table `epoch`. Never decides when an epoch begins.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{EpochId, Seq};
@@ -72,8 +72,8 @@ pub fn rename(db: &Connection, instance: Instance) -> Result<(), rusqlite::Error
     db.execute("UPDATE daemon SET instance = ?1", [instance.cast_signed()]).map(drop)
 }
 
-/// Number of the first event of an epoch that goes on behind `last`, where events up to `used` were here already, also of a history that is
-/// gone: as far from `last` as whole jumps are, so that [`resume`] finds `last` again.
+/// Number of the first event of an epoch that goes on behind `last`, where events up to `used` were here already,
+/// also of a history that is gone: as far from `last` as whole jumps are, so that [`resume`] finds `last` again.
 pub fn first_behind(last: Seq, used: Seq) -> Seq {
     // The mark may be behind by what one commit had.
     let free = used.0.saturating_add(JUMP / 2).saturating_sub(last.0);
@@ -86,13 +86,15 @@ fn shared(before: &Epoch, epoch: &Epoch) -> Seq {
     Seq(begin + (epoch.first.0.saturating_sub(begin)) % JUMP)
 }
 
-/// Where a subscription begins whose cursor is `after` in `epoch`, and the gap that comes before; `None` where that has not happened.
+/// Where a subscription begins whose cursor is `after` in `epoch`, and the gap that comes before; `None` where that
+/// has not happened.
 pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -> Option<(Seq, Option<Gap>)> {
     let current = epochs.last();
     let another = current.zip(epoch).filter(|(current, id)| current.id != *id);
     let Some((current, id)) = another else { return (after <= last).then_some((after, None)) };
     let Some(at) = epochs.iter().position(|epoch| epoch.id == id) else {
-        // Another history: its numbers say nothing here, and which of those before this epoch were seen is not known. Of this epoch none was.
+        // Another history: its numbers say nothing here, and which of those before this epoch were seen is not known.
+        // Of this epoch none was.
         let before = Seq(current.first.0.saturating_sub(1));
         return Some((before, Some(Gap { from: Seq(1), to: before, reason: Some(current.reason) })));
     };
@@ -120,7 +122,8 @@ mod tests {
         Epoch { id: EpochId::from_u64(id), first: Seq(first), reason }
     }
 
-    /// A12: a cursor of another epoch is gone on from where both histories are the same, else behind a gap with the reason.
+    /// A12: a cursor of another epoch is gone on from where both histories are the same, else behind a gap with the
+    /// reason.
     #[test]
     fn a_cursor_of_another_epoch_gives_a_gap_with_the_reason() {
         let (second, third) = (300 + JUMP, 350 + 2 * JUMP);

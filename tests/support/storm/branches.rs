@@ -1,4 +1,5 @@
-//! Where a history branches: backups that are taken and restored, and copies of the state directory that are served beside the original.
+//! Where a history branches: backups that are taken and restored, and copies of the state directory that are served
+//! beside the original.
 //!
 //! Owns what was promised at each branch, and which calls may execute in both. The test decides when.
 
@@ -93,7 +94,8 @@ impl Storm {
         Backup { file, promises, journal }
     }
 
-    /// Restores a backup by the command, after the daemon has gone: what was promised since it was taken may be gone, nothing else.
+    /// Restores a backup by the command, after the daemon has gone: what was promised since it was taken may be gone,
+    /// nothing else.
     ///
     /// # Panics
     /// Where it is refused, or what was in the place is not kept.
@@ -110,8 +112,8 @@ impl Storm {
         fs::remove_dir_all(place.state("replaced")).unwrap();
     }
 
-    /// Copies the state directory of a daemon that does not move, dead or stopped, and lets another daemon serve the copy: it brings all
-    /// that is in it to its end. What it has is checked like what the original has.
+    /// Copies the state directory of a daemon that does not move, dead or stopped, and lets another daemon serve the
+    /// copy: it brings all that is in it to its end. What it has is checked like what the original has.
     pub fn copy(&self, chance: &mut Chance) -> Copy {
         let (from, place) = (self.shared.place.clone(), Place::new());
         let mut copied = self.shared.told().to_be_copied();

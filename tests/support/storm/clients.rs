@@ -10,7 +10,8 @@ use super::scripts::{KINDS, script};
 use super::told::Submit;
 use super::{MOST_LIVE, Mood, Shared, live_in, pause};
 
-/// Submits, with and without a key. What was sent under a key is sent again until its reply has come, and now and then after.
+/// Submits, with and without a key. What was sent under a key is sent again until its reply has come, and now and
+/// then after.
 pub(super) fn submit(shared: &Shared, mut chance: Chance) {
     let mut open: Vec<(u64, Value)> = Vec::new();
     let mut done: Vec<(u64, Value)> = Vec::new();
@@ -120,7 +121,8 @@ pub(super) fn answer(shared: &Shared, mut chance: Chance) {
     }
 }
 
-/// Cancels, pauses, resumes, tells, waits, looks, retries and prunes; in the end, lets go on what is paused and ends what is endless.
+/// Cancels, pauses, resumes, tells, waits, looks, retries and prunes; in the end, lets go on what is paused and ends
+/// what is endless.
 pub(super) fn meddle(shared: &Shared, mut chance: Chance) {
     let mut number = 0;
     while let Some(mut line) = shared.line() {

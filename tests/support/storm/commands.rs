@@ -117,8 +117,8 @@ fn submitted(shared: &Shared, era: u64, number: u64, run: &str) {
     if told.era == era { told.submitted(number, run, 0) } else { told.perhaps_submitted(number, run) }
 }
 
-/// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed, and the era in which
-/// that command began.
+/// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed, and
+/// the era in which that command began.
 fn settle(shared: &Shared, chance: &mut Chance, words: &[&str]) -> Option<(u64, String)> {
     let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     loop {

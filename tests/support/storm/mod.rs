@@ -1,7 +1,7 @@
 //! A storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
 //!
-//! Owns the clients and what they were told. The test kills the daemon, fills its disk, restores a backup or copies its state; what is
-//! compared in the end is the [checker](check)'s.
+//! Owns the clients and what they were told. The test kills the daemon, fills its disk, restores a backup or copies
+//! its state; what is compared in the end is the [checker](check)'s.
 
 mod branches;
 mod chance;

@@ -1,4 +1,5 @@
-//! What clients were told: every reply that came, every event that was seen. The checker compares it with what is there.
+//! What clients were told: every reply that came, every event that was seen. The checker compares it with what is
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -171,7 +172,8 @@ impl Told {
         }
     }
 
-    /// A backup took the journal's place that has all of `promises`, up to the event `last`. What clients still try goes on.
+    /// A backup took the journal's place that has all of `promises`, up to the event `last`. What clients still try
+    /// goes on.
     pub fn go_back(&mut self, promises: &Promises, last: u64) {
         self.era += 1;
         let now = std::mem::replace(&mut self.promises, promises.clone());

@@ -12,8 +12,8 @@ use super::{Mood, Shared, pause};
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Follows everything from the first event on: each next number, or an explicit gap, which goes back where a backup took the journal's
-/// place, to what is in that.
+/// Follows everything from the first event on: each next number, or an explicit gap, which goes back where a backup
+/// took the journal's place, to what is in that.
 pub(super) fn everything(shared: &Shared, mut chance: Chance) {
     let (mut at, mut epoch) = (0, Value::Null);
     let over = |at: u64| shared.mood() == Mood::Over && at >= shared.last.load(Ordering::SeqCst);
@@ -95,8 +95,8 @@ pub(super) fn one_run(shared: &Shared, mut chance: Chance) {
     }
 }
 
-/// A follower was told that an epoch begins, and that it does not get what it has seen from `from` on: that is what a backup did not have,
-/// or all, where the follower comes from a history that this one knows nothing of.
+/// A follower was told that an epoch begins, and that it does not get what it has seen from `from` on: that is what a
+/// backup did not have, or all, where the follower comes from a history that this one knows nothing of.
 fn epoch_began(shared: &Shared, line: &Line, from: u64, reason: &str) {
     let mut told = shared.told();
     told.count("gaps with a reason");

@@ -1,4 +1,5 @@
-//! Calls: each executed at most once, by the line that it leaves; each result says what became of it; parents know their children.
+//! Calls: each executed at most once, by the line that it leaves; each result says what became of it; parents know
+//! their children.
 
 use std::collections::BTreeMap;
 
