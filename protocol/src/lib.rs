@@ -6,6 +6,7 @@
 
 pub mod envelope;
 pub mod event;
+mod exact;
 pub mod framing;
 pub mod id;
 pub mod inside;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::exact;
 use crate::id::{CallId, InteractionId, RunId};
 use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
@@ -356,7 +357,7 @@ pub enum Entry {
         /// The text.
         text: Arc<str>,
         /// The calls, in order.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
         calls: Vec<CallRequest>,
         /// What its provider wants back unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -433,7 +434,7 @@ pub struct CallRequest {
     pub unusable: Option<Arc<str>>,
     /// The id that its provider gave it, where it gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given: Option<GivenId>,
+    pub given: Option<Box<GivenId>>,
 }
 
 impl CallRequest {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::exact;
 use crate::time::Span;
 
 /// What the scripted provider says, turn by turn, and the scripts that children may ask for by name.
@@ -14,7 +15,7 @@ use crate::time::Span;
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The turns, in order: one for each inference.
-    #[serde(default, rename = "turn")]
+    #[serde(default, rename = "turn", deserialize_with = "exact::deserialize")]
     pub turns: Vec<Turn>,
     /// Scripts for children: `spawn_agent` with `script = "NAME"` uses one of these.
     #[serde(default, rename = "script", skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,7 +31,7 @@ pub struct Turn {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// The calls that it asks for, in order.
-    #[serde(default, rename = "call", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "call", skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
     pub calls: Vec<ScriptedCall>,
     /// Texts that the results of the turn before must contain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

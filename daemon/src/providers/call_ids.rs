@@ -28,7 +28,7 @@ impl<'p> CallIds<'p> {
         let mut taken: BTreeSet<String> = calls().map(|call| ours(call.call)).collect();
         let mut given = BTreeMap::new();
         for call in calls() {
-            let Some(GivenId { id, .. }) = &call.given else { continue };
+            let Some(GivenId { id, .. }) = call.given.as_deref() else { continue };
             if id.len() <= LONGEST && is_legal(id) && taken.insert(id.to_string()) {
                 given.insert(call.call, &**id);
             }

@@ -157,7 +157,7 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
         given: Some(call.given)
             .filter(|id| !id.is_empty())
             .zip(said_by.clone())
-            .map(|(id, provider)| GivenId { id: id.into(), provider }),
+            .map(|(id, provider)| Box::new(GivenId { id: id.into(), provider })),
     };
     let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
     let cut = completion.cut;

@@ -59,7 +59,7 @@ fn conversation(turns: &[&[&str]]) -> Prompt {
 }
 
 fn given(call: u64, id: &str) -> CallRequest {
-    let given = (!id.is_empty()).then(|| GivenId { id: id.into(), provider: "p".into() });
+    let given = (!id.is_empty()).then(|| Box::new(GivenId { id: id.into(), provider: "p".into() }));
     CallRequest { given, ..CallRequest::new(CallId::from_u64(call), "shell", "{}") }
 }
 

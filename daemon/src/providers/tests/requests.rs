@@ -39,7 +39,8 @@ pub(super) fn result(call: u64, text: &str, is_error: bool) -> Entry {
 pub(super) fn recorded(completion: &Completion) -> Entry {
     let call = |(id, call): (u64, &crate::prompt::RequestedCall)| CallRequest {
         unusable: call.unusable.as_deref().map(Into::into),
-        given: (!call.given.is_empty()).then(|| GivenId { id: call.given.as_str().into(), provider: "p".into() }),
+        given: (!call.given.is_empty())
+            .then(|| Box::new(GivenId { id: call.given.as_str().into(), provider: "p".into() })),
         ..CallRequest::new(CallId::from_u64(id), call.tool.as_str(), call.args.as_str())
     };
     Entry::Assistant {
