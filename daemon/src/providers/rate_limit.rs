@@ -7,10 +7,12 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 /// A wait that is longer is so long: what is made of it is not this file's to say.
-const LONGEST: Span = Span::from_secs(1_000 * 24 * 60 * 60);
+pub(super) const LONGEST: Span = Span::from_secs(1_000 * 24 * 60 * 60);
 /// Numbers from here on are instants rather than durations: in seconds, and in milliseconds.
 const EPOCH_SECONDS: f64 = 1e9;
 const EPOCH_MILLIS: f64 = 1e12;
+/// An instant that has passed by no more than this has just come: the clock of the server may be a little behind.
+pub(super) const JUST_NOW: Span = Span::from_secs(300);
 
 /// How long to wait; `None` where nothing says so.
 pub(super) fn wait(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
@@ -18,17 +20,23 @@ pub(super) fn wait(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     (wait > Span::ZERO).then_some(wait.min(LONGEST))
 }
 
-/// The same, where the account is at its limit: windows of which nothing says that they are used up do not count.
+/// The same, where the account is at its limit: windows of which nothing says that they are used up do not count. Zero is a time that has
+/// just come.
 pub(super) fn of_account(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     let wait = after(headers, now).or_else(|| limits(headers, now).used_up)?;
-    (wait > Span::ZERO).then_some(wait.min(LONGEST))
+    Some(wait.min(LONGEST))
 }
 
-/// What `Retry-After` says.
+/// What `Retry-After` says: seconds, a date, and what else servers put there.
 fn after(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     let header = |name: &str| headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
-    let millis = header("retry-after-ms").and_then(number).and_then(|millis| Span::from_secs_f64(millis / 1e3));
-    let after = || header("retry-after").and_then(|value| seconds(value).or_else(|| until(http_date(value)?, now)));
+    let millis = header("retry-after-ms").or_else(|| header("x-ms-retry-after-ms"));
+    let millis = millis.and_then(number).and_then(|millis| Span::from_secs_f64(millis / 1e3));
+    let after = || {
+        let value = header("retry-after")?;
+        let at = || until(http_date(value).or_else(|| rfc_3339(value))?, now);
+        seconds(value).or_else(|| duration(value)).or_else(at)
+    };
     millis.or_else(after)
 }
 
@@ -53,17 +61,31 @@ fn limits(headers: &[(&str, &str)], now: Timestamp) -> Windows {
     let mut windows = Windows::default();
     for (name, value) in headers {
         let name = name.to_ascii_lowercase();
-        if !(name.starts_with("x-ratelimit-") || name.starts_with("anthropic-ratelimit-")) || !name.contains("reset") {
+        let is_limit = ["x-ratelimit-", "anthropic-ratelimit-", "ratelimit", "x-codex-"]
+            .iter()
+            .any(|family| name.starts_with(family));
+        // What may be bought beyond a plan is no window of it.
+        if !is_limit || name.contains("-overage-") {
             continue;
         }
-        let Some(wait) = reset(value.trim(), now).filter(|wait| *wait > Span::ZERO) else { continue };
+        let wait = if name == "ratelimit" {
+            in_items(value)
+        } else if name.contains("reset") {
+            reset(value.trim(), now)
+        } else {
+            continue;
+        };
+        let Some(wait) = wait.filter(|wait| *wait > Span::ZERO) else { continue };
         let beside = |word: &str| {
-            let name = name.replace("reset", word);
+            let name = name.replace("reset-after-seconds", word).replace("reset-at", word).replace("reset", word);
             headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(&name)).map(|(_, value)| value.trim())
         };
         // Plans say it in a word: anthropic-ratelimit-unified-5h-status: rejected.
         let is_used_up = beside("remaining").and_then(number) == Some(0.0)
-            || matches!(beside("status"), Some("rejected" | "exceeded"));
+            || beside("used-percent").and_then(number).is_some_and(|percent| percent >= 100.0)
+            || matches!(beside("status"), Some("rejected" | "exceeded"))
+            || (name == "ratelimit"
+                && value.split([';', ',']).any(|item| matches!(item.trim(), "r=0" | "remaining=0")));
         if is_used_up {
             windows.used_up = windows.used_up.max(Some(wait));
         }
@@ -72,12 +94,20 @@ fn limits(headers: &[(&str, &str)], now: Timestamp) -> Windows {
     windows
 }
 
+/// The seconds in `"default";r=0;t=120` and in `limit=10, remaining=0, reset=50` (drafts of "RateLimit header fields for HTTP").
+fn in_items(value: &str) -> Option<Span> {
+    let items = value.split([';', ',']).filter_map(|item| item.trim().split_once('='));
+    let secs = items.filter(|(name, _)| matches!(*name, "t" | "reset")).filter_map(|(_, secs)| seconds(secs));
+    secs.max()
+}
+
 /// A duration or an instant, as `…-reset` has it.
 pub(super) fn reset(value: &str, now: Timestamp) -> Option<Span> {
     if let Some(number) = number(value) {
         return match number {
-            millis if millis >= EPOCH_MILLIS => until(instant(millis / 1e3)?, now),
-            secs if secs >= EPOCH_SECONDS => until(instant(secs)?, now),
+            // A number that is no time at all is further away than any.
+            millis if millis >= EPOCH_MILLIS => instant(millis / 1e3).map_or(Some(LONGEST), |at| until(at, now)),
+            secs if secs >= EPOCH_SECONDS => instant(secs).map_or(Some(LONGEST), |at| until(at, now)),
             secs => Span::from_secs_f64(secs),
         };
     }
@@ -98,8 +128,9 @@ fn instant(secs: f64) -> Option<Timestamp> {
     Span::from_secs_f64(secs).map(|span| Timestamp::from_micros(span.as_micros()))
 }
 
-fn until(at: Timestamp, now: Timestamp) -> Option<Span> {
-    Some(at.since(now))
+/// How long it is until then; zero where it has just come, and nothing where it is long past.
+pub(super) fn until(at: Timestamp, now: Timestamp) -> Option<Span> {
+    (at > now || now.since(at) <= JUST_NOW).then(|| at.since(now))
 }
 
 fn rfc_3339(value: &str) -> Option<Timestamp> {

@@ -31,7 +31,10 @@ pub fn classify(status: u16, headers: &[(&str, &str)], body: &str, now: Timestam
     let class = class(said.status().filter(|_| said.passed_on == Some(true)).or(Some(status)), &said);
     let wait = match class {
         // The windows of a minute that headers tell of, too, are not what is used up.
-        ErrorClass::Quota(_) => said.wait(now).or_else(|| rate_limit::of_account(headers, now)),
+        ErrorClass::Quota(_) => {
+            let said = said.wait(now);
+            said.filter(|wait| *wait > Span::ZERO).or_else(|| rate_limit::of_account(headers, now)).or(said)
+        }
         ErrorClass::RateLimit(_) => rate_limit::wait(headers, now).max(said.wait(now)),
         _ => rate_limit::wait(headers, now).or_else(|| said.wait(now)),
     };
@@ -44,7 +47,12 @@ pub(super) fn in_answer(body: &str) -> InferenceError {
     let said = Said::read(body);
     // Who reads a stream has no clock: an instant is read later, from the message.
     let class = quota::with_wait(class(said.status(), &said), said.wait(Timestamp::default()));
-    InferenceError::new(class, format!("the provider broke off: {}", said.reason()))
+    let until = match class {
+        ErrorClass::RateLimit(None) | ErrorClass::Quota(None) => said.instant(),
+        _ => None,
+    };
+    let until = until.map(|at| format!(" (resets at {at})")).unwrap_or_default();
+    InferenceError::new(class, format!("the provider broke off: {}{until}", said.reason()))
 }
 
 /// An error in an answer, with the instant that its words name, where it is a limit that has no time yet.
@@ -107,23 +115,33 @@ impl Said {
         };
         let value = value.get(0).unwrap_or(&value);
         // {"error": {…}}, {"error": "…"}, {"detail": …}, {"message": …}; {"response": {"error": {…}}} in a stream.
+        // {"errors": [{…}]}, {"base_resp": {…}}.
         let nested = value.get("response").unwrap_or(value);
-        let error = nested.get("error").filter(|error| !error.is_null()).unwrap_or(nested);
+        let is_there = |error: &&Value| !error.is_null() && error.as_object().is_none_or(|fields| !fields.is_empty());
+        let error = nested.get("error").filter(is_there).or_else(|| nested.pointer("/errors/0").filter(is_there));
+        let error = error.or_else(|| nested.get("base_resp")).unwrap_or(nested);
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let field = |name: &str| error.get(name).filter(|value| !value.is_null());
         let message = text(error)
-            .or_else(|| field("message").and_then(text))
-            .or_else(|| field("detail").map(|detail| text(detail).unwrap_or_else(|| detail.to_string())))
+            .or_else(|| MESSAGE.iter().find_map(|name| field(name).and_then(text)))
+            .or_else(|| field("detail").map(|detail| text(detail).unwrap_or_else(|| without_input(detail).to_string())))
             .or_else(|| value.get("message").and_then(text));
         let of_another = || {
             let raw = error.pointer("/metadata/raw").filter(|raw| !raw.is_null());
             let raw = raw.map(|raw| text(raw).unwrap_or_else(|| raw.to_string())).filter(|raw| !raw.trim().is_empty());
             raw.or_else(|| message.clone().filter(|message| message.trim_start().starts_with('{')))
         };
-        let word = |name: &str| field(name).map(|value| text(value).unwrap_or_else(|| value.to_string()));
-        let code = word("code").unwrap_or_default().to_ascii_lowercase();
-        let kinds = ["type", "status"].into_iter().filter_map(word).collect::<Vec<_>>().join(" ").to_ascii_lowercase();
-        let kinds = format!("{code} {kinds}");
+        let word = |name: &str| {
+            let value = field(name).or_else(|| value.get(name).filter(|value| !value.is_null()))?;
+            Some(text(value).unwrap_or_else(|| value.to_string()))
+        };
+        let code = word("code").or_else(|| word("status_code")).unwrap_or_default().to_ascii_lowercase();
+        let reasons = ["details", "errors"].into_iter().filter_map(|name| field(name)?.as_array()).flatten();
+        let reasons = reasons.filter_map(|detail| text(detail.get("reason")?));
+        let kinds = ["type", "status", "reason"].into_iter().filter_map(word).chain(reasons);
+        let kinds = kinds.collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+        let meant = if nested.get("base_resp").is_some() { of_base_resp(&code) } else { "" };
+        let kinds = format!("{code} {kinds} {meant}");
         match of_another().filter(|_| deep > 0).map(|raw| Self::read_within(&raw, deep - 1)) {
             Some(inner) => Self {
                 kinds: format!("{kinds} {}", inner.kinds),
@@ -139,6 +157,9 @@ impl Said {
 
     fn new(message: &str, kinds: String, code: String, body: &Value) -> Self {
         let lower = message.chars().take(LOOKED_AT).collect::<String>().to_ascii_lowercase();
+        // What a validator repeats of the request is the user's, not the server's.
+        let echo = ECHOES.iter().filter_map(|echo| lower.find(echo)).min().unwrap_or(lower.len());
+        let lower = lower[..echo].to_owned();
         Self { message: shortened(message), lower, kinds, code, passed_on: None, body: body.clone() }
     }
 
@@ -197,6 +218,42 @@ impl Said {
             // Without a clock every instant is far away.
             .filter(|wait| now != Timestamp::default() || *wait < Span::from_secs(LONGEST_WITHOUT_CLOCK))
     }
+
+    /// The instant at which a limit ends, by its fields, for who has no clock.
+    fn instant(&self) -> Option<Timestamp> {
+        let since_epoch = reset_time::in_body(&self.body, Timestamp::default())?;
+        (since_epoch >= Span::from_secs(LONGEST_WITHOUT_CLOCK)).then(|| Timestamp::default() + since_epoch)
+    }
+}
+
+/// Fields that have the words of an error.
+const MESSAGE: [&str; 5] = ["message", "msg", "status_msg", "error_message", "title"];
+/// What comes before the part of a request that a validator repeats.
+const ECHOES: [&str; 4] = ["'input':", "\"input\":", "input_value=", "'input_value':"];
+
+/// What a validator says, without the parts of the request that it repeats.
+fn without_input(value: &Value) -> Value {
+    match value {
+        Value::Array(values) => values.iter().map(without_input).collect(),
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "input" | "input_value"));
+            Value::Object(kept.map(|(name, value)| (name.clone(), without_input(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// The kind that a code of MiniMax stands for.
+fn of_base_resp(code: &str) -> &'static str {
+    match code {
+        "1002" | "1039" | "1041" => "rate_limit",
+        "1004" | "2049" => "authentication",
+        "1008" => "insufficient_balance",
+        "2056" => "usage_limit",
+        "1026" | "1027" => "content_filter",
+        "2013" => "invalid_request",
+        _ => "",
+    }
 }
 
 /// What a server says that could not read the call that its model made, by its kind and in words (Groq, Ollama, Gemini).
@@ -217,6 +274,16 @@ const UNUSABLE_PHRASES: [&str; 5] = [
 /// What passes by itself: that it is asked too often, and that it fails.
 const LIMIT_KINDS: [&str; 4] = ["rate_limit", "too_many_requests", "throttl", "exhausted"];
 const PASSING_KINDS: [&str; 4] = ["overload", "server_error", "timeout", "unavailable"];
+/// Of these, what counts whatever the status is, and what is said of a limit with the status of a refused key.
+const PLAIN_LIMIT_KINDS: [&str; 4] = ["rate_limit", "ratelimit", "too_many_requests", "throttl"];
+const LIMIT_PHRASES: [&str; 3] = ["rate limit exceeded", "secondary rate limit", "too many requests"];
+/// What is said of a key that is none, also where the status says something else.
+const KEY_PHRASES: [&str; 4] = ["api key not valid", "incorrect api key", "invalid api key", "api key expired"];
+/// Refusals of a model or a filter: asking again gets the same.
+const FILTER_KINDS: [&str; 6] =
+    ["content_filter", "content_policy", "policy_violation", "cyber_policy", "datainspection", "data_inspection"];
+/// The code for it (GLM).
+const FILTER_CODE: &str = "1301";
 
 fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     let may_be_guessed = matches!(status, None | Some(400 | 413 | 422 | 500));
@@ -226,15 +293,24 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     if said.is(&UNUSABLE_KINDS) || said.says(&UNUSABLE_PHRASES) {
         return ErrorClass::Unusable;
     }
-    if said.says(&["api key not valid"]) {
+    let may_be_the_key = matches!(status, None | Some(0..300 | 400 | 401 | 403));
+    if may_be_the_key && (said.says(&KEY_PHRASES) || said.is(&["api_key_invalid"])) {
         return ErrorClass::Credentials;
     }
     if quota::is_account_limit(status, &said.kinds, &said.lower) {
         return ErrorClass::Quota(None);
     }
-    if said.is(&["content_filter", "content_policy"]) || (status == Some(403) && said.says(&["moderation", "flagged"]))
-    {
+    let is_filtered = said.is(&FILTER_KINDS) || said.code == FILTER_CODE;
+    if is_filtered || (status == Some(403) && said.says(&["moderation", "flagged"])) {
         return ErrorClass::Never;
+    }
+    if matches!(status, Some(400 | 403)) {
+        if said.is(&PLAIN_LIMIT_KINDS) || (status == Some(403) && said.says(&LIMIT_PHRASES)) {
+            return ErrorClass::RateLimit(None);
+        }
+        if said.is(&["overload"]) {
+            return ErrorClass::Retry;
+        }
     }
     // The status is then that of the server that passes it on.
     if said.passed_on == Some(false) && said.is(&LIMIT_KINDS) {
@@ -246,7 +322,7 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
     match status {
         Some(401 | 403 | 407) => ErrorClass::Credentials,
         Some(429) => ErrorClass::RateLimit(None),
-        Some(408 | 409 | 425 | 498 | 499) => ErrorClass::Retry,
+        Some(408 | 409 | 424 | 425 | 498 | 499) => ErrorClass::Retry,
         Some(413) => ErrorClass::ContextTooLong,
         Some(501 | 505) => ErrorClass::Never,
         Some(300..500) => ErrorClass::Never,
@@ -257,7 +333,9 @@ fn class(status: Option<u16>, said: &Said) -> ErrorClass {
 }
 
 fn class_by_kind(said: &Said) -> ErrorClass {
-    if said.is(&["authentication", "invalid_api_key", "permission", "unauthorized", "unauthenticated", "forbidden"]) {
+    if said.is(&["authentication", "invalid_api_key", "permission", "unauthorized", "unauthenticated", "forbidden"])
+        || said.says(&["身份验证", "令牌"])
+    {
         ErrorClass::Credentials
     } else if said.is(&LIMIT_KINDS) {
         ErrorClass::RateLimit(None)
@@ -270,7 +348,9 @@ fn class_by_kind(said: &Said) -> ErrorClass {
         "unsupported",
         "badrequest",
         "invalid_argument",
-    ]) {
+        "invalidparameter",
+    ]) || said.says(&["unexpected endpoint or method"])
+    {
         ErrorClass::Never
     } else {
         ErrorClass::Retry
@@ -635,8 +715,198 @@ mod tests {
         }
     }
 
+    /// C3: the words of more servers, at any status that they come with.
+    #[test]
+    fn a_limit_of_the_account_is_known_in_the_words_of_many_servers() {
+        use ErrorClass::Quota;
+        for (status, body) in [
+            (401, r#"{"type":"error","error":{"type":"CreditsError","message":"No payment method."}}"#),
+            (401, r#"{"error":{"type":"MonthlyLimitError","message":"Your workspace has reached its limit of $20."}}"#),
+            (
+                401,
+                r#"{"error":{"message":"Authentication Error, ExceededTokenBudget: Max Budget for Token: 2e-07","type":"auth_error","code":401}}"#,
+            ),
+            (403, r#"{"error":{"message":"Key limit exceeded (total limit). Manage it in the settings","code":403}}"#),
+            (403, r#"{"code":403,"reason":"NOT_ENOUGH_BALANCE","message":"no","metadata":{}}"#),
+            (403, r#"{"error":{"message":"Your credits have been exhausted"}}"#),
+            (403, r#"{"error":{"message":"User has no remaining balance"}}"#),
+            (403, r#"{"error":{"message":"Your free trial has expired"}}"#),
+            (403, r#"{"error":{"code":403,"message":"Denied","details":[{"reason":"BILLING_DISABLED"}]}}"#),
+            (
+                400,
+                r#"{"type":"error","error":{"type":"invalid_request_error","message":"You're out of extra usage. Add more and keep going."}}"#,
+            ),
+            (400, r#"{"error":{"message":"Insufficient account balance"}}"#),
+            (400, r#"{"error":{"message":"Your prepaid credit is exhausted"}}"#),
+            (400, r#"{"error":{"message":"Your account does not have enough funds"}}"#),
+            (400, r#"{"error":{"message":"you have reached the maximum number of requests for today"}}"#),
+            (400, r#"{"error":{"message":"ExceededBudget: User over budget. Spend=10, Budget=5"}}"#),
+            (404, r#"{"error":{"message":"No credits remaining"}}"#),
+            (412, r#"{"error":{"message":"Account suspended, possibly due to failure to pay past invoices"}}"#),
+            (422, r#"{"error":{"message":"You do not have enough credits"}}"#),
+            (503, r#"{"error":{"message":"Insufficient balance"}}"#),
+            (
+                429,
+                r#"{"error":{"message":"Your account org-1 request reached organization TPD rate limit, current: 1505910","type":"rate_limit_reached_error"}}"#,
+            ),
+            (
+                429,
+                r#"{"error":{"message":"Sorry, you've exceeded your weekly rate limit.","code":"user_weekly_rate_limited:pro"}}"#,
+            ),
+            (429, r#"{"error":{"code":"1309","message":"Your package is over."}}"#),
+            (429, r#"{"message":"You are using a Trial key, which is limited to 1000 API calls / month."}"#),
+            (
+                429,
+                r#"{"errors":[{"message":"AiError: you have used up your daily free allocation of 10,000 neurons","code":4006}],"success":false}"#,
+            ),
+            (429, r#"{"error":{"message":"week allocated quota exceeded.","code":"Throttling.AllocationQuota"}}"#),
+            (429, r#"{"error":{"message":"您的套餐额度已用尽"}}"#),
+            (200, r#"{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}"#),
+            (200, r#"{"code":1113,"msg":"?","success":false}"#),
+        ] {
+            assert_eq!(class_of(status, body), Quota(None), "{status} {body}");
+        }
+    }
+
+    /// C3: what passes within a minute, or is about the request, holds no lane.
+    #[test]
+    fn what_only_sounds_like_a_limit_of_the_account_is_none() {
+        use ErrorClass::{ContextTooLong, Credentials, Never, RateLimit, Retry};
+        for (status, body, class) in [
+            (
+                429,
+                r#"{"error":{"code":"1302","message":"您当前使用该API的并发数过高,请降低并发,或联系客服增加限额。"}}"#,
+                RateLimit(None),
+            ),
+            (
+                429,
+                r#"{"error":{"code":"1303","message":"您当前使用该API的频率过高,请降低频率,或联系客服增加限额。"}}"#,
+                RateLimit(None),
+            ),
+            (
+                429,
+                r#"{"error":{"message":"You exceeded your current quota: see https://x/error-code#token-limit","code":"insufficient_quota"}}"#,
+                RateLimit(None),
+            ),
+            (429, r#"{"error":{"message":"you hit your limit of concurrent requests"}}"#, RateLimit(None)),
+            (
+                400,
+                r#"{"object":"error","message":"[{'type': 'string_type', 'loc': ('body', 'stop'), 'msg': 'Input should be a valid string', 'input': [{'content': 'why the quota exceeded error came'}]}]","type":"BadRequestError","code":400}"#,
+                Never,
+            ),
+            (
+                422,
+                r#"{"detail":[{"type":"x","loc":["body"],"msg":"field required","input":{"a":"insufficient credit"}}]}"#,
+                Never,
+            ),
+            (400, r#"{"error":{"message":"the thinking budget is exceeded: budget_tokens"}}"#, Never),
+            (400, r#"{"error":{"message":"Rate limit exceeded.","type":"rate_limit_error"}}"#, RateLimit(None)),
+            (400, r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#, Retry),
+            (403, r#"{"message":"You have exceeded a secondary rate limit."}"#, RateLimit(None)),
+            (
+                403,
+                r#"{"error":{"code":403,"message":"no","errors":[{"reason":"rateLimitExceeded"}],"status":"PERMISSION_DENIED"}}"#,
+                RateLimit(None),
+            ),
+            (424, r#"{"message":"The model produced an unexpected error","originalStatusCode":500}"#, Retry),
+            (
+                400,
+                r#"{"code":"Client specified an invalid argument","error":"Incorrect API key provided: xa***89."}"#,
+                Credentials,
+            ),
+            (400, r#"[{"error":{"code":400,"message":"no","details":[{"reason":"API_KEY_INVALID"}]}}]"#, Credentials),
+            (403, r#"{"error":{"message":"You have no access to this model"}}"#, Credentials),
+            (
+                422,
+                r#"{"error":{"message":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193."}}"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"{"message":"the sum of prompt tokens and max_tokens must be less than or equal to 32768"}"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"{"error":{"code":"InvalidParameter","message":"Total tokens of image and text exceed max message tokens."}}"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"[{"error":{"message":"the input token count is 40000 but model only supports up to 32768.","status":"INVALID_ARGUMENT"}}]"#,
+                ContextTooLong,
+            ),
+            (
+                400,
+                r#"{"object":"error","message":"max_tokens must be at least 1, got -3920.","code":400}"#,
+                ContextTooLong,
+            ),
+            (200, r#"{"base_resp":{"status_code":1002,"status_msg":"slow"}}"#, RateLimit(None)),
+            (200, r#"{"base_resp":{"status_code":1004,"status_msg":"no"}}"#, Credentials),
+            (200, r#"{"error":{"code":"cyber_policy_violation","message":"flagged"}}"#, Never),
+            (200, r#"{"code":"DataInspectionFailed","message":"no"}"#, Never),
+            (200, r#"{"error":{"code":"1301","message":"?"}}"#, Never),
+            (200, r#"{"code":"InvalidParameter","message":"Range of max_tokens should be [1, 8192]"}"#, Never),
+        ] {
+            assert_eq!(class_of(status, body), class, "{status} {body}");
+        }
+    }
+
+    /// C3: a time that has just come, one in a header of another name, and one that lies further away than any.
+    #[test]
+    fn the_time_of_a_limit_is_kept_wherever_it_is_told() {
+        use ErrorClass::{Quota, RateLimit};
+        let secs = |secs| Some(Span::from_secs(secs));
+        let limit = r#"{"error":{"type":"usage_limit_reached","message":"limit"}}"#;
+        for (headers, body, class) in [
+            (&[][..], r#"{"error":{"type":"usage_limit_reached","resets_in_seconds":0}}"#, Quota(secs(1))),
+            (&[], r#"{"error":{"type":"usage_limit_reached","resets_at":784111700}}"#, Quota(None)),
+            (&[], r#"{"error":{"message":"Your quota will reset after 0s.","code":"quota"}}"#, Quota(secs(1))),
+            (&[("retry-after", "0")], limit, Quota(secs(1))),
+            (&[("Retry-After", "Sun, 06 Nov 1994 08:49:35 GMT")], limit, Quota(secs(1))),
+            (&[("Retry-After", "Sun, 06 Nov 1994 06:49:35 GMT")], limit, Quota(None)),
+            (&[("retry-after", "90s")], limit, Quota(secs(90))),
+            (&[("retry-after", "1994-11-06T08:49:47Z")], limit, Quota(secs(10))),
+            (&[("x-ms-retry-after-ms", "4000")], limit, Quota(secs(4))),
+            (&[("RateLimit", "\"day\";r=0;t=120")], "", RateLimit(secs(120))),
+            (&[("ratelimit-remaining", "0"), ("RateLimit-Reset", "50")], "", RateLimit(secs(50))),
+            (
+                &[("x-codex-primary-used-percent", "100"), ("x-codex-primary-reset-after-seconds", "9000")],
+                limit,
+                Quota(secs(9_000)),
+            ),
+            (
+                &[
+                    ("anthropic-ratelimit-unified-5h-status", "rejected"),
+                    ("anthropic-ratelimit-unified-5h-reset", "1994-11-06T09:49:37Z"),
+                    ("anthropic-ratelimit-unified-overage-status", "rejected"),
+                    ("anthropic-ratelimit-unified-overage-reset", "1994-12-06T09:49:37Z"),
+                ],
+                "",
+                Quota(secs(3_600)),
+            ),
+            (
+                &[],
+                r#"{"error":{"type":"usage_limit_reached","message":"try again in 99999999999 hours"}}"#,
+                Quota(None),
+            ),
+            (&[], r#"{"error":{"message":"slow down","resets_at":1e300}}"#, Quota(None)),
+            (&[], r#"{"error":{"message":"slow down, resets at 9999-12-31T23:59:59Z"}}"#, Quota(None)),
+        ] {
+            assert_eq!(classify(429, headers, body, NOW).class, class, "{headers:?} {body}");
+        }
+    }
+
     #[test]
     fn a_limit_within_a_stream_has_its_time_too() {
+        for body in [
+            r#"{"error":{"type":"usage_limit_reached","message":"The usage limit has been reached","resets_at":1796054400}}"#,
+            r#"{"error":{"code":"quota_exceeded","message":"used up","reset_at":"2026-11-30T16:00:00+00:00"}}"#,
+            r#"{"type":"response.failed","response":{"error":{"code":"usage_limit_reached","message":"x","resets_at":1796054400}}}"#,
+        ] {
+            let now = Timestamp::from_micros(1_796_036_520_000_000);
+            assert_eq!(dated(in_answer(body), now).class, ErrorClass::Quota(Some(Span::from_secs(17_880))), "{body}");
+        }
         let body =
             r#"{"error":{"code":"usage_limit_reached","message":"limit reached, try again at 1994-11-06T10:49:37Z"}}"#;
         let error = in_answer(body);
@@ -657,6 +927,6 @@ mod tests {
         let told = classify(500, &[], &format!("{{\"error\":\"a\\n\\tb {}\"}}", "x".repeat(5000)), NOW).message;
         assert!(told.starts_with("the provider refused with status 500: a b xxx") && told.chars().count() < 560);
         assert_eq!(classify(500, &[], "", NOW).message, "the provider refused with status 500: without a word");
-        assert_eq!(in_answer(r#"{"error":{}}"#).message, "the provider broke off: {}");
+        assert_eq!(in_answer(r#"{"error":{}}"#).message, r#"the provider broke off: {"error":{}}"#);
     }
 }

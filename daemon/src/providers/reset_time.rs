@@ -1,7 +1,7 @@
 //! When a limit is over, by what a provider says beside its headers: fields of a body, and words.
 //!
-//! Pure: the time and the zone in which bare times of day are meant are given. What cannot be read is not there, and a time that has passed is
-//! none.
+//! Pure: the time and the zone in which bare times of day are meant are given. What cannot be read is not there, a time that is long past
+//! is none, and one that has just come is zero.
 
 use std::sync::LazyLock;
 
@@ -12,13 +12,11 @@ use jiff::tz::{Offset, TimeZone};
 use regex::{Captures, Regex};
 use serde_json::Value;
 
-use super::rate_limit::{duration, reset};
+use super::rate_limit::{JUST_NOW, LONGEST, duration, reset, until};
 
 /// Levels of a body that are looked at, and values.
 const DEPTH: u32 = 8;
 const MOST_VALUES: u32 = 512;
-/// A time of day that has passed by no more than this means today: the clock of the server may be a little behind.
-const JUST_NOW: Span = Span::from_secs(300);
 /// How soon it is asked again where the time has just come.
 const AT_ONCE: Span = Span::from_secs(1);
 
@@ -59,7 +57,7 @@ fn walk(value: &Value, now: Timestamp, depth: u32, left: &mut u32, found: &mut F
                     walk(value, now, depth - 1, left, found);
                     continue;
                 };
-                let wait = field(&name, value, now).filter(|wait| *wait > Span::ZERO);
+                let wait = field(&name, value, now);
                 *place = [*place, wait].into_iter().flatten().min();
             }
         }
@@ -71,34 +69,41 @@ fn field(name: &str, value: &Value, now: Timestamp) -> Option<Span> {
     match value {
         Value::Number(number) if name.ends_with("ms") || name.contains("millis") => {
             let number = number.as_f64()?;
-            if number < 1e12 { Span::from_secs_f64(number / 1e3) } else { reset(&number.to_string(), now) }
+            if number < 1e12 { Span::from_secs_f64(number / 1e3) } else { reset(&plain(number), now) }
         }
-        Value::Number(number) => reset(&number.as_f64()?.to_string(), now),
+        Value::Number(number) => reset(&plain(number.as_f64()?), now),
         Value::String(text) => {
             let text = text.trim();
-            reset(text, now).or_else(|| in_words(&text.to_ascii_lowercase())).or_else(|| {
-                let at = absolute(&text.to_ascii_lowercase(), now, &TimeZone::UTC)?;
-                Some(at.since(now))
-            })
+            reset(text, now)
+                .or_else(|| in_words(&text.to_ascii_lowercase()))
+                .or_else(|| until(absolute(&text.to_ascii_lowercase(), now, &TimeZone::UTC)?, now))
         }
         // {"seconds": 34}
-        Value::Object(fields) => Span::from_secs_f64(fields.get("seconds")?.as_f64()?),
+        Value::Object(fields) => match fields.get("seconds")? {
+            Value::String(secs) => reset(secs.trim(), now),
+            secs => Span::from_secs_f64(secs.as_f64()?),
+        },
         Value::Null | Value::Bool(_) | Value::Array(_) => None,
     }
 }
 
+/// A number without an exponent.
+fn plain(number: f64) -> String {
+    format!("{number}")
+}
+
 const NUMBER: &str = r"\d+(?:\.\d+)?";
-const UNIT: &str = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)";
+const UNIT: &str =
+    r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w|fortnights?)";
 /// What the sentence is about.
-const ABOUT: &str = r"(?:try|retry|retrying|again|reset|resets|resetting|renews?|refills?|refresh(?:es|ed)?|available|restored|lifted|unblocked|replenish(?:es|ed)?|wait|back|resumes?|regain|expires?|until)";
+const ABOUT: &str = r"(?:try|retry|retrying|again|reset|resets|resetting|renews?|refills?|refresh(?:es|ed)?|available|restored|lifted|unblocked|replenish(?:es|ed)?|wait|back|resumes?|reopens?|regain|expires?|until|cool\s?down)";
 const MONTH: &str = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?";
 const WEEKDAY: &str = r"(mon|tue|wed|thu|fri|sat|sun)[a-z]*";
 /// 06:34, 6:34:10 pm, 3am, midnight, noon.
 const CLOCK: &str =
     r"(?:(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?\s*([ap]\.?m\b\.?)?|(\d{1,2})\s*([ap]\.?m\b\.?)|(midnight|noon))";
 /// UTC, (Europe/London), +08:00, pst.
-const ZONE: &str =
-    r"\s*\(?(z\b|utc\b|gmt\b|[+-]\d{2}:?\d{2}\b|[a-z]+(?:/[a-z_+-]+){1,2}|[a-z]{2,4}t\b|pacific|eastern)?";
+const ZONE: &str = r"\s*\(?(z\b|(?:utc|gmt)\s?[+-]\d{1,2}(?::?\d{2})?\b|utc\b|gmt\b|[+-]\d{2}:?\d{2}\b|[a-z]+(?:/[a-z_+-]+){1,2}|[a-z]{2,4}t\b|pacific|eastern)?";
 
 fn compiled(pattern: &str) -> Option<Regex> {
     Regex::new(pattern).ok()
@@ -108,14 +113,14 @@ static RELATIVE: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let some = format!(r"{NUMBER}\s*{UNIT}\b(?:(?:\s|,|and)*{NUMBER}\s*{UNIT}\b)*");
     let some = format!(r"{some}|(?:{NUMBER}(?:ms|[smhdw]))+");
     let near = r"(?:in|after|for|within|wait|another)\s+(?:about|around|approximately|approx\.?|roughly|at least|another|the next|~)?\s*";
-    compiled(&format!(r"\b{ABOUT}\b[^!?;]{{0,80}}?(?:\b{near}|:\s*|\s)({some})(?:\W|$)"))
+    compiled(&format!(r"\b{ABOUT}\b(?:[^!?;.]|\.\S){{0,80}}?(?:\b{near}|:\s*|\s)({some})(?:\W|$)"))
 });
 /// "resets in 5:12:33", and "in 5:12", which is hours and minutes.
 static IN_CLOCK: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b[^.!?;]{{0,60}}?\bin\s+(\d{{1,3}}):([0-5]\d)(?::([0-5]\d))?\b")));
 static PART: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(&format!(r"({NUMBER})\s*({UNIT})")));
 static RETRY_AFTER: LazyLock<Option<Regex>> =
-    LazyLock::new(|| compiled(r"retry[-_ ]after[:=]?\s*(\d+(?:\.\d+)?)(?:\s*$|[^\w:/.-]|\.\s|\.$)"));
+    LazyLock::new(|| compiled(r#"retry[-_ ]after"?\s*[:=]?\s*(\d+(?:\.\d+)?)(?:\s*$|[^\w:/.-]|\.\s|\.$)"#));
 static STAMP: LazyLock<Option<Regex>> = LazyLock::new(|| {
     compiled(&format!(
         r"\b(\d{{4}})[-/](\d{{2}})[-/](\d{{2}})(?:(?:t|\s+at\s+|,?\s+)(\d{{1,2}}):(\d{{2}})(?::(\d{{2}})(?:\.\d+)?)?)?{ZONE}"
@@ -132,15 +137,36 @@ static BY_CLOCK: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b[^.!?;]{{0,60}}?(tomorrow)?[^.!?;\d]{{0,12}}\b{CLOCK}{ZONE}")));
 static UNIX: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(r"(?:^|\D)([12]\d{9}(?:\d{3})?)(?:\D|$)"));
 static SPEAKS_OF_IT: LazyLock<Option<Regex>> =
-    LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b|limit reached|重置|恢复|重试|再试|刷新")));
+    LazyLock::new(|| compiled(&format!(r"\b{ABOUT}\b|retry[-_]after|limit reached|重置|恢复|重试|再试|刷新")));
+/// 2 小时 30 分钟后, 2時間30分後.
+static IN_CHINESE: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let some = format!(r"{NUMBER}\s*(?:天|日|个?小时|小時|時間|分钟|分鐘|分|秒钟?|秒鐘)");
+    compiled(&format!(r"({some}(?:\s*{some})*)\s*(?:之|以)?(?:后|後)"))
+});
+static PART_IN_CHINESE: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(&format!(r"({NUMBER})\s*(天|日|个?小时|小時|時間|分|秒)")));
+/// 12/03/2026, the month first where it can be one.
+static BY_SLASHES: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(&format!(r"\b(\d{{1,2}})/(\d{{1,2}})/(\d{{4}})\b(?:,?\s*(?:at\s+)?{CLOCK}{ZONE})?")));
+/// Ways to write a number that are made plain first: "9,000", "an hour", "59 more minutes".
+static THOUSANDS: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(r"\b(\d{1,3}),(\d{3})\b"));
+static ONE: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(r"\b(?:an?|one)\s+(second|minute|hour|day|week)\b"));
+static MORE: LazyLock<Option<Regex>> =
+    LazyLock::new(|| compiled(&format!(r"\b({NUMBER})\s+(?:more|additional|further)\s+({UNIT})\b")));
 
 /// By words: "try again in 5h 12m", "resets 3am (Europe/London)", "at 2026-11-20 18:27:08", "reached|1796036522". A bare time of day is meant in
 /// `zone`, and is the next one that comes.
 pub(super) fn in_text(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Span> {
     let text = text.to_lowercase();
+    if let Some(wait) = in_chinese(&text) {
+        return Some(wait);
+    }
     if !SPEAKS_OF_IT.as_ref()?.is_match(&text) {
         return None;
     }
+    let text = THOUSANDS.as_ref()?.replace_all(&text, "${1}${2}");
+    let text = ONE.as_ref()?.replace_all(&text, "1 ${1}");
+    let text = MORE.as_ref()?.replace_all(&text, "${1} ${2}");
     let relative = || {
         let found = RELATIVE.as_ref()?.captures(&text)?;
         in_words(found.get(1)?.as_str())
@@ -156,8 +182,24 @@ pub(super) fn in_text(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Spa
     };
     // Who has no clock cannot tell how far an instant is away.
     let has_clock = now != Timestamp::default();
-    let at = || has_clock.then(|| absolute(&text, now, zone).map(|at| at.since(now)))?;
-    relative().or_else(in_clock).or_else(bare).or_else(at).filter(|wait| *wait > Span::ZERO)
+    let at = || has_clock.then(|| until(absolute(&text, now, zone)?, now))?;
+    relative().or_else(in_clock).or_else(bare).or_else(at)
+}
+
+/// A duration in Chinese or Japanese characters.
+fn in_chinese(text: &str) -> Option<Span> {
+    let found = IN_CHINESE.as_ref()?.captures(text)?;
+    let parts = PART_IN_CHINESE.as_ref()?.captures_iter(found.get(1)?.as_str());
+    let secs = parts.map(|part| {
+        let unit = match part.get(2).map_or("", |unit| unit.as_str()) {
+            "天" | "日" => 86_400.0,
+            "分" => 60.0,
+            "秒" => 1.0,
+            _ => 3_600.0,
+        };
+        number::<f64>(&part, 1).unwrap_or(0.0) * unit
+    });
+    Span::from_secs_f64(secs.sum())
 }
 
 /// A duration in words or in short: "5 hours and 12 minutes", "5h12m", "18h20m10s".
@@ -175,16 +217,18 @@ fn in_words(text: &str) -> Option<Span> {
             _ if unit.starts_with('m') => 60.0,
             _ if unit.starts_with('h') => 3_600.0,
             _ if unit.starts_with('d') => 86_400.0,
+            _ if unit.starts_with('f') => 1_209_600.0,
             _ => 604_800.0,
         };
         total = Some(total.unwrap_or(0.0) + count * secs);
     }
-    Span::from_secs_f64(total?)
+    Some(Span::from_secs_f64(total?).unwrap_or(LONGEST))
 }
 
 /// The instant that a text names.
 fn absolute(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     stamp(text, zone)
+        .or_else(|| by_slashes(text, zone))
         .or_else(|| by_month(text, now, zone))
         .or_else(|| unix(text))
         .or_else(|| by_weekday(text, now, zone))
@@ -197,6 +241,14 @@ fn stamp(text: &str, zone: &TimeZone) -> Option<Timestamp> {
     let part = |index| number(&found, index).unwrap_or(0);
     let time = Time::new(part(4), part(5), part(6), 0).ok()?;
     instant(date.to_datetime(time), &zone_of(&found, 7, zone))
+}
+
+fn by_slashes(text: &str, zone: &TimeZone) -> Option<Timestamp> {
+    let found = BY_SLASHES.as_ref()?.captures(text)?;
+    let (first, second): (i8, i8) = (number(&found, 1)?, number(&found, 2)?);
+    let (month, day) = if first > 12 { (second, first) } else { (first, second) };
+    let time = clock(&found, 4).unwrap_or(Time::midnight());
+    instant(Date::new(number(&found, 3)?, month, day).ok()?.to_datetime(time), &zone_of(&found, 11, zone))
 }
 
 fn by_month(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
@@ -294,16 +346,27 @@ fn zone_of(found: &Captures<'_>, index: usize, zone: &TimeZone) -> TimeZone {
         "et" | "eastern" => TimeZone::get("America/New_York").unwrap_or_else(|_| hours(-5)),
         "cet" | "bst" => hours(1),
         "cest" => hours(2),
-        "jst" => hours(9),
-        _ if name.starts_with(['+', '-']) => offset(name).map_or_else(|| zone.clone(), TimeZone::fixed),
+        "jst" | "kst" => hours(9),
+        "hkt" | "sgt" => hours(8),
+        "aest" => hours(10),
+        "ist" => offset("+05:30").map_or_else(|| zone.clone(), TimeZone::fixed),
+        _ if name.contains(['+', '-']) && !name.contains('/') => {
+            offset(name.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == ' '))
+                .map_or_else(|| zone.clone(), TimeZone::fixed)
+        }
         _ => TimeZone::get(name).unwrap_or_else(|_| zone.clone()),
     }
 }
 
-/// `+08:00`, `-0530`.
+/// `+08:00`, `-0530`, `+8`, `+5:30`.
 fn offset(text: &str) -> Option<Offset> {
-    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
-    let (hours, minutes): (i32, i32) = (digits.get(..2)?.parse().ok()?, digits.get(2..4)?.parse().ok()?);
+    let digits = text.get(1..)?;
+    let (hours, minutes) = match digits.split_once(':') {
+        Some(parts) => parts,
+        None if digits.len() > 2 => digits.split_at_checked(digits.len() - 2)?,
+        None => (digits, "0"),
+    };
+    let (hours, minutes): (i32, i32) = (hours.parse().ok()?, minutes.parse().ok()?);
     let secs = hours * 3_600 + minutes * 60;
     Offset::from_seconds(if text.starts_with('-') { -secs } else { secs }).ok()
 }
@@ -314,7 +377,13 @@ fn today(now: Timestamp, zone: &TimeZone) -> Option<Date> {
     Some(zone.to_datetime(jiff::Timestamp::from_microsecond(micros).ok()?).date())
 }
 
+/// The end of the last year that is taken for a time at all.
+const END_OF_TIME: Timestamp = Timestamp::from_micros(253_370_764_800_000_000);
+
 fn instant(at: DateTime, zone: &TimeZone) -> Option<Timestamp> {
+    if at.year() >= 9_999 {
+        return Some(END_OF_TIME);
+    }
     let at = zone.to_timestamp(at).ok()?;
     u64::try_from(at.as_microsecond()).ok().map(Timestamp::from_micros)
 }
@@ -356,6 +425,19 @@ mod tests {
             ("try again in 120ms", 0.12),
             ("limit resets in 05:12:33", 18_753.0),
             ("Your quota resets in 5:12", 18_720.0),
+            ("usage limit exceeded. retry_after: 9000", 9_000.0),
+            (r#"usage limit exceeded {"retry_after": 9000}"#, 9_000.0),
+            ("Limit reached. Try again in an hour.", 3_600.0),
+            ("please wait 59 more minutes", 3_540.0),
+            ("retry in 9,000 seconds", 9_000.0),
+            ("in cooldown: 3600 seconds", 3_600.0),
+            ("the service reopens in 4 hours", 14_400.0),
+            ("resets in 1 fortnight", 1_209_600.0),
+            ("请在 2 小时 30 分钟后重试", 9_000.0),
+            ("请9000秒后再试", 9_000.0),
+            ("3天后恢复", 259_200.0),
+            ("1時間30分後に再試行してください", 5_400.0),
+            ("请于45分钟之后再试", 2_700.0),
         ] {
             let wait = in_text(text, NOW, &TimeZone::UTC).map(|wait| wait.as_secs());
             assert!(wait.is_some_and(|wait| (wait - secs).abs() < 1e-3), "{text}: {wait:?}");
@@ -380,7 +462,16 @@ mod tests {
             ("Weekly limit reached ∙ resets Dec 2, 1pm", "2026-12-02T13:00:00"),
             ("resets on Jan 3 at 09:00", "2027-01-03T09:00:00"),
             ("your weekly limit resets Thursday at 10:59 PM", "2026-12-03T22:59:00"),
-            ("try again at 2026-11-30T12:00:00+01:00", "no time"),
+            ("try again at 2026-11-30T12:00:00+01:00", "2026-11-30T11:02:00"),
+            ("try again at 2026-11-30T10:00:00", "no time"),
+            ("Your quota resets at 2026-12-01 15:43:02 (UTC+8)", "2026-12-01T07:43:02"),
+            ("Access resets at 8:43 AM GMT+1.", "2026-12-01T07:43:00"),
+            ("usage limit reached, resets at 21:13 GMT+5:30", "2026-11-30T15:43:00"),
+            ("try again after 21:13 IST", "2026-11-30T15:43:00"),
+            ("try again after 21:13 UTC-0330", "2026-12-01T00:43:00"),
+            ("resets on 12/03/2026 at 12:46 PM UTC", "2026-12-03T12:46:00"),
+            ("resets on 13/12/2026", "2026-12-13T00:00:00"),
+            ("available again at 09:00 KST", "2026-12-01T00:00:00"),
             ("try again at 2026-11-30T13:00:00+01:00", "2026-11-30T12:00:00"),
             ("The quota resets at midnight UTC", "2026-12-01T00:00:00"),
             ("available again tomorrow at 08:15", "2026-12-01T08:15:00"),
@@ -406,6 +497,9 @@ mod tests {
             "The model supports 8192 tokens",
             "insufficient balance (1008)",
             "reset your password at https://example.com/reset",
+            "Please wait until the limit resets. (limit: 50 / 24h)",
+            "try again. The window is 24 hours",
+            "resets on 31/31/2026",
         ] {
             assert_eq!(told(text), "no time", "{text}");
         }
@@ -430,6 +524,7 @@ mod tests {
                 r#"{"windows":{"five_hour":{"resets_at":1796054400},"week":{"resets_at":1796400000}}}"#,
                 "2026-11-30T16:00:00",
             ),
+            (r#"{"details":[{"retryDelay":{"seconds":"34"}}]}"#, "2026-11-30T11:02:34"),
             (r#"{"resets_at":null,"reset":true,"retry_after":"soon"}"#, "no time"),
             (r#"{"resets_at":1700000000}"#, "no time"),
             (r#"{"retry_after":{"seconds":5}}"#, "2026-11-30T11:02:05"),

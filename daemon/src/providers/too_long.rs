@@ -37,6 +37,15 @@ const PHRASES: &[&str] = &[
     "range of input length",
     "token limit reached",
     "exceeded model token limit",
+    "`inputs` must have less than",
+    "`max_new_tokens` must be <=",
+    "sum of prompt tokens",
+    "exceed max message tokens",
+    "input token count is",
+    "length of messages must be",
+    "max_tokens must be at least 1, got -",
+    "max_completion_tokens must be at least 1, got -",
+    "required for long context",
 ];
 /// A sentence that has one word of each of these says it, too.
 const WHAT: &[&str] = &["prompt", "input", "context", "message", "request", "conversation"];
