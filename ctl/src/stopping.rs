@@ -97,7 +97,8 @@ fn status(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Fa
 /// Ends the daemon that cannot be asked, where it is certain which process that is; else `failure` says why not.
 fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped, Failure> {
     let cannot_be_asked = match &failure {
-        Failure::Start(StartError::Unreachable { .. }) | Failure::Client(ClientError::Garbled(_)) => true,
+        Failure::Start(StartError::Unreachable { .. })
+        | Failure::Client(ClientError::Garbled(_) | ClientError::Silent { .. }) => true,
         // It does not know the request, or speaks another protocol. Who may not stop it is told so, and that is all.
         Failure::Refused(error) => error.code == METHOD_NOT_FOUND || error.kind() == ErrorKind::Version,
         _ => false,
@@ -152,6 +153,9 @@ fn still_there(pid: u32) -> Failure {
     Failure::Other {
         code: exit::INTERNAL,
         message: format!("the daemon (pid {pid}) was told to stop and has not gone after {} s", PATIENCE.as_secs()),
-        hint: Some("it may be ending what executes; look again: harnessctl daemon status".to_owned()),
+        hint: Some(format!(
+            "it may be ending what executes; look again: harnessctl daemon status. One that hangs is ended by kill -9 {pid}: \
+             what it has acknowledged is not lost, and unfinished runs go on after the next start"
+        )),
     }
 }

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use harness_protocol::rpc::{ErrorKind, RpcError, SubmitParams, Submitted, method};
 use harness_protocol::submit_key::SubmitKey;
@@ -16,10 +16,13 @@ use harness_protocol::time::Span;
 use crate::client::{ClientError, Taken, is_for_now};
 use crate::exit::{Failure, Settle};
 use crate::session::Session;
+use crate::start_error::StartError;
 use crate::try_again::pause_before_retry;
 
 /// Connections that may be lost, one after the other, without a reply on any of them.
 const LOSSES: u32 = 5;
+/// Between two looks for a daemon that is not there.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Minor version of the protocol since which there are such keys.
 const SINCE_MINOR: u32 = 1;
 /// Where randomness comes from.
@@ -103,6 +106,16 @@ impl Attempts {
                     return Err(failure);
                 }
                 session.recover(&failure)
+            }
+            // There is none just now: it is being started again, or somebody is about to.
+            Failure::Start(
+                StartError::NotRunning { .. }
+                | StartError::SystemNotRunning { .. }
+                | StartError::Unreachable { .. }
+                | StartError::Elsewhere { .. },
+            ) if has_time => {
+                std::thread::sleep(LOOK_AGAIN);
+                Ok(())
             }
             Failure::Client(ClientError::Silent { .. }) if has_time => {
                 session.hang_up();

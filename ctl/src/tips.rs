@@ -60,21 +60,53 @@ const MEANT: &[(&str, &str)] = &[
     ("join", "wait"),
 ];
 
+/// The same for the verbs of `harnessctl daemon`.
+const MEANT_OF_DAEMON: &[(&str, &str)] = &[
+    ("kill", "stop"),
+    ("end", "stop"),
+    ("shutdown", "stop"),
+    ("down", "stop"),
+    ("run", "start"),
+    ("up", "start"),
+    ("serve", "start"),
+    ("launch", "start"),
+    ("restart", "stop"),
+    ("ps", "status"),
+    ("info", "status"),
+    ("health", "status"),
+    ("save", "backup"),
+    ("dump", "backup"),
+    ("recover", "restore"),
+];
+
 /// Puts the verb that was meant in place of those that merely look like it.
 pub(crate) fn improve(error: &mut clap::Error) {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return;
     }
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return };
-    if let Some(meant) = meant(typed) {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    };
+    let below = |verb: &str| usage.contains(&format!("harnessctl {verb} "));
+    let meant = if below("daemon") {
+        meant(MEANT_OF_DAEMON, typed)
+    } else if usage.contains("harnessctl [OPTIONS] <") || usage.contains("harnessctl <") {
+        meant(MEANT, typed)
+    } else {
+        // What looks like it is all that is known of the verbs of another verb.
+        None
+    };
+    if let Some(meant) = meant {
         let tip = ContextValue::Strings(vec![meant.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, tip);
     }
 }
 
-fn meant(typed: &str) -> Option<&'static str> {
+fn meant(table: &[(&str, &'static str)], typed: &str) -> Option<&'static str> {
     let typed = typed.to_ascii_lowercase();
-    MEANT.iter().find(|(other, _)| *other == typed).map(|(_, ours)| *ours)
+    table.iter().find(|(other, _)| *other == typed).map(|(_, ours)| *ours)
 }
 
 #[cfg(test)]
@@ -96,6 +128,19 @@ mod tests {
             let mut words = ours.split(' ');
             let verb = verbs.find_subcommand(words.next().unwrap()).unwrap();
             assert!(words.all(|word| verb.find_subcommand(word).is_some()), "{ours} is there");
+        }
+        for (typed, ours) in MEANT_OF_DAEMON {
+            let mut error = Cli::try_parse_from(["harnessctl", "daemon", typed]).unwrap_err();
+            improve(&mut error);
+            assert!(error.to_string().contains(&format!("'{ours}'")), "daemon {typed}: {error}");
+            assert!(verbs.find_subcommand("daemon").unwrap().find_subcommand(ours).is_some(), "{ours} is there");
+        }
+        for (verb, typed) in [("provider", "add"), ("provider", "run"), ("provider", "kill"), ("provider", "new")] {
+            let mut error = Cli::try_parse_from(["harnessctl", verb, typed]).unwrap_err();
+            improve(&mut error);
+            for wrong in ["'submit'", "'cancel'"] {
+                assert!(!error.to_string().contains(wrong), "{verb} {typed}: {error}");
+            }
         }
         let mut error = Cli::try_parse_from(["harnessctl", "lsit"]).unwrap_err();
         improve(&mut error);

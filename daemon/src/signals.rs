@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// To stop: SIGTERM, SIGINT.
+    /// To stop: SIGTERM, SIGINT, SIGQUIT, and SIGPWR, by which a machine says that its power fails.
     Stop,
     /// To read the configuration again: SIGHUP.
     Reload,
@@ -21,7 +21,20 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    quit: Signal,
+    power: Signal,
 }
+
+/// Signals that mean nothing to the daemon, and would end it: SIGUSR1, SIGUSR2, SIGALRM, SIGIO, SIGVTALRM, SIGPROF. They are caught rather
+/// than ignored, because what is ignored stays so in all that is started.
+const MEANINGLESS: [SignalKind; 6] = [
+    SignalKind::user_defined1(),
+    SignalKind::user_defined2(),
+    SignalKind::alarm(),
+    SignalKind::io(),
+    SignalKind::from_raw(nix::libc::SIGVTALRM),
+    SignalKind::from_raw(nix::libc::SIGPROF),
+];
 
 impl Signals {
     /// Listens from now on. Within a runtime.
@@ -29,10 +42,16 @@ impl Signals {
     /// # Errors
     /// Where the system refuses.
     pub fn listen() -> io::Result<Self> {
+        for kind in MEANINGLESS {
+            // That somebody has listened once is what counts.
+            let _heard = signal(kind)?;
+        }
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+            power: signal(SignalKind::from_raw(nix::libc::SIGPWR))?,
         })
     }
 
@@ -42,6 +61,8 @@ impl Signals {
             biased;
             _ = self.terminate.recv() => Asked::Stop,
             _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.quit.recv() => Asked::Stop,
+            _ = self.power.recv() => Asked::Stop,
             _ = self.hangup.recv() => Asked::Reload,
         }
     }

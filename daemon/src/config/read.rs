@@ -2,8 +2,9 @@
 //!
 //! The only part of the configuration that reads files. Never looks at what is in them.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Config, ConfigError};
@@ -99,9 +100,23 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// Opens a file to be read. A pipe, a device or a directory is refused: opening or reading one could wait for ever.
+///
+/// # Errors
+/// Where it cannot be opened, or is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // A pipe without a writer would not be opened before there is one.
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    }
+}
+
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
+    open_regular(path)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LARGEST_FILE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LARGEST_FILE} bytes")));
     }
@@ -117,6 +132,23 @@ mod tests {
     fn names(path: &Path, required: bool) -> Vec<String> {
         let files = read_files(path, required).unwrap();
         files.iter().map(|(path, _)| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_never_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for path in [at("pipe"), at("dir"), at("link"), at("socket"), "/dev/null".into(), "/dev/tty".into()] {
+            assert!(open_regular(&path).is_err(), "{}", path.display());
+            assert!(read_files(&path, true).is_err(), "{}", path.display());
+        }
+        fs::write(at("file"), "x").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("good")).unwrap();
+        open_regular(&at("good")).unwrap();
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::world::boundary::{Command, LaneChange, Sent};
 /// JSON-RPC: the request is too large to be one.
 pub(super) const OVERSIZED: i32 = INVALID_REQUEST;
 
+/// Bytes of the longest id of a request. It is kept until the answer, and comes back with it.
+const LONGEST_ID: usize = 256;
+
 /// A line that was read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Line {
@@ -35,6 +38,11 @@ pub(super) fn read(line: &[u8]) -> Line {
         Err(error) if error.is_data() => return bad(INVALID_REQUEST, format!("this is no request: {error}")),
         Err(error) => return bad(PARSE_ERROR, format!("this is no JSON: {error}")),
     };
+    if let Some(RequestId::Text(id)) = &raw.id
+        && id.len() > LONGEST_ID
+    {
+        return bad(INVALID_REQUEST, format!("the id of a request has at most {LONGEST_ID} bytes"));
+    }
     let method = raw.method.map(|method| serde_json::from_str::<String>(method.get()));
     let method = match (method, &raw.id) {
         (Some(Ok(method)), _) => method,
@@ -111,6 +119,19 @@ mod tests {
         match read(line.as_bytes()) {
             Line::Bad(id, error) => (id, error.code),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// A7.
+    #[test]
+    fn an_id_without_end_is_no_id() {
+        for (bytes, is_taken) in [(0, true), (1, true), (255, true), (256, true), (257, false), (100_000, false)] {
+            let line = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"daemon.status"}}"#, "x".repeat(bytes));
+            match read(line.as_bytes()) {
+                Line::Call(RequestId::Text(id), _) => assert!(is_taken && id.len() == bytes, "{bytes}"),
+                Line::Bad(None, error) => assert!(!is_taken && error.code == INVALID_REQUEST, "{bytes}: {error:?}"),
+                other => panic!("{bytes}: {other:?}"),
+            }
         }
     }
 

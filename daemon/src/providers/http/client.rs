@@ -2,7 +2,7 @@
 //!
 //! Owns what is the same for each of its requests.
 
-use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,9 +14,11 @@ use reqwest::{Certificate, NoProxy, Proxy, Url};
 
 use super::key::{self, Secret, Surroundings};
 use super::scrub::Scrubber;
-use crate::config::{Dialect, Endpoint, Provider};
+use crate::config::{Dialect, Endpoint, Provider, open_regular};
 use crate::providers::dialect::HttpDialect;
 
+/// Bytes of a file of certificates that are read: a system's whole store has some hundred KiB.
+const LARGEST_CERTIFICATES: u64 = 8 * 1024 * 1024;
 /// What a proxy is for, and the variables that name it, the first that is set being the one that counts.
 const PROXIES: [(&str, &[&str]); 3] = [
     ("http", &["http_proxy", "HTTP_PROXY"]),
@@ -174,7 +176,10 @@ fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Surroundings) -> Result<
     }
     if let Some(path) = &endpoint.ca_file {
         let wrong = |why: String| BuildError::Certificates { provider: Arc::clone(name), path: path.clone(), why };
-        let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        let mut pem = Vec::new();
+        open_regular(path)
+            .and_then(|file| file.take(LARGEST_CERTIFICATES).read_to_end(&mut pem))
+            .map_err(|error| wrong(error.to_string()))?;
         let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
         if certificates.is_empty() {
             return Err(wrong("there is no certificate in it".to_owned()));

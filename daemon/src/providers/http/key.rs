@@ -4,14 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use harness_protocol::time::Timestamp;
 
-use crate::config::KeySource;
+use crate::config::{KeySource, open_regular};
 
 /// Bytes of the longest key.
 const LONGEST: u64 = 64 * 1024;
@@ -102,7 +101,7 @@ pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, 
 
 fn from_file(path: &Path) -> Result<Secret, String> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
+    let read = open_regular(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
     match read {
         Ok(_) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
         Ok(_) => Secret::new(&text).map_err(|why| format!("{} {why}", path.display())),

@@ -1,7 +1,7 @@
 //! Takes keys out of what a provider says: out of its errors, and out of answers, as they are shown and as they are kept.
 //!
-//! Owns the forms in which a key is known: as it is, in base64 wherever in a text it stands, and each of these with blanks in between. It
-//! must never hold back more of a stream than what may be the beginning of a key.
+//! Owns the forms in which a key is known: as it is, in base64 wherever in a text it stands, in hexadecimal digits, as URLs, JSON and HTML
+//! write it, and each of these with blanks, marks of a quote and characters without a width in between. It must never hold back more of a stream than what may be the beginning of a key.
 
 use std::sync::Arc;
 
@@ -148,6 +148,7 @@ impl Forms {
             forms.push(secret.as_bytes().to_vec());
             if secret.len() >= OF_ANSWERS {
                 forms.extend(in_base64(secret));
+                forms.extend(escaped(secret));
             }
         }
         forms.sort();
@@ -224,11 +225,19 @@ fn stands(form: &[u8], text: &[u8], mut at: usize) -> Stands {
     for (matched, byte) in form.iter().enumerate() {
         if matched > 0 {
             at = behind_blanks(text, at);
+            // A word that is broken at the end of a line: the sign for that is no part of it.
+            if let [b'-', b'\n' | b'\r', ..] = text.get(at..).unwrap_or_default()
+                && *byte != b'-'
+            {
+                at = behind_blanks(text, at + 1);
+            }
         }
         match text.get(at) {
             None => return if matched == 0 { Stands::No } else { Stands::Begins(matched) },
             // A line break that is written as one begins with this.
             Some(b'\\') if at + 1 == text.len() && *byte != b'\\' => return Stands::Begins(matched),
+            // So does a word that is broken at the end of a line.
+            Some(b'-') if at + 1 == text.len() && *byte != b'-' && matched > 0 => return Stands::Begins(matched),
             Some(found) if found == byte => at += 1,
             Some(_) => return Stands::No,
         }
@@ -236,16 +245,49 @@ fn stands(form: &[u8], text: &[u8], mut at: usize) -> Stands {
     Stands::To(at)
 }
 
-/// Passes over blanks and line breaks, also such as JSON and a shell write them.
+/// Passes over blanks and line breaks, also such as JSON and a shell write them, over characters without a width, and over the marks of a
+/// quote at the begin of a line.
 fn behind_blanks(text: &[u8], mut at: usize) -> usize {
+    let mut is_new_line = false;
     for _ in 0..MOST_BLANKS {
-        at += match text.get(at..).unwrap_or_default() {
-            [b' ' | b'\t' | b'\n' | b'\r', ..] => 1,
-            [b'\\', b'n' | b'r' | b't' | b'\n', ..] => 2,
+        let (bytes, breaks) = match text.get(at..).unwrap_or_default() {
+            [b'\n' | b'\r', ..] => (1, true),
+            [b' ' | b'\t', ..] => (1, is_new_line),
+            [b'\\', b'n' | b'r' | b'\n', ..] => (2, true),
+            [b'\\', b't', ..] => (2, is_new_line),
+            [b'>' | b'|' | b'#' | b'*', ..] if is_new_line => (1, true),
+            // U+00AD, U+200B to U+200F, U+2060, U+FEFF
+            [0xc2, 0xad, ..] => (2, is_new_line),
+            [0xe2, 0x80, 0x8b..=0x8f, ..] | [0xe2, 0x81, 0xa0, ..] | [0xef, 0xbb, 0xbf, ..] => (3, is_new_line),
             _ => break,
         };
+        (at, is_new_line) = (at + bytes, breaks);
     }
     at
+}
+
+/// A secret as URLs, JSON, HTML and dumps write it.
+fn escaped(secret: &str) -> Vec<Vec<u8>> {
+    let each = |write: &dyn Fn(u8) -> String| secret.bytes().map(write).collect::<String>();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let mut forms = Vec::new();
+    for upper in [false, true] {
+        let hex = |byte: u8| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") };
+        forms.push(each(&hex));
+        forms.push(each(&|byte| format!("%{}", hex(byte))));
+        forms.push(each(&|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{}", hex(byte)) }));
+        forms.push(each(&|byte| format!("\\u00{}", hex(byte))));
+        forms.push(each(&|byte| format!("\\x{}", hex(byte))));
+        forms.push(each(&|byte| format!("&#x{};", hex(byte))));
+        forms.push(each(&|byte| {
+            if is_plain(byte) { char::from(byte).to_string() } else { format!("&#x{};", hex(byte)) }
+        }));
+    }
+    forms.push(each(&|byte| format!("&#{byte};")));
+    forms.push(each(&|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("&#{byte};") }));
+    forms.push(secret.replace('/', "\\/"));
+    forms.push(secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"));
+    forms.into_iter().map(String::into_bytes).collect()
 }
 
 /// What a secret looks like in base64, at each of the three places of a triple where it can begin, without the characters at both ends that
@@ -327,6 +369,14 @@ mod tests {
             ("it ends with sk-planted-77".to_owned(), "it ends with [key]"),
             ("it ends with sk-plan".to_owned(), "it ends with sk-plan"),
             ("nothing of sk in here, s".to_owned(), "nothing of sk in here, s"),
+            ("It is sk-plan-\nted-77f1c0de.".to_owned(), "It is [key]."),
+            ("It is sk-planted-\n> 77f1c0de.".to_owned(), "It is [key]."),
+            ("> sk-pla\n> nted-77\n> f1c0de".to_owned(), "> [key]"),
+            ("sk-\u{200b}planted-77f1\u{feff}c0de".to_owned(), "[key]"),
+            ("736b2d706c616e7465642d3737663163306465!".to_owned(), "[key]!"),
+            ("73 6B 2D 70 6C 61 6E 74 65 64 2D 37 37 66 31 63 30 64 65".to_owned(), "[key]"),
+            (r"\u0073\u006b\u002d\u0070\u006c\u0061\u006e\u0074\u0065\u0064\u002d\u0037\u0037\u0066\u0031\u0063\u0030\u0064\u0065".to_owned(), "[key]"),
+            ("%73%6b%2d%70%6c%61%6e%74%65%64%2d%37%37%66%31%63%30%64%65".to_owned(), "[key]"),
         ] {
             for size in [1, 2, 7, 1_000] {
                 assert_eq!(shown(&text, size), kept, "{text:?} in pieces of {size}");
@@ -351,6 +401,25 @@ mod tests {
                     .collect();
                 assert!(shown(&wrapped, 5).contains("[key]"), "{wrapped}");
             }
+        }
+    }
+
+    /// A19.
+    #[test]
+    fn signs_of_a_key_that_others_write_in_their_own_way_do_not_hide_it() {
+        let key = "sk-Proj/Ab+9_Zz0=Secret&x";
+        let scrubber = Scrubber::new(Some(&Secret::new(key).unwrap()), &[]);
+        for text in [
+            "sk-Proj%2FAb%2B9_Zz0%3DSecret%26x",
+            "sk-Proj%2fAb%2b9_Zz0%3dSecret%26x",
+            r"sk-Proj\/Ab+9_Zz0=Secret&x",
+            "sk-Proj/Ab+9_Zz0=Secret&amp;x",
+            "sk-Proj&#47;Ab&#43;9_Zz0&#61;Secret&#38;x",
+            "sk-Proj&#x2F;Ab&#x2B;9_Zz0&#x3D;Secret&#x26;x",
+        ] {
+            let answer = Completion { text: format!("<{text}>"), ..Completion::default() };
+            let scrubbed = scrubber.scrub_answer(answer).text;
+            assert_eq!(scrubbed, "<[key]>", "{text}");
         }
     }
 
