@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,9 @@ const MAX_REPLY_BYTES: usize = 4 * MAX_FRAME_BYTES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
+/// A reply, and the request that it is to.
+pub(crate) type Replied<R> = (Ticket, Result<R, RpcError>);
+
 /// What to do after a reply of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -39,6 +42,28 @@ pub(crate) enum Flow {
     Go,
     /// Send no more; only wait for what is out.
     Stop,
+}
+
+/// What came while something unasked was waited for.
+#[derive(Debug)]
+pub(crate) enum Came {
+    /// That.
+    Note(Note),
+    /// The other descriptor can be read.
+    Input,
+    /// Nothing, until the time was up.
+    Nothing,
+}
+
+/// What can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    /// The connection.
+    Socket,
+    /// The other descriptor.
+    Input,
+    /// Nothing until then.
+    Nothing,
 }
 
 /// A connection.
@@ -258,14 +283,16 @@ impl Client {
                 return Ok(());
             }
             let until = limit.map(|limit| Instant::now() + limit);
-            while self.replies.is_empty() {
+            while !self.replies.keys().any(|id| out.contains_key(id)) {
                 if !self.read_more(until)? {
                     return Err(self.silent(limit.unwrap_or_default()));
                 }
             }
             self.foreign()?;
-            for (id, result) in std::mem::take(&mut self.replies) {
-                let Some(index) = out.remove(&id) else { continue };
+            // Others may be replies to requests that are out beside these.
+            let came: Vec<u64> = self.replies.keys().copied().filter(|id| out.contains_key(id)).collect();
+            for id in came {
+                let (Some(index), Some(result)) = (out.remove(&id), self.replies.remove(&id)) else { continue };
                 let result = match result {
                     Ok(text) => Ok(read(text)?),
                     Err(error) => Err(error),
@@ -295,6 +322,49 @@ impl Client {
         }
     }
 
+    /// What comes unasked next, or that `input` can be read.
+    pub(crate) fn note_or_input(
+        &mut self,
+        limit: Duration,
+        input: Option<BorrowedFd<'_>>,
+    ) -> Result<Came, ClientError> {
+        let until = Some(Instant::now() + limit);
+        loop {
+            if let Some(note) = self.notes.pop_front() {
+                return Ok(Came::Note(note));
+            }
+            match self.wait_readable(until, input)? {
+                Ready::Socket => self.take_in()?,
+                Ready::Input => return Ok(Came::Input),
+                Ready::Nothing => return Ok(Came::Nothing),
+            }
+        }
+    }
+
+    /// Any reply to one of these requests; `None` when none came within the limit. What else comes is kept.
+    pub(crate) fn any_reply<R: DeserializeOwned>(
+        &mut self,
+        of: &BTreeMap<Ticket, usize>,
+        limit: Duration,
+    ) -> Result<Option<Replied<R>>, ClientError> {
+        let until = Some(Instant::now() + limit);
+        loop {
+            self.foreign()?;
+            let found = self.replies.keys().copied().map(Ticket).find(|ticket| of.contains_key(ticket));
+            if let Some(ticket) = found
+                && let Some(result) = self.replies.remove(&ticket.0)
+            {
+                return Ok(Some(match result {
+                    Ok(text) => (ticket, Ok(read(text)?)),
+                    Err(error) => (ticket, Err(error)),
+                }));
+            }
+            if !self.read_more(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Waits until the daemon has closed the connection; `false` when it did not within the limit.
     pub(crate) fn closed(&mut self, limit: Duration) -> Result<bool, ClientError> {
         let until = Instant::now() + limit;
@@ -310,14 +380,20 @@ impl Client {
 
     /// Waits for bytes and sorts the frames in them; `false` when the time is up.
     fn read_more(&mut self, until: Option<Instant>) -> Result<bool, ClientError> {
-        if !self.wait_readable(until)? {
+        if self.wait_readable(until, None)? == Ready::Nothing {
             return Ok(false);
         }
+        self.take_in()?;
+        Ok(true)
+    }
+
+    /// Reads what is there, and sorts the frames in it.
+    fn take_in(&mut self) -> Result<(), ClientError> {
         let mut chunk = [0; 64 * 1024];
         match self.stream.read(&mut chunk) {
             Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
             Ok(read) => self.decoder.push(&chunk[..read]),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
             Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: self.taken(&e) }),
             Err(e) => return Err(e.into()),
         }
@@ -347,7 +423,7 @@ impl Client {
                 Incoming::Note(note) => self.notes.push_back(note),
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its own.
@@ -358,7 +434,7 @@ impl Client {
         }
     }
 
-    fn wait_readable(&self, until: Option<Instant>) -> Result<bool, ClientError> {
+    fn wait_readable(&self, until: Option<Instant>, input: Option<BorrowedFd<'_>>) -> Result<Ready, ClientError> {
         loop {
             let timeout = match until {
                 None => PollTimeout::NONE,
@@ -366,11 +442,15 @@ impl Client {
             };
             let mut fds = vec![PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
             fds.extend(self.interrupt.as_ref().map(|i| PollFd::new(i.as_fd(), PollFlags::POLLIN)));
+            let with_interrupt = fds.len();
+            fds.extend(input.map(|input| PollFd::new(input, PollFlags::POLLIN)));
+            let is_ready = |fds: &[PollFd<'_>], place: usize| fds.get(place).and_then(PollFd::any) == Some(true);
             match poll(&mut fds, timeout) {
                 Ok(0) if until.is_some_and(|until| until > Instant::now()) => {}
-                Ok(0) => return Ok(false),
-                Ok(_) if fds.get(1).and_then(PollFd::any) == Some(true) => return Err(ClientError::Interrupted),
-                Ok(_) => return Ok(true),
+                Ok(0) => return Ok(Ready::Nothing),
+                Ok(_) if with_interrupt > 1 && is_ready(&fds, 1) => return Err(ClientError::Interrupted),
+                Ok(_) if is_ready(&fds, 0) => return Ok(Ready::Socket),
+                Ok(_) => return Ok(Ready::Input),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(e) => return Err(ClientError::Io(e.into())),
             }

@@ -3,7 +3,7 @@
 use std::io;
 
 use harness_protocol::MAX_FRAME_BYTES;
-use harness_protocol::rpc::{ErrorKind, RpcError};
+use harness_protocol::rpc::{ErrorKind, Reason, RpcError};
 
 /// Whether the daemon may have taken what was asked before it was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,5 +87,5 @@ pub(crate) fn is_for_now(error: &RpcError) -> bool {
 
 /// Whether it was refused because the daemon is leaving. It says so of everything that still waits for an answer.
 pub(crate) fn is_stopping(error: &RpcError) -> bool {
-    error.kind() == ErrorKind::Busy && error.message.starts_with("the daemon is stopping")
+    error.data.reason == Some(Reason::Stopping)
 }

@@ -25,13 +25,16 @@ pub(crate) struct Ctx {
 
 impl Ctx {
     /// What was asked for everywhere, applied.
-    pub(crate) fn new(global: &Global) -> Self {
-        Self {
-            session: Session::new(global.socket.clone(), !global.no_start),
+    ///
+    /// # Errors
+    /// Where a variable that tells where the daemon is cannot be read.
+    pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
+        Ok(Self {
+            session: Session::new(global.socket.clone(), !global.no_start)?,
             out: Out::new(global.color),
             notes: Paint::new(global.color, io::stderr().is_terminal()),
             json: global.json,
-        }
+        })
     }
 
     /// How text is shown.
@@ -52,8 +55,7 @@ impl Ctx {
 }
 
 /// Writes one object as a line.
-pub(crate) fn write_json<T: Serialize + ?Sized>(out: &mut dyn Write, value: &T) -> Result<(), Failure> {
-    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
+pub(crate) fn write_json<T: Serialize + ?Sized>(out: &mut Out, value: &T) -> Result<(), Failure> {
+    let json = serde_json::to_string(value).map_err(io::Error::from)?;
+    Ok(out.json_text(&json)?)
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use harness_protocol::paths::SYSTEM_SOCKET;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
+use harness_protocol::shown::chain;
 use harness_protocol::submit_key::SubmitKey;
 
 use crate::client::{ClientError, Taken, is_stopping};
@@ -219,7 +220,7 @@ impl Failure {
         let _told = match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Self::Detached { .. } => writeln!(err, "{self}"),
-            other => writeln!(err, "harnessctl: {}", clean(&other.to_string()))
+            other => writeln!(err, "harnessctl: {}", clean(&chain(other)))
                 .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {}", clean(&hint)))),
         };
         code

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "beside the driver, ctl is the one that reads the clock")]
 
+mod answering;
 mod cli;
 mod client;
 mod client_error;
@@ -21,6 +22,7 @@ mod outcome;
 mod output;
 mod patience;
 mod render;
+mod selecting;
 mod session;
 mod sink;
 mod spawn;
@@ -37,6 +39,7 @@ mod tips;
 mod try_again;
 mod verbs;
 mod waiting;
+mod waiting_for;
 mod waiting_many;
 mod watching;
 

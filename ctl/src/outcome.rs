@@ -4,6 +4,7 @@ use harness_protocol::event::Ending;
 use harness_protocol::rpc::RpcError;
 use harness_protocol::run::{RunState, RunView, exit};
 
+use crate::render::follow::Ended;
 use crate::render::text::first_line;
 
 /// How a run ended, or that it is not there.
@@ -26,6 +27,17 @@ impl Outcome {
             Ending::Cancelled { error } => (RunState::Cancelled, exit::CANCELLED, error),
         };
         Self { state: Some(state), code: Some(code), text: text.to_string() }
+    }
+
+    /// What was seen of one that was followed.
+    pub(crate) fn of_followed(ended: &Ended) -> Self {
+        let state = match ended.code {
+            exit::SUCCEEDED => RunState::Succeeded,
+            exit::CANCELLED => RunState::Cancelled,
+            _ => RunState::Failed,
+        };
+        let text = ended.answer.as_deref().or(ended.error.as_deref()).unwrap_or_default();
+        Self { state: Some(state), code: Some(ended.code), text: text.to_owned() }
     }
 
     /// What a view tells.

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::render::colour::{ColourChoice, Paint};
-use crate::render::text::clean_painted;
+use crate::render::text::{clean_painted, harmless_json};
 
 /// How text is shown.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +53,14 @@ fn window() -> Option<(usize, usize)> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0.into(), height.0.into()))
 }
 
+impl Out {
+    /// Writes a JSON text as a line. On a terminal nothing in it moves the cursor or changes the order of what is read.
+    pub(crate) fn json_text(&mut self, json: &str) -> io::Result<()> {
+        let json = if self.look.terminal { harmless_json(json) } else { json.into() };
+        writeln!(self.buffer, "{json}")
+    }
+}
+
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.write(bytes)
@@ -67,6 +75,73 @@ impl Drop for Out {
     fn drop(&mut self) {
         // What was not flushed on purpose belongs to a command that failed already: its reader may have left.
         let _lost = self.buffer.flush();
+    }
+}
+
+/// What begins the lines of one of several things that write at the same time; lines are written once they are whole.
+#[derive(Debug)]
+pub(crate) struct Tagged {
+    tag: String,
+    open: Vec<u8>,
+}
+
+/// Bytes of a line that is written without its end: a command may never end one.
+const LONGEST_OPEN: usize = 8 * 1024;
+
+impl Tagged {
+    /// Lines that begin with this.
+    pub(crate) fn new(tag: String) -> Self {
+        Self { tag, open: Vec::new() }
+    }
+
+    /// What they begin with.
+    pub(crate) fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The lines, on their way to `out`.
+    pub(crate) fn on<'a>(&'a mut self, out: &'a mut dyn Write) -> TaggedOn<'a> {
+        TaggedOn { lines: self, out }
+    }
+
+    /// Writes the line that has no end yet, if there is one.
+    pub(crate) fn end(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let mut line = std::mem::take(&mut self.open);
+        line.push(b'\n');
+        self.write_line(out, &line)
+    }
+
+    fn write_line(&self, out: &mut dyn Write, line: &[u8]) -> io::Result<()> {
+        out.write_all(self.tag.as_bytes())?;
+        out.write_all(line)
+    }
+}
+
+/// See [`Tagged::on`].
+pub(crate) struct TaggedOn<'a> {
+    lines: &'a mut Tagged,
+    out: &'a mut dyn Write,
+}
+
+impl Write for TaggedOn<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.lines.open.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.lines.open);
+                self.lines.write_line(self.out, &line)?;
+            } else if self.lines.open.len() > LONGEST_OPEN {
+                self.lines.end(self.out)?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 
@@ -113,5 +188,31 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// U11.
+    #[test]
+    fn lines_of_several_are_written_whole_and_say_whose_they_are() {
+        let long = "x".repeat(LONGEST_OPEN + 1);
+        for (pieces, expected) in [
+            (&["one\n"][..], "a | one\n".to_owned()),
+            (&["on", "e\ntw", "o\n"], "a | one\na | two\n".to_owned()),
+            (&["no end"], "a | no end\n".to_owned()),
+            (&["\n\n"], "a | \na | \n".to_owned()),
+            (&[], String::new()),
+            (&["", "x", "", "\n"], "a | x\n".to_owned()),
+            (&[long.as_str(), "y\n"], format!("a | {long}\na | y\n")),
+        ] {
+            let (mut lines, mut out) = (Tagged::new("a | ".to_owned()), Vec::new());
+            pieces.iter().for_each(|piece| lines.on(&mut out).write_all(piece.as_bytes()).unwrap());
+            lines.end(&mut out).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
     }
 }

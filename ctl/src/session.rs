@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use harness_protocol::paths::Surroundings;
+use harness_protocol::paths::{Surroundings, Variables};
 use harness_protocol::rpc::Method;
 
 use crate::client::{Client, ClientError, Taken};
@@ -60,11 +60,15 @@ pub(crate) struct Session {
 
 impl Session {
     /// A session on `socket`, or on the one that the surroundings tell.
-    pub(crate) fn new(socket: Option<PathBuf>, may_start: bool) -> Self {
-        let var = |name: &str| std::env::var(name).ok();
+    ///
+    /// # Errors
+    /// Where a variable that tells it cannot be read.
+    pub(crate) fn new(socket: Option<PathBuf>, may_start: bool) -> Result<Self, Failure> {
+        let var = |name: &str| std::env::var_os(name);
+        let variables = Variables::new(&var);
         let uid = nix::unistd::geteuid().as_raw();
-        let around = Surroundings { var: &var, uid, exists: &|path| path.exists() };
-        let named = socket.is_some() || var("HARNESS_SOCKET").is_some_and(|path| !path.is_empty());
+        let around = Surroundings { var: &|name| variables.get(name), uid, exists: &|path| path.exists() };
+        let named = socket.is_some() || variables.get("HARNESS_SOCKET").is_some_and(|path| !path.is_empty());
         // The daemon has another working directory than we have.
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         let place = Place {
@@ -72,7 +76,8 @@ impl Session {
             named,
             state_dir: absolute(around.state_dir()),
         };
-        Self {
+        variables.all_were_readable().map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Self {
             place,
             may_start,
             client: None,
@@ -84,7 +89,7 @@ impl Session {
             across: false,
             replaced: 0,
             interrupt: None,
-        }
+        })
     }
 
     /// Where the daemon is looked for, or where it was found.
@@ -285,7 +290,7 @@ mod tests {
     #[test]
     fn a_request_that_a_leaving_daemon_did_not_read_is_sent_to_the_next_one() {
         let fake = Fake::new();
-        let mut session = Session::new(Some(fake.path()), false);
+        let mut session = Session::new(Some(fake.path()), false).unwrap();
         let server = fake.serve(vec![
             // The first one takes the connection and leaves without reading.
             Box::new(drop),

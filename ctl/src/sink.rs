@@ -36,7 +36,7 @@ impl Sink {
     /// Writes an object as a line.
     pub(crate) fn json<T: Serialize>(&mut self, out: &mut Out, value: &T) -> Result<(), Failure> {
         let line = serde_json::to_string(value).map_err(io::Error::from)?;
-        self.line(out, &line)
+        if self.file.is_none() { Ok(out.json_text(&line)?) } else { self.line(out, &line) }
     }
 
     /// Makes sure that what was written arrives.

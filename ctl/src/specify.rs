@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use harness_protocol::limit::CallLimits;
-use harness_protocol::spec::{Limits, OnInteraction, RunSpec};
+use harness_protocol::spec::{Limits, OnInteraction, RunSpec, SpecChanges};
 
-use crate::cli::submit::SubmitArgs;
+use crate::cli::submit::{ChangesArgs, SubmitArgs};
 use crate::cli::values::Deadline;
 use crate::exit::Failure;
 
@@ -29,39 +29,62 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<RunSpec, Failure> {
 pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
     one_reader_of_stdin(args)?;
     let script = args.script.as_deref().map(script::read).transpose()?;
-    let (deadline_seconds, deadline_at) = match args.deadline {
+    let settings = &args.settings;
+    Ok(RunSpec {
+        prompt: None,
+        name: settings.name.as_deref().map(Arc::from),
+        labels: args.labels.iter().cloned().collect(),
+        share: settings.share.as_deref().map(Arc::from),
+        priority: settings.priority.map(Into::into).unwrap_or_default(),
+        provider: settings.provider.as_deref().map(Arc::from),
+        model: settings.model.as_deref().map(Arc::from),
+        script: script.map(Arc::new),
+        workdir: Some(absolute(args.workdir.as_deref().unwrap_or(Path::new(".")))?.into()),
+        env: env::collect(&settings.env, &settings.env_file, &env::caller)?,
+        limits: limits(settings),
+        on_interaction: settings.on_interaction.map_or_else(on_interaction, Into::into),
+        tools: None,
+    })
+}
+
+/// The limits that the flags name.
+fn limits(settings: &ChangesArgs) -> Limits {
+    let (deadline_seconds, deadline_at) = match settings.deadline {
         None => (None, None),
         Some(Deadline::In(span)) => (Some(span), None),
         Some(Deadline::At(at)) => (None, Some(at)),
     };
     let mut of_calls = CallLimits::default();
-    for &(limit, value) in &args.limits {
+    for &(limit, value) in &settings.limits {
         *limit.of_mut(&mut of_calls) = Some(value);
     }
     let mut limits = Limits {
-        max_steps: args.max_steps,
-        max_tokens: args.max_tokens,
-        max_cost_usd: args.max_cost,
-        max_time_seconds: args.max_time,
+        max_steps: settings.max_steps,
+        max_tokens: settings.max_tokens,
+        max_cost_usd: settings.max_cost,
+        max_time_seconds: settings.max_time,
         deadline_seconds,
         deadline_at,
         ..Limits::default()
     };
     limits.set_of_calls(of_calls);
-    Ok(RunSpec {
-        prompt: None,
-        name: args.name.as_deref().map(Arc::from),
-        labels: args.labels.iter().cloned().collect(),
-        share: args.share.as_deref().map(Arc::from),
-        priority: args.priority.map(Into::into).unwrap_or_default(),
-        provider: args.provider.as_deref().map(Arc::from),
-        model: args.model.as_deref().map(Arc::from),
-        script: script.map(Arc::new),
-        workdir: Some(absolute(args.workdir.as_deref().unwrap_or(Path::new(".")))?.into()),
-        env: env::collect(&args.env, &args.env_file, &|name| std::env::var(name).ok())?,
-        limits,
-        on_interaction: args.on_interaction.map_or_else(on_interaction, Into::into),
-        tools: None,
+    limits
+}
+
+/// What the flags of a retry change of what the first run had.
+pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Result<SpecChanges, Failure> {
+    let name = |text: &Option<String>| text.as_deref().map(Arc::from);
+    Ok(SpecChanges {
+        name: name(&settings.name),
+        labels: labels.iter().cloned().collect(),
+        share: name(&settings.share),
+        priority: settings.priority.map(Into::into),
+        provider: name(&settings.provider),
+        model: name(&settings.model),
+        // What the first run got of its surroundings, such as its PATH, stays.
+        env: env::named(&settings.env, &settings.env_file, &env::caller)?,
+        limits: limits(settings),
+        on_interaction: settings.on_interaction.map(Into::into),
     })
 }
 

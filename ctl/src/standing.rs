@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use harness_protocol::run::RunView;
+use harness_protocol::id::InteractionId;
+use harness_protocol::run::{OpenQuestion, RunView};
 use harness_protocol::words::{self, Kind};
 
 use crate::output::note;
@@ -26,12 +27,14 @@ pub(crate) const LOOKED_AT: usize = 64;
 pub(crate) struct Teller {
     quiet: bool,
     last: Option<Kind>,
+    /// Questions that were told.
+    asked: BTreeSet<InteractionId>,
 }
 
 impl Teller {
     /// One that tells, or keeps quiet.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, last: None }
+        Self { quiet, ..Self::default() }
     }
 
     /// The line about a run, where there is something new; `None` where not.
@@ -47,18 +50,46 @@ impl Teller {
         }
     }
 
+    /// Lines about questions of the runs below a run that were not told yet. Its own is what it stands still for.
+    pub(crate) fn questions(&mut self, run: &RunView) -> Vec<String> {
+        if self.quiet {
+            return Vec::new();
+        }
+        let open: BTreeSet<InteractionId> = run.questions.iter().map(|question| question.id).collect();
+        let own = words::kind_of(run).and_then(|kind| kind.person());
+        let new =
+            run.questions.iter().filter(|question| !self.asked.contains(&question.id) && own != Some(question.id));
+        let lines = new.map(asks).collect();
+        self.asked = open;
+        lines
+    }
+
     /// Tells what is new of a run.
     pub(crate) fn look(&mut self, run: &RunView) {
+        for asks in self.questions(run) {
+            note(format_args!("harnessctl: {asks}"));
+        }
         if let Some(news) = self.news(run) {
             note(format_args!("harnessctl: run {} {news}", short(run.id)));
         }
     }
 }
 
+/// That a run asks, and how it is answered.
+pub(crate) fn asks(question: &OpenQuestion) -> String {
+    format!(
+        "run {} asks: {}; harnessctl reply {} TEXT",
+        short(question.run),
+        first_line(&question.question),
+        question.id
+    )
+}
+
 /// What was told of many runs: one line for each thing that any of them stands still for.
 #[derive(Debug, Default)]
 pub(crate) struct TellerOfMany {
     told: BTreeSet<Kind>,
+    asked: BTreeSet<InteractionId>,
     /// Where the next look begins.
     next: usize,
 }
@@ -79,6 +110,12 @@ impl TellerOfMany {
         let mut seen = BTreeSet::new();
         let mut lines = Vec::new();
         for run in runs {
+            let own = words::kind_of(run).and_then(|kind| kind.person());
+            for question in run.questions.iter().filter(|question| own != Some(question.id)) {
+                if lines.len() < MOST_LINES && self.asked.insert(question.id) {
+                    lines.push(format!("harnessctl: {}", asks(question)));
+                }
+            }
             let (Some(kind), Some(standing)) = (words::kind_of(run), words::of_run(run, &clock(now()))) else {
                 continue;
             };
@@ -92,6 +129,9 @@ impl TellerOfMany {
                 lines.push(format!("harnessctl: run {} stands still: {line}", short(run.id)));
             }
             seen.insert(kind);
+        }
+        if self.asked.len() > MOST_TOLD {
+            self.asked.clear();
         }
         if all || self.told.len() > MOST_TOLD {
             self.told = seen;
@@ -129,6 +169,35 @@ mod tests {
         assert_eq!(teller.news(&goes_on).unwrap(), "goes on");
         assert_eq!(teller.news(&goes_on), None);
         assert_eq!(Teller::new(true).news(&waits(Limiter::Quota, 1)), None);
+    }
+
+    /// U12: a question is told once, with the command that answers it, whichever run of the tree asks.
+    #[test]
+    fn questions_of_the_runs_below_are_told_once_each() {
+        let question = |id: u64, run: u64, text: &str| OpenQuestion {
+            id: InteractionId::from_u64(id),
+            run: harness_protocol::id::RunId::from_u64(run),
+            question: text.to_owned(),
+        };
+        let mut run = waits(Limiter::Width, 1);
+        let mut teller = Teller::new(false);
+        assert_eq!(teller.questions(&run), Vec::<String>::new());
+        run.questions = vec![question(1, 7, "which?"), question(2, 8, "a\u{9b}2Jb")];
+        let told = teller.questions(&run);
+        assert!(told[0].contains("run 00000000 asks: which?; harnessctl reply 0000000000001 TEXT"), "{told:?}");
+        assert!(told.len() == 2 && !told[1].contains('\u{9b}'), "{told:?}");
+        assert_eq!(teller.questions(&run).len(), 0);
+        run.questions.push(question(3, 7, "and?"));
+        assert_eq!(teller.questions(&run).len(), 1);
+        // Its own question is what it stands still for, and told as that.
+        run.waiting_for = Some(WaitingFor::new(WaitKind::Person, "0000000000004", run.submitted_at));
+        run.questions.push(question(4, 1, "me?"));
+        assert_eq!(teller.questions(&run).len(), 0);
+        assert!(teller.news(&run).unwrap().contains("a person (0000000000004): me?; harnessctl reply 0000000000004"));
+        assert_eq!(Teller::new(true).questions(&run).len(), 0, "it is quiet");
+        let mut many = TellerOfMany::default();
+        assert_eq!(many.news([&run, &run], true).len(), 4);
+        assert_eq!(many.news([&run, &run], true).len(), 0);
     }
 
     #[test]

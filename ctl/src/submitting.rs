@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn session(fake: &Fake) -> Session {
-        Session::new(Some(fake.path()), false)
+        Session::new(Some(fake.path()), false).unwrap()
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             }),
             ("stopping", |stream| {
                 let request = request(&stream);
-                let error = RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again").undecided();
+                let error = RpcError::stopping().undecided();
                 crate::testing::refuse_with(&stream, &request, &error);
             }),
             ("reset", |mut stream| {
@@ -229,7 +229,7 @@ mod tests {
             (Failure::Refused(held.clone().undecided()), 75, true),
             (Failure::Refused(held), 75, false),
             (Failure::Refused(RpcError::new(ErrorKind::Busy, "draining")), 75, false),
-            (Failure::Refused(RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again")), 75, true),
+            (Failure::Refused(RpcError::stopping()), 75, true),
             (Failure::Refused(RpcError::new(ErrorKind::Invalid, "no")), 2, false),
         ];
         for (failure, code, undecided) in cases {

@@ -2,21 +2,45 @@
 
 use std::io::{IsTerminal, Write};
 
-use harness_protocol::id::Seq;
+use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::Submitted;
+use harness_protocol::run::exit;
 
 use crate::cli::submit::ThenArgs;
 use crate::ctx::Ctx;
 use crate::ending::{check_output, end};
 use crate::exit::Failure;
 use crate::output::note;
+use crate::selecting::{named, worst};
+use crate::sink::Sink;
 use crate::standing::Teller;
 use crate::waiting;
-use crate::watching::{Watched, watch};
+use crate::waiting_many::Many;
+use crate::watching::{Watched, watch, watch_several};
 
 /// Checks what can be checked before there is a run.
 pub(crate) fn check(then: &ThenArgs) -> Result<(), Failure> {
     then.output.as_deref().map_or(Ok(()), check_output)
+}
+
+/// Goes on with several runs: of these the first one that was refused ended with `refused`.
+pub(crate) fn go_on_with(ctx: &mut Ctx, runs: &[Submitted], then: &ThenArgs, refused: u8) -> Result<u8, Failure> {
+    let ids: Vec<RunId> = runs.iter().map(|submitted| submitted.id).collect();
+    let code = match (ids.is_empty(), then.follow, then.wait || then.output.is_some()) {
+        (false, true, _) => {
+            let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            let views = named(ctx, &names)?;
+            let output = then.output.as_deref();
+            let watched = Watched { after: Seq(0), notes: true, prompts: false, answers: true, output };
+            watch_several(ctx, &views, &watched)?
+        }
+        (false, false, true) => {
+            Many::new(ids, Sink::new(then.output.as_deref())?).line_by_line().wait(ctx, None, None)?
+        }
+        _ => exit::SUCCEEDED,
+    };
+    ctx.done()?;
+    Ok(worst([code, refused]))
 }
 
 /// Goes on with a run that was submitted.
@@ -24,13 +48,13 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
     let id = submitted.id.to_string();
     if then.follow {
         let watched = Watched {
-            run: id,
             after: Seq(submitted.seq.0.saturating_sub(1)),
             notes: !quiet,
             prompts: false,
+            answers: !quiet,
             output: then.output.as_deref(),
         };
-        return watch(ctx, &watched);
+        return watch(ctx, submitted.id, &watched);
     }
     if then.wait || then.output.is_some() {
         if !quiet && std::io::stderr().is_terminal() {

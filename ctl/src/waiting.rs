@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use harness_protocol::rpc::{ErrorKind, RpcError, ShowParams, WaitParams, WaitReply, method};
+use harness_protocol::rpc::{ErrorKind, ShowParams, WaitParams, WaitReply, method};
 use harness_protocol::run::{RunState, exit};
 use harness_protocol::time::Span;
 
-use crate::client::{ClientError, Flow, is_stopping};
+use crate::client::ClientError;
 use crate::exit::{Failure, starts};
 use crate::patience::PATIENCE;
 use crate::session::Session;
@@ -112,41 +112,8 @@ fn ask(session: &mut Session, run: &str, states: &[RunState], until: Option<Inst
     Ok(session.client()?.call_within::<method::RunWait>(&params, limit)?)
 }
 
-fn wait_params(run: &str, states: &[RunState], until: Option<Instant>) -> WaitParams {
+pub(crate) fn wait_params(run: &str, states: &[RunState], until: Option<Instant>) -> WaitParams {
     WaitParams { run: run.to_owned(), states: states.to_vec(), timeout_seconds: remaining(until).map(Span::from) }
-}
-
-/// Waits for each of several runs, named by their ids, to reach one of `states`. The replies stand in the order of the runs.
-pub(crate) fn each_for(
-    session: &mut Session,
-    runs: &[String],
-    states: &[RunState],
-    until: Option<Instant>,
-) -> Result<Vec<Result<WaitReply, RpcError>>, Failure> {
-    session.heed_interrupts()?;
-    let mut replies: Vec<Option<Result<WaitReply, RpcError>>> = vec![None; runs.len()];
-    loop {
-        let open: Vec<usize> = (0..runs.len()).filter(|&index| replies[index].is_none()).collect();
-        let params: Vec<WaitParams> = open.iter().map(|&index| wait_params(&runs[index], states, until)).collect();
-        let limit = remaining(until).map(|left| left + PATIENCE);
-        let mut stopping = None;
-        let asked = session.client().and_then(|client| {
-            let each = |index: usize, reply: Result<WaitReply, RpcError>| {
-                match reply {
-                    Err(error) if is_stopping(&error) => stopping = Some(error),
-                    reply => replies[open[index]] = Some(reply),
-                }
-                Flow::Go
-            };
-            Ok(client.pipeline::<method::RunWait>(&params, limit, each)?)
-        });
-        match asked.and_then(|()| stopping.map_or(Ok(()), |error| Err(Failure::Refused(error)))) {
-            Ok(()) => return Ok(replies.into_iter().flatten().collect()),
-            Err(failure) if failure.is_loss() => session.recover(&failure),
-            Err(failure) => Err(failure),
-        }
-        .map_err(|failure| of_runs(failure, session, || runs.to_vec()))?;
-    }
 }
 
 /// A run without its transcript.

@@ -274,7 +274,7 @@ fn a_wait_survives_a_restart_of_the_daemon() {
 }
 
 #[test]
-fn several_runs_have_a_line_each_in_the_order_that_they_were_named_in() {
+fn several_runs_have_a_line_each_as_they_end_and_the_worst_code_of_theirs() {
     let fake = Fake::new(|request, stream| match request["method"].as_str().unwrap() {
         "event.subscribe" => {
             answer(stream, request, &json!({"subscription": 1, "last_seq": 5}));
@@ -292,9 +292,11 @@ fn several_runs_have_a_line_each_in_the_order_that_they_were_named_in() {
         other => panic!("{other}"),
     });
     let ran = fake.run(&["wait", "b", "a"]);
-    assert_eq!((ran.code, ran.stdout), (1, format!("{} succeeded 0 two\n{} cancelled 5 by uid 0\n", id(2), id(1))));
+    assert_eq!((ran.code, ran.stdout), (5, format!("{} cancelled 5 by uid 0\n{} succeeded 0 two\n", id(1), id(2))));
     let ran = fake.run(&["wait", "a", "a"]);
-    assert_eq!((ran.code, ran.stdout.lines().count()), (1, 2));
+    assert_eq!((ran.code, ran.stdout.lines().count()), (5, 2));
+    let ran = fake.run(&["wait", "--any", "b", "a"]);
+    assert_eq!((ran.code, ran.stdout), (5, format!("{} cancelled 5 by uid 0\n", id(1))));
 }
 
 #[test]

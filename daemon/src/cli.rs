@@ -2,11 +2,13 @@
 //!
 //! Owns the options. Reads the environment, through the rules that clients share, and no file.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use harness_protocol::paths::Surroundings;
+pub use harness_protocol::paths::NotUtf8;
+use harness_protocol::paths::{Surroundings, Variables};
 
 use crate::config::ConfigSource;
 use crate::observe::log::Filter;
@@ -42,6 +44,9 @@ pub enum Verb {
     Restore {
         /// The backup, as `harnessctl daemon backup` makes it
         file: PathBuf,
+        /// Only look whether it can be put in place; a daemon may serve meanwhile
+        #[arg(long)]
+        check: bool,
     },
     /// Read what can be read of a damaged journal, and make a new one of it
     Salvage {
@@ -63,17 +68,34 @@ pub struct Paths {
     pub config: ConfigSource,
 }
 
+/// Variables that are read before anything else is known.
+const READ_FIRST: &[&str] = &["HARNESS_LOG"];
+
+/// Whether the variables that the command line is read with can be read.
+///
+/// # Errors
+/// The first that cannot.
+pub fn readable(var: &dyn Fn(&str) -> Option<OsString>) -> Result<(), NotUtf8> {
+    let variables = Variables::new(var);
+    READ_FIRST.iter().for_each(|name| drop(variables.get(name)));
+    variables.all_were_readable()
+}
+
 impl Cli {
     /// The paths, by the options and by the environment of this process.
     ///
     /// # Errors
-    /// Where the current directory is needed and gone.
-    pub fn paths(&self) -> io::Result<Paths> {
-        self.paths_in(&Surroundings {
-            var: &|name| std::env::var(name).ok(),
+    /// Where a variable that tells one of them is not UTF-8, or the current directory is needed and gone.
+    pub fn paths(&self) -> anyhow::Result<Paths> {
+        let var = |name: &str| std::env::var_os(name);
+        let variables = Variables::new(&var);
+        let paths = self.paths_in(&Surroundings {
+            var: &|name| variables.get(name),
             uid: nix::unistd::geteuid().as_raw(),
             exists: &|path| path.exists(),
-        })
+        });
+        variables.all_were_readable()?;
+        Ok(paths?)
     }
 
     fn paths_in(&self, surroundings: &Surroundings<'_>) -> io::Result<Paths> {
@@ -116,6 +138,18 @@ mod tests {
         let config = ConfigSource { path: "/etc/harness/config.toml".into(), required: false };
         assert_eq!(paths(&[], &[]).config, config);
         assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
+    }
+
+    /// B12.
+    #[test]
+    fn a_variable_that_is_not_utf_8_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        for bytes in [&b"\xff"[..], b"/a\xc3", b"\xed\xa0\x80", b"info\x80", b"\xf5"] {
+            let var = |name: &str| (name == "HARNESS_LOG").then(|| OsString::from_vec(bytes.to_vec()));
+            let told = readable(&var).unwrap_err().to_string();
+            assert_eq!(told, "HARNESS_LOG is set, but its value is not UTF-8");
+        }
+        assert!(readable(&|_| None).is_ok() && readable(&|_| Some("info".into())).is_ok());
     }
 
     #[test]

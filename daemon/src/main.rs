@@ -12,14 +12,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use harness_protocol::run::exit;
-use harnessd::cli::{Cli, Paths, Verb};
+use harness_protocol::shown::chain;
+use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
 use harnessd::config::LoadError;
 use harnessd::control::listener::Listener;
 use harnessd::control::lock::{LockError, StateDir};
 use harnessd::control::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt};
 use harnessd::detach::{self, Inherited};
-use harnessd::journal::backup::put_back;
+use harnessd::journal::backup::{check, put_back};
 use harnessd::journal::salvage::salvage;
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
@@ -42,12 +43,17 @@ fn main() -> ExitCode {
         Some(first) if first == "launch" => return launch::main(arguments),
         _ => {}
     }
+    // What reads the words would not say which of them it cannot read.
+    if let Err(error) = cli::readable(&|name| std::env::var_os(name)) {
+        complain(&error);
+        return ExitCode::from(exit::USAGE);
+    }
     let cli = Cli::parse();
     if let Some(verb) = &cli.verb {
         return match mend(&cli, verb) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                complain(&format!("{error:#}"));
+                complain(&chain(&*error));
                 ExitCode::from(exit_code(&error))
             }
         };
@@ -55,7 +61,12 @@ fn main() -> ExitCode {
     let variables = match shed(|| keys_of(&cli)) {
         Ok(variables) => Variables(variables),
         Err(error) => {
-            complain(&format!("cannot start anew without the secrets of the environment: {error}"));
+            complain(&match error.kind() {
+                io::ErrorKind::ArgumentListTooLong => {
+                    "the arguments of harnessd are too long to start it anew".to_owned()
+                }
+                _ => format!("cannot start anew without the secrets of the environment: {error}"),
+            });
             return ExitCode::from(exit::INTERNAL);
         }
     };
@@ -72,7 +83,7 @@ fn main() -> ExitCode {
     match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited, variables)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            complain(&chain(&*error));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -120,7 +131,7 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
     }));
     let result = served.unwrap_or_else(|_| Err(anyhow::anyhow!("a fault of ours ended the daemon; see its log")));
     if let (Err(error), false) = (&result, log.target == Target::Stderr) {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", chain(&**error));
     }
     result
 }
@@ -129,7 +140,8 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
 fn mend(cli: &Cli, verb: &Verb) -> anyhow::Result<()> {
     let mut out = io::stdout();
     match verb {
-        Verb::Restore { file } => {
+        Verb::Restore { file, check: true } => check(file)?,
+        Verb::Restore { file, check: false } => {
             let paths = cli.paths().context("cannot tell where the files are")?;
             let state_dir = StateDir::open(&paths.state_dir)?;
             let done = put_back(state_dir.path(), file)?;
@@ -159,6 +171,7 @@ fn bind(activated: Option<Activated>, paths: &Paths, members: Option<Members>) -
 fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<LoadError>()
         || error.is::<GroupError>()
+        || error.is::<NotUtf8>()
         || error.downcast_ref::<TakeOverError>().is_some_and(|error| matches!(error, TakeOverError::Inside { .. }))
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);
     let is_held = error.downcast_ref::<LockError>().is_some_and(LockError::is_held)

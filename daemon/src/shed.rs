@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -57,6 +57,8 @@ const STAYS: &[&str] = &[
     "HARNESS_SOCKET",
     "HARNESS_STATE_DIR",
     "HARNESS_CONFIG",
+    // And what it logs.
+    "HARNESS_LOG",
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
@@ -76,7 +78,7 @@ fn stays(name: &OsStr) -> bool {
 ///
 /// # Errors
 /// Where it cannot be started anew. With the environment as it is, it must not go on.
-pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<String, String>> {
+pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<String, OsString>> {
     let (kept, shed): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| stays(name));
     if !shed.is_empty() {
         let wanted = wanted();
@@ -105,7 +107,7 @@ fn hand_on(variables: &[(OsString, OsString)]) -> io::Result<OwnedFd> {
 }
 
 /// Reads what was handed on under this number, and closes it. Nothing where that is something else.
-fn take(number: RawFd) -> Option<BTreeMap<String, String>> {
+fn take(number: RawFd) -> Option<BTreeMap<String, OsString>> {
     let mut path = String::new();
     // Writing to a String cannot fail.
     let _ = write!(path, "/proc/self/fd/{number}");
@@ -118,8 +120,10 @@ fn take(number: RawFd) -> Option<BTreeMap<String, String>> {
     let _ = nix::unistd::close(number);
     read.ok()?;
     let variable = |bytes: &[u8]| {
-        let (name, value) = std::str::from_utf8(bytes).ok()?.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
+        let equals = bytes.iter().position(|&byte| byte == b'=')?;
+        let (name, value) = (std::str::from_utf8(&bytes[..equals]).ok()?, &bytes[equals + 1..]);
+        // A value that is not UTF-8 is told so where it is used.
+        Some((name.to_owned(), OsString::from_vec(value.to_vec())))
     };
     Some(bytes.split(|&byte| byte == 0).filter_map(variable).collect())
 }
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn keys_go_and_what_the_daemon_goes_by_stays() {
-        for name in ["HOME", "LC_ALL", "LISTEN_FDS", "HARNESS_SOCKET"] {
+        for name in ["HOME", "LC_ALL", "LISTEN_FDS", "HARNESS_SOCKET", "HARNESS_LOG"] {
             assert!(stays(OsStr::new(name)), "{name}");
         }
         for name in ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "https_proxy", "SSH_AUTH_SOCK", "HARNESS_TOKEN"] {
@@ -159,13 +163,19 @@ mod tests {
 
     #[test]
     fn what_is_handed_on_is_read_once_and_nothing_else_is() {
-        let variables = [("A_KEY".into(), "sk-1=2".into()), ("https_proxy".into(), "http://p".into())];
+        let odd = OsString::from_vec(b"k\xff".to_vec());
+        let variables =
+            [("A_KEY".into(), "sk-1=2".into()), ("https_proxy".into(), "http://p".into()), ("ODD".into(), odd.clone())];
         let memory = hand_on(&variables).unwrap();
         let number = nix::unistd::dup(&memory).unwrap();
         let taken = take(std::os::fd::IntoRawFd::into_raw_fd(number)).unwrap();
         assert_eq!(
             taken,
-            BTreeMap::from([("A_KEY".into(), "sk-1=2".into()), ("https_proxy".into(), "http://p".into())])
+            BTreeMap::from([
+                ("A_KEY".into(), "sk-1=2".into()),
+                ("https_proxy".into(), "http://p".into()),
+                ("ODD".into(), odd)
+            ])
         );
         assert!(File::from(memory).write_all(b"x").is_err(), "it is sealed");
         assert_eq!(take(1), None);

@@ -22,13 +22,18 @@ pub struct LaneReport {
     pub width: u32,
     /// Width by configuration.
     pub configured_width: u32,
-    /// Tickets that wait for their first permit.
+    /// Tickets that want a permit: `queued` and `resuming` together. The runs of the tool lane among them are those that
+    /// `waiting_for: ["lane"]` selects. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
+    #[serde(default)]
+    pub wanted: u32,
+    /// Of those that want one, the tickets that wait for their first permit. A run that is `queued` is something else: it waits for its
+    /// first inference.
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,
     /// Tickets that wait without a permit for something with no time bound.
     pub parked: u32,
-    /// Tickets that have done waiting and want a permit again.
+    /// Of those that want one, the tickets that want it again, after a wait for a person or another run.
     pub resuming: u32,
     /// Permits in use. More than `width` only while a narrowed lane runs down.
     pub permits: u32,
@@ -57,6 +62,20 @@ pub struct LaneReport {
     pub shares: Vec<ShareReport>,
     /// Who holds permits now, longest first; at most 100 of them.
     pub holders: Vec<Holder>,
+}
+
+impl LaneReport {
+    /// Tickets that want a permit, also in the report of an older daemon.
+    pub const fn wanted(&self) -> u32 {
+        self.queued.saturating_add(self.resuming)
+    }
+}
+
+impl ShareReport {
+    /// Tickets that want a permit, also in the report of an older daemon.
+    pub const fn wanted(&self) -> u32 {
+        self.queued.saturating_add(self.resuming)
+    }
 }
 
 /// What holds grants back.
@@ -162,7 +181,10 @@ pub struct ShareReport {
     pub weight: u32,
     /// Most permits at once, where that is bounded.
     pub max: Option<u32>,
-    /// Queued tickets.
+    /// Tickets that want a permit: `queued` and `resuming` together.
+    #[serde(default)]
+    pub wanted: u32,
+    /// Of those that want one, the tickets that wait for their first permit.
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,

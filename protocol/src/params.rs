@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::event::Event;
 use crate::id::{CallId, EpochId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use crate::lane::LaneReport;
-use crate::run::{Entry, InteractionView, RunState, RunView};
-use crate::spec::RunSpec;
+use crate::run::{Entry, InteractionView, RunState, RunView, WaitKind};
+use crate::spec::{RunSpec, SpecChanges};
 use crate::submit_key::SubmitKey;
 use crate::time::Span;
 
@@ -71,9 +71,27 @@ pub struct Selector {
     /// By state: one of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<RunState>,
+    /// By what they wait for: one of these, as `waiting_for.kind` of a run says. Runs that have ended wait for nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<WaitKind>,
     /// Every run. Without it, an empty selector selects nothing that changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
+}
+
+impl Selector {
+    /// Whether runs are selected by what they are: their names alone do not count, nor does `all`.
+    pub fn has_filter(&self) -> bool {
+        !(self.labels.is_empty() && self.states.is_empty() && self.waiting_for.is_empty())
+    }
+
+    /// Whether a run that is shown like this has what is selected. Its name is not looked at.
+    pub fn fits(&self, run: &RunView) -> bool {
+        let waits = run.waiting_for.as_ref().map(|wait| wait.kind);
+        self.labels.iter().all(|(key, value)| run.labels.get(key) == Some(value))
+            && (self.states.is_empty() || self.states.contains(&run.state))
+            && (self.waiting_for.is_empty() || waits.is_some_and(|kind| self.waiting_for.contains(&kind)))
+    }
 }
 
 /// Parameters of `run.list`.
@@ -299,12 +317,15 @@ pub struct Unchanged {
 }
 
 /// Parameters of `run.retry`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RetryParams {
     /// The finished run.
     pub run: String,
+    /// What the new run has that the finished one had not.
+    #[serde(default, skip_serializing_if = "SpecChanges::is_empty")]
+    pub changes: Box<SpecChanges>,
 }
 
 /// Parameters of `run.message`.
@@ -473,6 +494,9 @@ pub struct SubscribeParams {
     /// Only of this run: id, unique prefix, name or `@last`.
     #[serde(default)]
     pub run: Option<String>,
+    /// Only of these runs, by their whole ids, in place of one. Of a run that is not there nothing comes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunId>,
     /// With that run, also those below it.
     #[serde(default)]
     pub tree: bool,

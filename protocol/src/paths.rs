@@ -2,7 +2,46 @@
 //!
 //! Pure: the environment, the user and the question whether a path exists are arguments.
 
+use std::cell::RefCell;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// A variable that is set and cannot be used. It is not taken for one that is not set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is set, but its value is not UTF-8")]
+pub struct NotUtf8(pub String);
+
+/// Reads variables as texts, and keeps which of them could not be read.
+pub struct Variables<'a> {
+    var: &'a dyn Fn(&str) -> Option<OsString>,
+    unreadable: RefCell<Option<NotUtf8>>,
+}
+
+impl<'a> Variables<'a> {
+    /// Variables as the system has them.
+    pub const fn new(var: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
+        Self { var, unreadable: RefCell::new(None) }
+    }
+
+    /// A variable; `None` where it is not set, or is noted as unreadable.
+    pub fn get(&self, name: &str) -> Option<String> {
+        match (self.var)(name)?.into_string() {
+            Ok(value) => Some(value),
+            Err(_) => {
+                self.unreadable.borrow_mut().get_or_insert_with(|| NotUtf8(name.to_owned()));
+                None
+            }
+        }
+    }
+
+    /// Whether all that were asked for could be read.
+    ///
+    /// # Errors
+    /// The first that could not.
+    pub fn all_were_readable(&self) -> Result<(), NotUtf8> {
+        self.unreadable.borrow().clone().map_or(Ok(()), Err)
+    }
+}
 
 /// What the rules depend on.
 pub struct Surroundings<'a> {
@@ -70,6 +109,32 @@ impl Surroundings<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// B12: whichever variable a path would come from, one that is not UTF-8 is not taken for one that is not set.
+    #[test]
+    fn a_variable_that_cannot_be_read_is_told_whichever_it_is() {
+        use std::os::unix::ffi::OsStringExt;
+        for name in [
+            "HARNESS_SOCKET",
+            "HARNESS_STATE_DIR",
+            "HARNESS_CONFIG",
+            "XDG_RUNTIME_DIR",
+            "XDG_STATE_HOME",
+            "XDG_CONFIG_HOME",
+            "HOME",
+        ] {
+            let var = |asked: &str| (asked == name).then(|| OsString::from_vec(b"/x\xff".to_vec()));
+            let variables = Variables::new(&var);
+            let around = Surroundings { var: &|name| variables.get(name), uid: 1, exists: &|_| false };
+            drop((around.socket(), around.state_dir(), around.config()));
+            assert_eq!(variables.all_were_readable(), Err(NotUtf8(name.to_owned())));
+        }
+        let fine = |_: &str| Some(OsString::from("/y"));
+        assert_eq!(
+            (Variables::new(&fine).get("HOME").as_deref(), Variables::new(&fine).all_were_readable()),
+            (Some("/y"), Ok(()))
+        );
+    }
 
     fn socket(vars: &[(&str, &str)], present: &[&str]) -> String {
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());

@@ -23,6 +23,8 @@ pub enum Reason {
     UnknownTool,
     /// A run inside another one asks for a share that is not the other one's.
     OtherShare,
+    /// The daemon is stopping. What was asked waits for the next one.
+    Stopping,
     /// The daemon is of another version, and has a reason that this program does not know.
     #[serde(other)]
     Other,

@@ -136,6 +136,13 @@ impl RpcError {
         }
     }
 
+    /// The refusal of a daemon that is stopping: what was asked waits for the next one.
+    pub fn stopping() -> Self {
+        let mut error = Self::new(ErrorKind::Busy, "the daemon is stopping; try again").retry_after(Span::from_secs(1));
+        error.data.reason = Some(Reason::Stopping);
+        error
+    }
+
     /// The same with another JSON-RPC code.
     #[must_use]
     pub fn with_code(mut self, code: i32) -> Self {

@@ -38,7 +38,7 @@ pub enum RunState {
     Queued,
     /// An inference is out, or wanted.
     Thinking,
-    /// A batch is queued, busy or resuming.
+    /// Its batch executes, or waits for a permit of the tool lane.
     Acting,
     /// Its batch is parked: it waits for a person or for another run.
     Waiting,
@@ -213,6 +213,9 @@ pub struct RunView {
     /// The calls of the current step, while there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
+    /// Questions that are open, its own and those of the runs below it, oldest first; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<OpenQuestion>,
     /// Fields of which a part is left out here, because the whole would not fit. Their texts end with `… [N more bytes]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<CutField>,

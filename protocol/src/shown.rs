@@ -1,4 +1,4 @@
-//! Characters that must not reach a terminal as they are: what moves a cursor, changes the order of what is read, or cannot be seen.
+//! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what moves a cursor, changes the order of what is read, or cannot be seen.
 //!
 //! Pure. Owns which characters these are: the daemon refuses the first kind in names and labels, and ctl cleans what it shows of all three.
 
@@ -41,9 +41,68 @@ pub fn refused(text: &str) -> Option<char> {
     text.chars().find(|&c| is_control(c) || is_bidi(c))
 }
 
+/// What an error says, and why: of its causes those that it does not say itself already.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(cause) = at {
+        let said = cause.to_string();
+        // A short text may stand in another one by chance.
+        let is_said =
+            if said.len() < 4 { text == said || text.ends_with(&format!(": {said}")) } else { text.contains(&said) };
+        if !is_said && !said.is_empty() {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        at = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct Said(&'static str, Option<Box<Said>>);
+
+    impl std::fmt::Display for Said {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for Said {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    /// B12: no chain repeats itself, and none leaves anything out.
+    #[test]
+    fn a_chain_says_everything_once() {
+        for (said, told) in [
+            (&["cannot lock /x: not there", "not there"][..], "cannot lock /x: not there"),
+            (&["cannot lock /x", "not there"], "cannot lock /x: not there"),
+            (&["not there", "not there"], "not there"),
+            (&["a", "b", "b", "c"], "a: b: c"),
+            (
+                &["cannot start: cannot open /j: full", "cannot open /j: full", "full"],
+                "cannot start: cannot open /j: full",
+            ),
+            (
+                &["cannot set up the log", "cannot open /l", "Permission denied (os error 13)"],
+                "cannot set up the log: cannot open /l: Permission denied (os error 13)",
+            ),
+            (&["line 13 is wrong", "3"], "line 13 is wrong: 3"),
+            (&["refused (by the peer); try again", "by the peer"], "refused (by the peer); try again"),
+            (&["alone"], "alone"),
+            (&["nothing below", ""], "nothing below"),
+        ] {
+            let error = said.iter().rev().fold(None, |cause, text| Some(Box::new(Said(text, cause))));
+            assert_eq!(chain(&*error.unwrap_or_else(|| Box::new(Said("", None)))), told);
+        }
+    }
 
     #[test]
     fn the_kinds_have_no_character_in_common_and_no_letter() {

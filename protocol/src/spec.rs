@@ -61,6 +61,74 @@ impl RunSpec {
     }
 }
 
+/// What a run that is tried again has in place of what the first one had. What is left out stays as it was.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SpecChanges {
+    /// Another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+    /// Labels that are added, or have another value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Another share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Arc<str>>,
+    /// Another precedence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Another provider. Where no model is named beside it, the new provider's own is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Arc<str>>,
+    /// Another model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Arc<str>>,
+    /// Variables that are added, or have another value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Other limits: each that is set here. A deadline takes the place of both deadlines.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// What happens when it asks a person something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_interaction: Option<OnInteraction>,
+}
+
+impl SpecChanges {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The specification with these changes.
+    #[must_use]
+    pub fn applied_to(&self, spec: &RunSpec) -> RunSpec {
+        let mut spec = spec.clone();
+        let is_other = self.provider.is_some() && self.provider != spec.provider;
+        if is_other {
+            // A model is named in the words of its provider.
+            spec.model = None;
+        }
+        for (to, from) in [
+            (&mut spec.name, &self.name),
+            (&mut spec.share, &self.share),
+            (&mut spec.provider, &self.provider),
+            (&mut spec.model, &self.model),
+        ] {
+            if from.is_some() {
+                to.clone_from(from);
+            }
+        }
+        spec.labels.extend(self.labels.clone());
+        spec.env.extend(self.env.clone());
+        spec.priority = self.priority.unwrap_or(spec.priority);
+        spec.on_interaction = self.on_interaction.unwrap_or(spec.on_interaction);
+        spec.limits = self.limits.or(&spec.limits);
+        spec
+    }
+}
+
 /// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are those of each
 /// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -108,6 +176,30 @@ impl Limits {
         self.max_tokens.is_some() || self.max_cost_usd.is_some()
     }
 
+    /// These limits, and where one is not set, that of the others. A deadline takes the place of both of theirs.
+    #[must_use]
+    pub fn or(&self, others: &Self) -> Self {
+        let has_deadline = self.deadline_seconds.is_some() || self.deadline_at.is_some();
+        let deadlines = if has_deadline {
+            (self.deadline_seconds, self.deadline_at)
+        } else {
+            (others.deadline_seconds, others.deadline_at)
+        };
+        Self {
+            max_steps: self.max_steps.or(others.max_steps),
+            max_tokens: self.max_tokens.or(others.max_tokens),
+            max_cost_usd: self.max_cost_usd.or(others.max_cost_usd),
+            max_time_seconds: self.max_time_seconds.or(others.max_time_seconds),
+            deadline_seconds: deadlines.0,
+            deadline_at: deadlines.1,
+            cpu_seconds: self.cpu_seconds.or(others.cpu_seconds),
+            address_space_bytes: self.address_space_bytes.or(others.address_space_bytes),
+            open_files: self.open_files.or(others.open_files),
+            file_size_bytes: self.file_size_bytes.or(others.file_size_bytes),
+            processes: self.processes.or(others.processes),
+        }
+    }
+
     /// Whether nothing is limited here.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -140,4 +232,43 @@ pub enum OnInteraction {
     Deny,
     /// The run fails, with exit code 3.
     Fail,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn spec(json: &str) -> RunSpec {
+        serde_json::from_str(json).unwrap()
+    }
+
+    /// U11: what is named changes, and nothing else does.
+    #[test]
+    fn a_retry_changes_what_is_named_and_leaves_the_rest() {
+        let first = r#"{"prompt":"go","name":"a","labels":{"k":"1","l":"2"},"provider":"p","model":"m","env":{"A":"1"},
+            "limits":{"max_steps":5,"max_cost_usd":1.0,"deadline_at":"2026-11-30T11:00:00Z","open_files":64}}"#;
+        for (changes, place, value) in [
+            (r#"{"model":"big"}"#, "/model", r#""big""#),
+            (r#"{"provider":"q"}"#, "/model", "null"),
+            (r#"{"provider":"p"}"#, "/model", r#""m""#),
+            (r#"{"provider":"q","model":"n"}"#, "/model", r#""n""#),
+            (r#"{"labels":{"k":"3"}}"#, "/labels", r#"{"k":"3","l":"2"}"#),
+            (r#"{"labels":{"z":"9"}}"#, "/labels", r#"{"k":"1","l":"2","z":"9"}"#),
+            (r#"{"env":{"B":"2"}}"#, "/env", r#"{"A":"1","B":"2"}"#),
+            (r#"{"limits":{"max_cost_usd":4.0}}"#, "/limits/max_cost_usd", "4.0"),
+            (r#"{"limits":{"max_cost_usd":4.0}}"#, "/limits/max_steps", "5"),
+            (r#"{"limits":{"deadline_seconds":60}}"#, "/limits/deadline_at", "null"),
+            (r#"{"limits":{"processes":8}}"#, "/limits/open_files", "64"),
+            (r#"{"priority":"low"}"#, "/priority", r#""low""#),
+            (r#"{"on_interaction":"fail"}"#, "/on_interaction", r#""fail""#),
+            (r#"{"name":"b"}"#, "/name", r#""b""#),
+        ] {
+            let changes: SpecChanges = serde_json::from_str(changes).unwrap();
+            let changed = serde_json::to_value(changes.applied_to(&spec(first))).unwrap();
+            let expected: serde_json::Value = serde_json::from_str(value).unwrap();
+            assert_eq!(changed.pointer(place).cloned().unwrap_or_default(), expected, "{place}: {changed}");
+        }
+        assert_eq!(SpecChanges::default().applied_to(&spec(first)), spec(first));
+    }
 }

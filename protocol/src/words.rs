@@ -4,6 +4,7 @@
 
 use jiff::tz::TimeZone;
 
+use crate::id::InteractionId;
 use crate::lane::{LaneReport, Limiter};
 use crate::run::{RunState, RunView, WaitKind, WaitingFor};
 use crate::time::{Span, Timestamp};
@@ -53,7 +54,7 @@ impl Clock {
 pub struct Standing {
     /// What for, in a few words.
     pub what: String,
-    /// What the provider said, where it did.
+    /// What the provider said, or what the run asks, where it did.
     pub why: Option<String>,
     /// The command that helps, or that none does.
     pub help: Option<String>,
@@ -113,7 +114,7 @@ pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String
 
 /// What a lane stands still for; `None` where it grants, or nothing waits and it would.
 pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
-    let waiting = lane.queued.saturating_add(lane.resuming);
+    let waiting = lane.wanted();
     let held = lane.held.as_ref().filter(|held| held.limiter.is_none_or(|limiter| limiter == lane.limiter));
     let until = held.and_then(|held| held.until);
     (lane.limiter != Limiter::None).then(|| Standing {
@@ -147,7 +148,12 @@ fn waiting(run: &RunView, waits: &WaitingFor, clock: &Clock) -> Standing {
     match waits.kind {
         WaitKind::Lane | WaitKind::Provider => in_lane(run, waits, clock),
         WaitKind::Person => {
-            Standing { help: Some(format!("harnessctl reply {id} TEXT")), ..plain(format!("a person ({id})")) }
+            let question = run.questions.iter().find(|question| question.id.to_string() == id);
+            Standing {
+                why: question.map(|question| question.question.clone()),
+                help: Some(format!("harnessctl reply {id} TEXT")),
+                ..plain(format!("a person ({id})"))
+            }
         }
         WaitKind::Run => plain(format!("run {short}")),
         WaitKind::Budget => plain(format!("what others hold of the budget of run {short}")),
@@ -192,6 +198,13 @@ pub struct Kind {
     until: Option<Timestamp>,
 }
 
+impl Kind {
+    /// The question that is waited for, where it is a person's answer.
+    pub fn person(&self) -> Option<InteractionId> {
+        if self.what == WaitKind::Person.as_str() { self.id.parse().ok() } else { None }
+    }
+}
+
 /// The kind of what a run stands still for.
 pub fn kind_of(run: &RunView) -> Option<Kind> {
     if run.state.is_terminal() {
@@ -205,15 +218,7 @@ pub fn kind_of(run: &RunView) -> Option<Kind> {
         _ if run.state == RunState::Paused => return of("paused", "", None, None),
         waits => waits.as_ref()?,
     };
-    let what = match waits.kind {
-        WaitKind::Lane => "lane",
-        WaitKind::Provider => "provider",
-        WaitKind::Person => "person",
-        WaitKind::Run => "run",
-        WaitKind::Budget => "budget",
-        WaitKind::Storage => "storage",
-    };
-    of(what, &waits.id, waits.limiter, waits.until)
+    of(waits.kind.as_str(), &waits.id, waits.limiter, waits.until)
 }
 
 #[cfg(test)]

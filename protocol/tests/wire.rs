@@ -259,6 +259,7 @@ fn run() -> RunView {
             state: CallState::Asking,
             since: AT,
         }],
+        questions: Vec::new(),
         cut: vec![CutField::Denials],
     }
 }
@@ -269,6 +270,7 @@ fn lane() -> LaneReport {
         name: "tool".into(),
         width: 12,
         configured_width: 8,
+        wanted: 0,
         queued: 1,
         busy: 2,
         parked: 3,
@@ -293,6 +295,7 @@ fn lane() -> LaneReport {
             share: "default".into(),
             weight: 1,
             max: None,
+            wanted: 0,
             queued: 1,
             busy: 2,
             parked: 3,

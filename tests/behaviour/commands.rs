@@ -109,8 +109,8 @@ fn a_wait_for_three_of_which_one_fails_has_three_lines_and_exits_with_1() {
     let output = daemon.ctl(["wait", &ids[0], &ids[1], &ids[2]]).exits(1);
     let lines: Vec<_> = output.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{output}");
-    for ((line, id), told) in lines.iter().zip(&ids).zip(["succeeded 0 done", "failed 1 ", "succeeded 0 early"]) {
-        assert!(line.starts_with(&format!("{id} {told}")), "{line}");
+    for (id, told) in ids.iter().zip(["succeeded 0 done", "failed 1 ", "succeeded 0 early"]) {
+        assert!(lines.iter().any(|line| line.starts_with(&format!("{id} {told}"))), "{output}");
     }
     daemon.ctl(["wait", &ids[0], &ids[2]]).exits(0);
 }

@@ -3,6 +3,7 @@
 
 mod account_limits;
 mod adversary;
+mod answering;
 mod archived;
 mod bad_days;
 mod bad_records;
@@ -25,10 +26,12 @@ mod insiders;
 mod lane;
 mod large_runs;
 mod large_scripts;
+mod log_files;
 mod losses;
 mod lost_journals;
 mod many_at_once;
 mod model_servers;
+mod odd_environments;
 mod old_journals;
 mod pages;
 mod processes_cgroups;
@@ -53,6 +56,7 @@ mod recovery;
 mod request_ids;
 mod schema;
 mod secrets;
+mod selecting;
 mod soak;
 mod standing_still;
 mod starters;

@@ -219,7 +219,10 @@ fn the_log_says_what_an_operator_has_to_know_and_by_whom() {
     daemon.ctl(["prune", &failing.id]).ok();
     daemon.ctl(["daemon", "drain", "--timeout", "0s"]);
     daemon.ctl(["daemon", "undrain"]).ok();
-    let log = std::fs::read_to_string(place.path("daemon.log")).unwrap();
+    let log = || std::fs::read_to_string(place.path("daemon.log")).unwrap();
+    // It is written by a thread of its own.
+    eventually("the last of it is written", || log().contains("no longer draining"));
+    let log = log();
     let line = |told: &str| {
         let line = log.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{told:?} is not in {log}"));
         line.to_owned()

@@ -21,6 +21,7 @@ mod schema;
 mod script;
 mod signals;
 pub mod storm;
+mod terminal;
 mod unprivileged;
 
 use std::time::{Duration, Instant};
@@ -42,6 +43,7 @@ pub use schema::Schemas;
 pub use script::{Script, runs, says, turn};
 pub use serde_json::{Value, json};
 pub use storm::TOKENS;
+pub use terminal::OnTerminal;
 
 /// Longer than anything takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::programs::directory;
-use crate::{Client, Daemon, Output, Process, Run, Running, Script};
+use crate::{Client, Daemon, OnTerminal, Output, Process, Run, Running, Script};
 
 /// A place. Clones are the same one; with the last of them everything in it goes, daemons started on demand included.
 #[derive(Clone)]
@@ -157,6 +157,13 @@ impl Place {
         let mut command = self.command(crate::program("harnessctl"));
         command.args(words);
         Running::start(command)
+    }
+
+    /// Starts `harnessctl` on a terminal.
+    pub fn ctl_on_terminal<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> OnTerminal {
+        let mut command = self.command(crate::program("harnessctl"));
+        command.args(words);
+        OnTerminal::start(command)
     }
 
     /// Runs a line in a shell.

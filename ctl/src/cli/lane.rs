@@ -17,7 +17,7 @@ pub(crate) struct LaneArgs {
     /// Draw again every SECS
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "2", value_parser = duration)]
     pub(crate) watch: Option<Span>,
-    /// Check one number, for monitoring: queued busy parked resuming oldest saturation1 saturation5 saturation15 p95.
+    /// Check one number, for monitoring: wanted busy parked resuming oldest saturation1 saturation5 saturation15 p95.
     /// Exits 0, 1, 2 or 3 and never starts a daemon
     #[arg(long, value_name = "METRIC", conflicts_with = "watch")]
     pub(crate) check: Option<String>,
@@ -32,7 +32,7 @@ pub(crate) struct LaneArgs {
 /// Changes of a lane.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LaneVerb {
-    /// Widen a lane so that what is queued can run
+    /// Widen a lane so that what waits there can run
     #[command(after_help = "Example: harnessctl lane relieve --by 4 --for 30m")]
     Relieve(RelieveArgs),
     /// Set the width: `resize 8`, `resize local 8`

@@ -3,6 +3,7 @@
 pub(crate) mod lane;
 pub(crate) mod provider;
 pub(crate) mod runs;
+pub(crate) mod select;
 pub(crate) mod submit;
 pub(crate) mod usage;
 pub(crate) mod values;
@@ -25,7 +26,47 @@ Exit codes:
   6  no such run, or no longer applies
   7  the daemon cannot be reached
 
-A RUN is an id, the start of one, a name, or @last (your latest).";
+Of several runs the worst of their codes: 8 before 70, 4, 1, 9, 124, 3, 6, 5 and 0.
+
+A RUN is an id, the start of one, a name, or @last (your latest); - reads ids from standard input.
+Runs are selected as well: -l KEY=VALUE, --state STATE, --waiting-for lane, --all.";
+
+const LANES: &str = "\
+Example: harnessctl lane tool --watch
+
+  permits   in use; width is how many there are
+  wanted    permits that runs wait for: harnessctl list --waiting-for lane (resuming: those that had one before)
+  busy      runs that hold one
+  parked    runs that wait for a person or another run, without one
+  limiter   what keeps the next permit from being granted
+A run that is queued is something else: it waits for its first inference, in the lane of its provider.";
+
+const WAITED: &str = "\
+Examples:
+  harnessctl wait nightly                             its answer alone
+  harnessctl wait A B C                               a line each as they end: ID STATE EXIT TEXT
+  harnessctl wait --any A B C                         the line of the first that ends
+  harnessctl wait -l team=a --timeout 10m             all that match now; those that ended already count
+  harnessctl submit --batch runs.jsonl | harnessctl wait -
+
+Of one run that is named the answer is printed, of anything else a line each. With --all alone: every live run.
+A question of a run, or of one below it, is told on standard error, with the command that answers it.";
+
+const FOLLOWED: &str = "\
+Example: harnessctl follow nightly
+
+Lines of several runs begin with the name of theirs, or the start of its id. With --all alone: every live run.
+Where standard input and standard error are a terminal, a question of a run, or of one below it, is asked there and one line is read as its
+answer. Ctrl-D leaves it open and goes on, Ctrl-C leaves it open and detaches; harnessctl reply answers it later.";
+
+const RETRIED: &str = "\
+Examples:
+  harnessctl retry --follow @last
+  harnessctl retry -l job=nightly --state failed --model big --max-cost 2 --max-steps 800
+
+Settings that are named take the place of those that the run had; labels and variables are added to them.
+Runs that are selected and not named: those that failed, where no --state is given. Left out are runs that were tried again already, and
+runs below one that is tried again.";
 
 const EXPORTED: &str = "\
 Example: harnessctl export nightly --dir /tmp/nightly
@@ -72,51 +113,51 @@ pub(crate) enum Verb {
     /// Queue a run, and print its id
     Submit(Box<submit::SubmitArgs>),
     /// List runs: all live ones, and the latest that finished
-    #[command(visible_alias = "ls", after_help = "Example: harnessctl list -l team=a --state queued,acting")]
+    #[command(visible_alias = "ls", after_help = "Example: harnessctl list -l team=a --waiting-for lane,provider")]
     List(runs::ListArgs),
-    /// Show one run
+    /// Show a run, or several
     #[command(after_help = "Example: harnessctl show --answer @last")]
     Show(runs::ShowArgs),
-    /// Watch a run until it ends, and exit as it does
-    #[command(after_help = "Example: harnessctl follow nightly")]
+    /// Watch runs until they end, and exit as they do. On a terminal, questions are asked and answered here
+    #[command(after_help = FOLLOWED)]
     Follow(runs::FollowArgs),
-    /// Print a run's transcript, or the output of one of its calls
+    /// Print the transcript of a run, or of several, or the output of one of its calls
     #[command(after_help = "Example: harnessctl logs @last --call 1 --stream stderr --tail 20")]
     Logs(runs::LogsArgs),
-    /// Wait for runs, and print their answers
-    #[command(after_help = "Example: harnessctl wait --timeout 10m nightly || harnessctl show nightly")]
+    /// Wait for runs, and print how each ended as soon as it has
+    #[command(after_help = WAITED)]
     Wait(runs::WaitArgs),
     /// End runs and what is below them
-    #[command(after_help = "Example: harnessctl cancel -l team=a --state queued")]
+    #[command(after_help = "Example: harnessctl cancel -l team=a --waiting-for lane")]
     Cancel(runs::CancelArgs),
     /// Pause runs: nothing new starts in them
     #[command(after_help = "Example: harnessctl pause nightly")]
-    Pause(runs::SelectArgs),
+    Pause(select::ChangeArgs),
     /// Let paused runs go on
     #[command(after_help = "Example: harnessctl resume --state paused")]
-    Resume(runs::SelectArgs),
-    /// Run a finished run's specification again, as a new run
-    #[command(after_help = "Example: harnessctl retry --follow @last")]
-    Retry(runs::RetryArgs),
-    /// Tell a run something; a finished one goes on as a new run
+    Resume(select::ChangeArgs),
+    /// Run the specification of a finished run again, as a new run; of several, each
+    #[command(after_help = RETRIED)]
+    Retry(Box<runs::RetryArgs>),
+    /// Tell runs something; a finished one goes on as a new run
     #[command(after_help = "Example: harnessctl message nightly \"leave the tests alone\"")]
     Message(runs::MessageArgs),
     /// Remove finished runs for good: their events, transcripts and outputs. Never a live one
     #[command(after_help = "Example: harnessctl prune --older-than 30d --keep 1000 --dry-run")]
     Prune(runs::PruneArgs),
-    /// Write everything of one run into a directory, complete enough to be replayed
+    /// Write everything of a run into a directory, complete enough to be replayed; of several, into one each
     #[command(after_help = EXPORTED)]
     Export(runs::ExportArgs),
     /// List the questions that wait for an answer
-    #[command(after_help = "Example: harnessctl pending")]
-    Pending,
+    #[command(after_help = "Example: harnessctl pending -l team=a")]
+    Pending(runs::PendingArgs),
     /// Answer a question; the first answer wins
     #[command(after_help = "Example: harnessctl reply nightly yes")]
     Reply(runs::ReplyArgs),
     /// Show the lanes, or change one
-    #[command(after_help = "Example: harnessctl lane tool --watch")]
+    #[command(after_help = LANES)]
     Lane(lane::LaneArgs),
-    /// Widen a lane so that what is queued can run
+    /// Widen a lane so that what waits there can run
     #[command(after_help = "Example: harnessctl relieve --by 4 --for 30m")]
     Relieve(lane::RelieveArgs),
     /// List the providers, or check one

@@ -3,47 +3,19 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use harness_protocol::rpc::{OutputStream, Selector};
+use harness_protocol::rpc::OutputStream;
 use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
-use super::submit::ThenArgs;
+use super::select::{ChangeArgs, FilterArgs, SelectArgs};
+use super::submit::{ChangesArgs, ThenArgs};
 use super::values::{duration, label, lines, runs, state};
-
-/// Which runs, beside those named.
-#[derive(Debug, Args, Default)]
-pub(crate) struct FilterArgs {
-    /// Those with this label; may be repeated, then all must hold
-    #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
-    pub(crate) labels: Vec<(String, String)>,
-    /// Those in this state; may be repeated
-    #[arg(long = "state", value_name = "STATE", value_parser = state, value_delimiter = ',')]
-    pub(crate) states: Vec<RunState>,
-    /// Every run
-    #[arg(long)]
-    pub(crate) all: bool,
-}
-
-impl FilterArgs {
-    /// The selector, with these runs by name.
-    pub(crate) fn selector(&self, runs: &[String]) -> Selector {
-        Selector {
-            runs: runs.to_vec(),
-            labels: self.labels.iter().cloned().collect(),
-            states: self.states.clone(),
-            all: self.all,
-        }
-    }
-}
 
 /// `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only these
-    #[arg(value_name = "RUN")]
-    pub(crate) runs: Vec<String>,
     #[command(flatten)]
-    pub(crate) filter: FilterArgs,
+    pub(crate) select: SelectArgs,
     /// Children below their parents
     #[arg(long)]
     pub(crate) tree: bool,
@@ -55,8 +27,8 @@ pub(crate) struct ListArgs {
 /// `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The run
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
     /// Print the answer alone
     #[arg(long)]
     pub(crate) answer: bool,
@@ -68,9 +40,9 @@ pub(crate) struct ShowArgs {
 /// `follow`.
 #[derive(Debug, Args)]
 pub(crate) struct FollowArgs {
-    /// The run
-    pub(crate) run: String,
-    /// Write the answer to FILE, too
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
+    /// Write the answer to FILE, too; of several runs, a line each: ID STATE EXIT TEXT
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -78,8 +50,8 @@ pub(crate) struct FollowArgs {
 /// `logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// The run
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
     /// Only the output of this call: the N-th of the run, or its id
     #[arg(long, value_name = "N | ID")]
     pub(crate) call: Option<String>,
@@ -118,12 +90,14 @@ impl From<StreamWord> for OutputStream {
 /// `wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// The runs. Of one, the answer is printed; of several, a line each: ID STATE EXIT TEXT
-    #[arg(required = true, value_name = "RUN")]
-    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
+    /// Wait for the first of them that ends, print its line, and exit as it did
+    #[arg(long)]
+    pub(crate) any: bool,
     /// Wait for this state in place of an end; may be repeated. Reaching it is success
-    #[arg(long = "for", value_name = "STATE", value_parser = state, value_delimiter = ',')]
-    pub(crate) states: Vec<RunState>,
+    #[arg(id = "reached", long = "for", value_name = "STATE", value_parser = state, value_delimiter = ',')]
+    pub(crate) reached: Vec<RunState>,
     /// Wait at most this long (exit code 8)
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) timeout: Option<Span>,
@@ -132,43 +106,27 @@ pub(crate) struct WaitArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `pause`, `resume`.
-#[derive(Debug, Args)]
-pub(crate) struct SelectArgs {
-    /// The runs
-    #[arg(value_name = "RUN")]
-    pub(crate) runs: Vec<String>,
-    #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-}
-
 /// `cancel`.
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     #[command(flatten)]
-    pub(crate) select: SelectArgs,
+    pub(crate) change: ChangeArgs,
     /// Kill at once instead of asking first
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Do not ask on a terminal where it is more than one run
-    #[arg(short, long)]
-    pub(crate) yes: bool,
 }
 
 /// `prune`. What is given must all hold.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
-    pub(crate) select: SelectArgs,
+    pub(crate) change: ChangeArgs,
     /// Only those that ended at least this long ago: 12h, 30d
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older_than: Option<Span>,
     /// Not the N that ended last, of those that fit
     #[arg(long, value_name = "N", value_parser = runs)]
     pub(crate) keep: Option<u32>,
-    /// Do not ask on a terminal where it is more than one run
-    #[arg(short, long)]
-    pub(crate) yes: bool,
     /// Remove nothing, only print which
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
@@ -177,9 +135,9 @@ pub(crate) struct PruneArgs {
 /// `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The run
-    pub(crate) run: String,
-    /// The directory to write: a new one, or one that is empty
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
+    /// The directory to write: a new one, or one that is empty; of several runs, one in it for each, called by its id
     #[arg(short, long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }
@@ -187,8 +145,13 @@ pub(crate) struct ExportArgs {
 /// `retry`.
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
-    /// The finished run
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) change: ChangeArgs,
+    /// A label that the new runs have as well, or with another value; may be repeated
+    #[arg(long = "add-label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) add_labels: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) settings: ChangesArgs,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
 }
@@ -196,13 +159,23 @@ pub(crate) struct RetryArgs {
 /// `message`.
 #[derive(Debug, Args)]
 pub(crate) struct MessageArgs {
-    /// The run
-    pub(crate) run: String,
-    /// What to tell it; `-` reads it from standard input
-    #[arg(value_name = "TEXT | -")]
-    pub(crate) text: String,
+    /// The runs, and what to tell them; `-` as the text reads it from standard input
+    #[arg(value_name = "RUN... TEXT | -", required = true)]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Do not ask on a terminal where it is more than one run
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
+}
+
+/// `pending`.
+#[derive(Debug, Args)]
+pub(crate) struct PendingArgs {
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
 }
 
 /// `reply`.

@@ -34,12 +34,36 @@ pub(crate) struct SubmitArgs {
     /// Where its calls start; this directory where left out
     #[arg(short = 'C', long = "workdir", value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
-    /// A name, unique among live runs
-    #[arg(long)]
-    pub(crate) name: Option<String>,
+    /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
+    /// and, if need be, `script_file`; the other flags are defaults for every line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow"])]
+    pub(crate) batch: Option<PathBuf>,
+    /// Makes the submit repeatable: the same key gives the same run
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Repeat a submit whose end is not known, under the key that it told then: what is queued already is found, and
+    /// nothing is queued twice
+    #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
+    pub(crate) again: Option<SubmitKey>,
     /// A label; may be repeated
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) settings: ChangesArgs,
+    /// Try so long again while the daemon refuses for now, or has gone; it is queued once, however often it is tried
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) retry_for: Option<Span>,
+}
+
+/// What a run has beside its task: what a submit sets, and a retry changes.
+#[derive(Debug, Args, Default)]
+pub(crate) struct ChangesArgs {
+    /// A name, unique among live runs
+    #[arg(long)]
+    pub(crate) name: Option<String>,
     /// The share of the lanes' capacity that it belongs to
     #[arg(long)]
     pub(crate) share: Option<String>,
@@ -49,13 +73,6 @@ pub(crate) struct SubmitArgs {
     /// The model, by the provider's name for it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
-    #[arg(long, value_name = "FILE")]
-    pub(crate) script: Option<PathBuf>,
-    /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
-    /// and, if need be, `script_file`; the other flags are defaults for every line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow"])]
-    pub(crate) batch: Option<PathBuf>,
     /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
@@ -84,19 +101,9 @@ pub(crate) struct SubmitArgs {
     /// Who goes first within a lane
     #[arg(long)]
     pub(crate) priority: Option<PriorityWord>,
-    /// Makes the submit repeatable: the same key gives the same run
-    #[arg(long, value_name = "KEY")]
-    pub(crate) idempotency_key: Option<String>,
-    /// Repeat a submit whose end is not known, under the key that it told then: what is queued already is found, and
-    /// nothing is queued twice
-    #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
-    pub(crate) again: Option<SubmitKey>,
     /// What happens when it asks a person something; `fail` where nobody is at a terminal, else `wait`
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_interaction: Option<OnInteractionWord>,
-    /// Try so long again while the daemon refuses for now, or has gone; it is queued once, however often it is tried
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) retry_for: Option<Span>,
 }
 
 /// What is done once a run is there.

@@ -6,11 +6,14 @@ use std::str::FromStr;
 use clap::Args;
 use harness_protocol::time::Span;
 
+use super::select::SelectArgs;
 use super::values::duration;
 
 /// `usage`.
 #[derive(Debug, Args)]
 pub(crate) struct UsageArgs {
+    #[command(flatten)]
+    pub(crate) select: SelectArgs,
     /// Groups: label.KEY, provider, model, share, state, owner or day (of the submit, in UTC); several with commas
     #[arg(long, value_name = "WHAT", default_value = "provider", value_delimiter = ',')]
     pub(crate) by: Vec<By>,

@@ -171,6 +171,11 @@ pub(crate) fn state(text: &str) -> Result<harness_protocol::run::RunState, Strin
     text.parse().map_err(|e: harness_protocol::run::UnknownState| e.to_string())
 }
 
+/// Reads what a run waits for.
+pub(crate) fn waiting(text: &str) -> Result<harness_protocol::run::WaitKind, String> {
+    text.parse().map_err(|e: harness_protocol::run::UnknownWait| e.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -19,7 +19,7 @@ pub(crate) fn bar(lane: &LaneReport, paint: Paint) -> String {
     let free = paint.dim(repeat('.', shown - used));
     let over = paint.red(repeat('#', over));
     let mut text = format!("[{in_use}{free}]{over}");
-    for (sign, number) in [('>', lane.queued.saturating_add(lane.resuming)), ('~', lane.parked)] {
+    for (sign, number) in [('>', lane.wanted()), ('~', lane.parked)] {
         if number > 0 {
             let more = if number > WAITING_MAX { "+" } else { "" };
             text += &format!(" {}", paint.yellow(format!("{}{more}", repeat(sign, number.min(WAITING_MAX)))));

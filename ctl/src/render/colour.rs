@@ -29,7 +29,12 @@ impl Paint {
 
     /// Colours for a stream that is a terminal or not.
     pub(crate) fn new(choice: ColourChoice, terminal: bool) -> Self {
-        Self { on: decide(choice, terminal, &|name| std::env::var(name).ok()) }
+        Self {
+            on: decide(choice, terminal, &|name| {
+                // What is not UTF-8 is set all the same.
+                std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+            }),
+        }
     }
 
     fn wrap(self, code: &str, text: impl Display) -> String {

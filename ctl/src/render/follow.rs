@@ -27,6 +27,19 @@ pub(crate) struct Ended {
     pub(crate) code: u8,
     /// Its answer.
     pub(crate) answer: Option<Arc<str>>,
+    /// Why it has none.
+    pub(crate) error: Option<Arc<str>>,
+}
+
+impl Ended {
+    /// What its last event tells.
+    pub(crate) fn of(ending: &Ending) -> Self {
+        match ending {
+            Ending::Succeeded { answer } => Self { code: exit::SUCCEEDED, answer: Some(answer.clone()), error: None },
+            Ending::Failed { error, exit_code } => Self { code: *exit_code, answer: None, error: Some(error.clone()) },
+            Ending::Cancelled { error } => Self { code: exit::CANCELLED, answer: None, error: Some(error.clone()) },
+        }
+    }
 }
 
 /// What wrote last. A line that was begun by one is ended before another goes on.
@@ -308,7 +321,7 @@ impl Follower {
 
     fn run_finished(&mut self, out: &mut dyn Write, notes: &mut dyn Write, ending: &Ending) -> io::Result<Ended> {
         self.end_line(out)?;
-        let (code, answer) = match ending {
+        match ending {
             Ending::Succeeded { answer } => {
                 // What the model said last stands there already; what was added to it does not.
                 let said = self.last_text.take().unwrap_or_default();
@@ -317,18 +330,15 @@ impl Follower {
                     transcript::block(out, self.look, rest)?;
                 }
                 self.note(out, notes, &self.notes.green("succeeded"))?;
-                (exit::SUCCEEDED, Some(answer.clone()))
             }
             Ending::Failed { error, exit_code } => {
                 self.note(out, notes, &self.notes.red(format!("failed: {} (exit code {exit_code})", clean(error))))?;
-                (*exit_code, None)
             }
             Ending::Cancelled { error } => {
                 self.note(out, notes, &self.notes.red(format!("cancelled{}", why("cancelled", error))))?;
-                (exit::CANCELLED, None)
             }
-        };
-        Ok(Ended { code, answer })
+        }
+        Ok(Ended::of(ending))
     }
 
     fn show_output(&mut self, out: &mut dyn Write, call: CallId, stream: OutputStream, text: &str) -> io::Result<()> {

@@ -171,7 +171,7 @@ fn a_failed_run_ends_with_its_code() {
     let mut shown = Shown::new();
     let ended =
         shown.event(json!({"kind": "run-finished", "ending": {"state": "failed", "error": "no", "exit_code": 9}}));
-    assert_eq!(ended, Some(Ended { code: 9, answer: None }));
+    assert_eq!(ended.map(|ended| (ended.code, ended.answer)), Some((9, None)));
     assert_eq!(String::from_utf8(shown.notes).unwrap(), "[failed: no (exit code 9)]\n");
 }
 

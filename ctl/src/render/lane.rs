@@ -37,8 +37,11 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
         width += &format!(" (configured {})", lane.configured_width);
     }
     lines.push(format!(
-        "  {width}  permits {}  queued {}  busy {}  parked {}  resuming {}",
-        lane.permits, lane.queued, lane.busy, lane.parked, lane.resuming
+        "  {width}  permits {}  wanted {}  busy {}  parked {}",
+        lane.permits,
+        wanted(lane.wanted(), lane.resuming),
+        lane.busy,
+        lane.parked
     ));
     let standing = words::of_lane(lane, &clock(now));
     let limiter = match &standing {
@@ -64,10 +67,9 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
         lines.push(format!("  and {}: {}", words::hold(limiter, held.until, 0, &clock(now)), first_line(&held.error)));
     }
     let wait = &lane.queue_wait;
-    let oldest =
-        lane.oldest_queued_seconds.map(|oldest| format!("  oldest queued {}", span(oldest))).unwrap_or_default();
+    let oldest = lane.oldest_queued_seconds.map(|oldest| format!("  oldest {}", span(oldest))).unwrap_or_default();
     lines.push(format!(
-        "  queue wait p50 {}  p95 {}  p99 {}  max {}  (of {}){oldest}  granted {} in all",
+        "  first permit after p50 {}  p95 {}  p99 {}  max {}  (of {}){oldest}  granted {} in all",
         span(wait.p50_seconds),
         span(wait.p95_seconds),
         span(wait.p99_seconds),
@@ -92,13 +94,19 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     lines
 }
 
+/// How many permits are wanted, and how many of these by runs that had one before.
+fn wanted(wanted: u32, resuming: u32) -> String {
+    if resuming > 0 { format!("{wanted} ({resuming} resuming)") } else { wanted.to_string() }
+}
+
 fn shares(lane: &LaneReport) -> Table {
-    let mut table = Table::new(&["SHARE", ">WEIGHT", ">MAX", ">PERMITS", ">QUEUED", ">BUSY", ">PARKED", ">RESUMING"]);
+    let mut table = Table::new(&["SHARE", ">WEIGHT", ">MAX", ">PERMITS", ">WANTED", ">BUSY", ">PARKED"]);
     for share in &lane.shares {
         let max = share.max.map_or_else(|| "-".to_owned(), |max| max.to_string());
         let mut row = vec![share.share.to_string().into(), share.weight.to_string().into(), max.into()];
-        let numbers = [share.permits, share.queued, share.busy, share.parked, share.resuming];
-        row.extend(numbers.map(|number| number.to_string().into()));
+        row.push(share.permits.to_string().into());
+        row.push(wanted(share.wanted(), share.resuming).into());
+        row.extend([share.busy, share.parked].map(|number| number.to_string().into()));
         table.row(row);
     }
     table
@@ -151,6 +159,21 @@ pub(crate) mod tests {
         .unwrap()
     }
 
+    /// U10: of a lane permits are wanted, and nothing is queued; so has the report of an older daemon.
+    #[test]
+    fn permits_are_wanted_whether_for_the_first_time_or_again() {
+        for (queued, resuming, told) in [
+            (0, 0, "wanted 0 "),
+            (3, 0, "wanted 3 "),
+            (0, 2, "wanted 2 (2 resuming) "),
+            (1, 2, "wanted 3 (2 resuming) "),
+        ] {
+            let lane = LaneReport { queued, resuming, ..sample() };
+            let lines = summary(Look::PLAIN, &lane, lane.saturated_since.unwrap_or_default()).join("\n");
+            assert!(lines.contains(told) && !lines.contains("queued"), "{lines}");
+        }
+    }
+
     #[test]
     fn a_block_tells_what_holds_the_lane_up_and_what_relieves_it() {
         let mut out = Vec::new();
@@ -158,13 +181,13 @@ pub(crate) mod tests {
         write(&mut out, Look::PLAIN, &sample(), now).unwrap();
         let expected = "\
 tool  [############] >>> ~
-  width 12 (configured 8)  permits 12  queued 3  busy 12  parked 1  resuming 0
+  width 12 (configured 8)  permits 12  wanted 3  busy 12  parked 1
   limiter: width, 3 runs wait  saturated for 2m00s (since 2026-11-30T11:00:00.000000Z)  saturation 1m 100%  5m 40%  15m 12%
-  queue wait p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest queued 1m15s  granted 1234 in all
+  first permit after p50 0.5s  p95 12s  p99 1m30s  max 1m31s  (of 40)  oldest 1m15s  granted 1234 in all
   relief 000000000000a  +4  for 10m00s more  undo: harnessctl relieve --undo 000000000000a
-  SHARE    WEIGHT  MAX  PERMITS  QUEUED  BUSY  PARKED  RESUMING
-  default       1    -       11       3    11       1         0
-  ci            4    6        1       0     1       0         0
+  SHARE    WEIGHT  MAX  PERMITS  WANTED  BUSY  PARKED
+  default       1    -       11       3    11       1
+  ci            4    6        1       0     1       0
   RUN       NAME     TOOL   AGE  COMMAND
   01234567  nightly  shell  30s  sleep 100
 ";

@@ -77,6 +77,25 @@ pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A JSON text, fit for a terminal and the same for a program: what is harmful there can only stand in texts, and is escaped.
+pub(crate) fn harmless_json(json: &str) -> Cow<'_, str> {
+    let harmful = |c: char| is_harmful(c) && c != '\n';
+    if !json.contains(harmful) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if harmful(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                shown += &format!("\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
 /// Cuts a text to so many columns, with an ellipsis where something is missing.
 pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if width(text) <= columns {
@@ -139,6 +158,7 @@ pub(crate) fn with_newline(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -168,6 +188,28 @@ mod tests {
             "\x1b[31mred\x1b[0m\u{FFFD}[2J\u{FFFD}]0;x\u{FFFD}"
         );
         assert_eq!(clean_painted("\x1b[31\x1b[1mx"), "\u{FFFD}[31\x1b[1mx");
+    }
+
+    /// B12.
+    #[test]
+    fn json_on_a_terminal_says_the_same_and_drives_nothing() {
+        for text in [
+            "\u{9b}2Jgone",
+            "a\u{85}b\u{9d}0;title\u{9c}",
+            "\u{202e}txt.exe",
+            "\u{2066}x\u{2069}",
+            "\u{200b}\u{feff}\u{ad}",
+            "\u{e0041}tag",
+            "\u{7f}\u{80}\u{9f}",
+            "\u{1b}[31m and \u{7}",
+            "plain 日本 \u{1F469}",
+        ] {
+            let json = serde_json::to_string(&[text]).unwrap();
+            let shown = harmless_json(&json);
+            assert!(!shown.chars().any(is_harmful), "{shown}");
+            assert_eq!(serde_json::from_str::<[String; 1]>(&shown).unwrap()[0], text);
+        }
+        assert!(matches!(harmless_json("{\"a\":\"日本\"}"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -1,20 +1,36 @@
 //! The environment that a run's calls get from whoever submits it: what is named, and PATH.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::exit::Failure;
 
-/// `--env` goes before `--env-file`, later ones before earlier ones.
+/// A variable of whoever submits, as the system has it.
+pub(crate) fn caller(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// What is named, and PATH. `--env` goes before `--env-file`, later ones before earlier ones.
 pub(crate) fn collect(
     words: &[String],
     files: &[PathBuf],
-    var: &dyn Fn(&str) -> Option<String>,
+    var: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut env = named(words, files, var)?;
+    if let (false, Some(path)) = (env.contains_key("PATH"), var("PATH")) {
+        env.insert("PATH".to_owned(), text("PATH", path).map_err(Failure::usage)?);
+    }
+    Ok(env)
+}
+
+/// What is named, and nothing else.
+pub(crate) fn named(
+    words: &[String],
+    files: &[PathBuf],
+    var: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = BTreeMap::new();
-    if let Some(path) = var("PATH") {
-        env.insert("PATH".to_owned(), path);
-    }
     for file in files {
         let text = std::fs::read_to_string(file).map_err(|source| Failure::Read { path: file.clone(), source })?;
         for (number, line) in text.lines().enumerate() {
@@ -34,7 +50,7 @@ pub(crate) fn collect(
 }
 
 /// `KEY=VALUE`, or `KEY` for the value that it has here. Values are taken as they are, quotes included.
-fn variable(word: &str, var: &dyn Fn(&str) -> Option<String>) -> Result<(String, String), String> {
+fn variable(word: &str, var: &dyn Fn(&str) -> Option<OsString>) -> Result<(String, String), String> {
     let (key, value) = match word.split_once('=') {
         Some((key, value)) => (key, Some(value.to_owned())),
         None => (word.trim_end(), None),
@@ -42,9 +58,19 @@ fn variable(word: &str, var: &dyn Fn(&str) -> Option<String>) -> Result<(String,
     if key.is_empty() || key.contains(char::is_whitespace) {
         return Err(format!("{key:?} is no name of an environment variable"));
     }
-    let value =
-        value.or_else(|| var(key)).ok_or_else(|| format!("{key} is not set here: give it a value, {key}=VALUE"))?;
+    let value = match value {
+        Some(value) => value,
+        None => match var(key) {
+            Some(value) => text(key, value)?,
+            None => return Err(format!("{key} is not set here: give it a value, {key}=VALUE")),
+        },
+    };
     Ok((key.to_owned(), value))
+}
+
+/// The value of a variable, which goes into JSON and so is a text.
+fn text(key: &str, value: OsString) -> Result<String, String> {
+    value.into_string().map_err(|_| format!("{key} is set here, but its value is not UTF-8: give it another one"))
 }
 
 #[cfg(test)]
@@ -52,8 +78,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn here(name: &str) -> Option<String> {
-        [("PATH", "/bin"), ("TOKEN", "t")].iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
+    fn here(name: &str) -> Option<OsString> {
+        [("PATH", "/bin"), ("TOKEN", "t")].iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).into())
     }
 
     #[test]

@@ -5,27 +5,15 @@ use std::time::Instant;
 
 use harness_protocol::rpc::{Changed, ListParams, Method, Selector, method};
 
-use crate::cli::runs::SelectArgs;
 use crate::confirm;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::{Progress, note};
 use crate::render::units::span;
+use crate::selecting::is_selected;
 
 /// Runs that are counted before it is asked.
 const COUNTED: u32 = 1_000;
-
-/// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
-pub(super) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
-    let select = args.filter.selector(&args.runs);
-    if select == Selector::default() {
-        return Err(Failure::usage_hint(
-            "no run is named",
-            "name runs, or select them: -l KEY=VALUE, --state STATE, --all",
-        ));
-    }
-    Ok(select)
-}
 
 /// Names in one request that are few: an answer comes within the usual time.
 const FEW: usize = 100;
@@ -48,8 +36,7 @@ pub(super) fn change<M: Method<Reply = Changed>>(
 
 /// Asks on a terminal before more than one live run is changed. Runs that are named one by one are meant.
 pub(super) fn confirm_many(ctx: &mut Ctx, select: &Selector, yes: bool, what: &str) -> Result<(), Failure> {
-    let is_selected = select.all || !select.labels.is_empty() || !select.states.is_empty();
-    if !is_selected || yes || !confirm::is_attended() {
+    if !is_selected(select) || yes || !confirm::is_attended() {
         return Ok(());
     }
     let params = ListParams { select: select.clone(), limit: Some(COUNTED), ..ListParams::default() };
@@ -100,19 +87,4 @@ pub(super) fn tell_or_fail(ctx: &mut Ctx, changed: &Changed, what: &str) -> Resu
         return Err(Failure::nothing_applied(format!("nothing was {what}: {why}")));
     }
     ctx.done()
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::cli::runs::FilterArgs;
-
-    #[test]
-    fn nothing_typed_is_a_usage_error_and_not_everything() {
-        let mut args = SelectArgs { runs: Vec::new(), filter: FilterArgs::default() };
-        assert_eq!(selector(&args).unwrap_err().code(), 2);
-        args.filter.all = true;
-        assert!(selector(&args).unwrap().all);
-    }
 }

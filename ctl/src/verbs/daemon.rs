@@ -1,6 +1,7 @@
 //! `daemon`: starts, stops, drains, backs up and shows it.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
@@ -156,22 +157,26 @@ fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
     let Some(program) = start::daemon_program() else {
         return Err(StartError::NoProgram { socket: place.socket }.into());
     };
-    // Who puts a backup in place has the daemon stopped for it: that is what was asked for.
-    let state_dir = match stopping::stop(ctx, &|_| Ok(()))? {
-        Stopped::Asked(status) => status.state_dir.into(),
-        Stopped::DidNotRun | Stopped::BySignal { .. } => place.state_dir,
-    };
-    let mut command = std::process::Command::new(&program);
-    command.arg("--state-dir").arg(&state_dir);
-    let done = command.arg("restore").arg(&file).status();
-    let done = done.map_err(|source| Failure::Read { path: program, source })?;
-    if !done.success() {
-        return Err(Failure::Other {
+    // Nothing is stopped for a file that cannot be put in place.
+    let puts_back = |words: &[&OsStr]| {
+        let done = std::process::Command::new(&program).args(words).arg(&file).status();
+        let done = done.map_err(|source| Failure::Read { path: program.clone(), source })?;
+        if done.success() {
+            return Ok(());
+        }
+        Err(Failure::Other {
             code: done.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL),
             message: format!("{} was not put in place", file.display()),
             hint: None,
-        });
-    }
+        })
+    };
+    puts_back(&["restore".as_ref(), "--check".as_ref()])?;
+    // Who puts a backup in place has the daemon stopped for it: that is what was asked for.
+    let state_dir = match stopping::stop(ctx, &|_| Ok(()))? {
+        Stopped::Asked(status) => PathBuf::from(status.state_dir),
+        Stopped::DidNotRun | Stopped::BySignal { .. } => place.state_dir,
+    };
+    puts_back(&["--state-dir".as_ref(), state_dir.as_os_str(), "restore".as_ref()])?;
     note(ctx.notes.dim("go on from it: harnessctl daemon start"));
     ctx.done()
 }

@@ -32,8 +32,14 @@ pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
 fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Failure> {
     // By the time of another daemon the name may mean another run.
     let run = args.run.as_deref().map(|run| id_of(&mut ctx.session, run)).transpose()?;
-    let mut params =
-        SubscribeParams { after, run, tree: args.tree, kinds: args.kinds.clone(), deltas: args.deltas, epoch: None };
+    let mut params = SubscribeParams {
+        after,
+        run,
+        tree: args.tree,
+        kinds: args.kinds.clone(),
+        deltas: args.deltas,
+        ..SubscribeParams::default()
+    };
     let mut last = None;
     loop {
         let failure = match stream(ctx, &mut params, &mut last) {

@@ -18,6 +18,7 @@ use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::{Progress, note};
 use crate::render::units::{bytes, count};
+use crate::selecting::{choose, only_name, worst};
 use crate::verbs::export_script::Exported;
 
 /// Bytes of one request for output.
@@ -25,10 +26,24 @@ const CHUNK: u32 = 4 * 1024 * 1024;
 
 pub(super) fn run(ctx: &mut Ctx, args: &ExportArgs) -> Result<u8, Failure> {
     let dir = std::path::absolute(&args.dir).map_err(|source| failed(&args.dir, source))?;
-    let partial = partial_beside(&dir)?;
+    if let Some(run) = only_name(&args.select) {
+        return one(ctx, run, &dir);
+    }
+    let runs = choose(ctx, &args.select)?.runs;
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|source| failed(&dir, source))?;
+    let mut codes = Vec::new();
+    for run in &runs {
+        codes.push(one(ctx, &run.id.to_string(), &dir.join(run.id.to_string()))?);
+    }
+    Ok(worst(codes))
+}
+
+/// Writes one run into a directory of its own.
+fn one(ctx: &mut Ctx, run: &str, dir: &Path) -> Result<u8, Failure> {
+    let partial = partial_beside(dir)?;
     DirBuilder::new().mode(0o700).create(&partial).map_err(|source| failed(&partial, source))?;
-    let told = write_all(ctx, &args.run, &partial)
-        .and_then(|told| fs::rename(&partial, &dir).map(|()| told).map_err(|source| failed(&dir, source)));
+    let told = write_all(ctx, run, &partial)
+        .and_then(|told| fs::rename(&partial, dir).map(|()| told).map_err(|source| failed(dir, source)));
     let told = told.inspect_err(|_| {
         // What is left is hidden, and is called partial.
         let _gone = fs::remove_dir_all(&partial);

@@ -1,18 +1,21 @@
-//! `follow`: a run as it goes, until it ends.
+//! `follow`: runs as they go, until they end.
 
 use harness_protocol::id::Seq;
-use harness_protocol::rpc::method;
 
 use crate::cli::runs::FollowArgs;
 use crate::ctx::Ctx;
 use crate::ending::check_output;
 use crate::exit::Failure;
-use crate::waiting::show_params;
-use crate::watching::{Watched, watch};
+use crate::selecting::choose;
+use crate::watching::{Watched, watch, watch_several};
 
 pub(super) fn run(ctx: &mut Ctx, args: &FollowArgs) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), check_output)?;
-    let run = ctx.session.call::<method::RunShow>(&show_params(&args.run))?.run.id.to_string();
-    let watched = Watched { run, after: Seq(0), notes: true, prompts: false, output: args.output.as_deref() };
-    watch(ctx, &watched)
+    let chosen = choose(ctx, &args.select)?;
+    let output = args.output.as_deref();
+    let watched = Watched { after: Seq(0), notes: true, prompts: false, answers: true, output };
+    match chosen.runs.as_slice() {
+        [run] if chosen.is_one => watch(ctx, run.id, &watched),
+        runs => watch_several(ctx, runs, &watched),
+    }
 }

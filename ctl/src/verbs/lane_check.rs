@@ -20,8 +20,9 @@ const CRITICAL: u8 = 2;
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// `queued` is an older word, for those of `wanted` that wait for their first permit.
 const METRICS: &[&str] =
-    &["queued", "busy", "parked", "resuming", "oldest", "saturation1", "saturation5", "saturation15", "p95"];
+    &["wanted", "queued", "busy", "parked", "resuming", "oldest", "saturation1", "saturation5", "saturation15", "p95"];
 
 /// What the check comes to.
 #[derive(Debug, PartialEq)]
@@ -102,6 +103,7 @@ fn limit(word: Option<&str>) -> Result<Option<f64>, String> {
 
 fn judge(lane: &LaneReport, metric: &str, limits: Limits) -> Verdict {
     let (value, unit, max) = match metric {
+        "wanted" => (f64::from(lane.wanted()), "", ""),
         "queued" => (f64::from(lane.queued), "", ""),
         "busy" => (f64::from(lane.busy), "", ""),
         "parked" => (f64::from(lane.parked), "", ""),

@@ -15,6 +15,7 @@ use crate::render::run::{short, waiting_for};
 use crate::render::table::{Cell, Table};
 use crate::render::text::first_line;
 use crate::render::units::{now, span};
+use crate::selecting::typed;
 use crate::verbs::show::tell_held;
 
 /// Finished runs that are listed where nobody asked for more.
@@ -23,7 +24,7 @@ const LATEST: usize = 20;
 const PAGE: u32 = 500;
 
 pub(super) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Failure> {
-    let select = args.filter.selector(&args.runs);
+    let select = typed(&args.select)?;
     let selected = select != Selector::default() || args.root.is_some();
     let mut held = None;
     let (runs, more) = if selected {

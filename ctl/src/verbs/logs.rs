@@ -4,48 +4,82 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use harness_protocol::id::Seq;
-use harness_protocol::rpc::method;
-use harness_protocol::run::{RunState, RunView};
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::run::{Entry, RunState, RunView};
+use serde::Serialize;
 
 use crate::cli::runs::LogsArgs;
-use crate::ctx::{Ctx, write_json};
+use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
 use crate::render::run::short;
-use crate::render::text::first_line;
+use crate::render::text::{first_line, harmless_json};
 use crate::render::transcript;
+use crate::selecting::{choose, head, only_name};
 use crate::standing::Teller;
 use crate::verbs::logs_call;
 use crate::verbs::pages::pages;
-use crate::waiting::show_params;
-use crate::watching::{Watched, watch};
+use crate::watching::{Watched, watch, watch_several};
 
 pub(super) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Failure> {
-    if args.call.is_some() {
-        return logs_call::run(ctx, args);
+    let only = only_name(&args.select);
+    match (&args.call, only) {
+        (Some(call), Some(run)) => return logs_call::run(ctx, args, run, call),
+        (Some(_), None) => return Err(Failure::usage("--call is of one run, which is to be named")),
+        (None, _) => {}
     }
-    match (args.follow, args.tail) {
-        (true, Some(_)) => Err(Failure::usage("--tail with -f takes --call")),
-        (true, None) => {
-            let run = ctx.session.call::<method::RunShow>(&show_params(&args.run))?.run.id.to_string();
-            watch(ctx, &Watched { run, after: Seq(0), notes: false, prompts: true, output: None })?;
-            // Reading a log is done well whatever it tells.
-            ctx.done()
+    if args.follow && args.tail.is_some() {
+        return Err(Failure::usage("--tail with -f takes --call"));
+    }
+    if args.follow {
+        let watched = Watched { after: Seq(0), notes: false, prompts: true, answers: false, output: None };
+        let chosen = choose(ctx, &args.select)?;
+        match chosen.runs.as_slice() {
+            [run] if chosen.is_one => watch(ctx, run.id, &watched)?,
+            runs => watch_several(ctx, runs, &watched)?,
+        };
+        // Reading a log is done well whatever it tells.
+        return ctx.done();
+    }
+    let one = |ctx: &mut Ctx, run: &str, of_several| match args.tail {
+        Some(lines) => tail(ctx, run, lines, of_several),
+        None => whole(ctx, run, of_several),
+    };
+    if let Some(run) = only {
+        return one(ctx, run, false);
+    }
+    for (index, run) in choose(ctx, &args.select)?.runs.iter().enumerate() {
+        if !ctx.json {
+            let before = if index > 0 { "\n" } else { "" };
+            writeln!(ctx.out, "{before}{}", head(run))?;
         }
-        (false, Some(lines)) => tail(ctx, &args.run, lines),
-        (false, None) => whole(ctx, &args.run),
+        one(ctx, &run.id.to_string(), true)?;
     }
+    ctx.done()
 }
 
-fn whole(ctx: &mut Ctx, run: &str) -> Result<u8, Failure> {
+/// An entry of the transcript of one of several runs.
+#[derive(Serialize)]
+struct OfRun<'a> {
+    run: RunId,
+    #[serde(flatten)]
+    entry: &'a Entry,
+}
+
+fn entry_as_json(run: &RunView, entry: &Entry, of_several: bool) -> Result<String, Failure> {
+    let json =
+        if of_several { serde_json::to_string(&OfRun { run: run.id, entry }) } else { serde_json::to_string(entry) };
+    Ok(json.map_err(std::io::Error::from)?)
+}
+
+fn whole(ctx: &mut Ctx, run: &str, of_several: bool) -> Result<u8, Failure> {
     let look = ctx.look();
     let mut last = None;
     pages(ctx, run, |ctx, run, page| {
         last = Some(run.clone());
         for entry in &page {
             if ctx.json {
-                write_json(&mut ctx.out, entry)?;
+                ctx.out.json_text(&entry_as_json(run, entry, of_several)?)?;
             } else {
                 transcript::write(&mut ctx.out, look, entry)?;
             }
@@ -69,14 +103,16 @@ fn tell_how_it_stands(run: &RunView) {
     }
 }
 
-fn tail(ctx: &mut Ctx, run: &str, lines: usize) -> Result<u8, Failure> {
+fn tail(ctx: &mut Ctx, run: &str, lines: usize, of_several: bool) -> Result<u8, Failure> {
     let look = ctx.look();
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
-    pages(ctx, run, |ctx, _, page| {
+    pages(ctx, run, |ctx, run, page| {
         for entry in &page {
             let mut text = Vec::new();
             if ctx.json {
-                write_json(&mut text, entry)?;
+                let json = entry_as_json(run, entry, of_several)?;
+                let json = if look.terminal { harmless_json(&json) } else { json.as_str().into() };
+                writeln!(text, "{json}")?;
             } else {
                 transcript::write(&mut text, look, entry)?;
             }

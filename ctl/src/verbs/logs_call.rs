@@ -24,8 +24,8 @@ const CHUNK: u32 = 1024 * 1024;
 /// Deltas may be dropped, and nothing else tells of growth: so often we look without being called.
 const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
-pub(super) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Failure> {
-    let found = find(ctx, &args.run, args.call.as_deref().unwrap_or_default())?;
+pub(super) fn run(ctx: &mut Ctx, args: &LogsArgs, run: &str, call: &str) -> Result<u8, Failure> {
+    let found = find(ctx, run, call)?;
     if ctx.json {
         return match &found.result {
             Some(result) => {

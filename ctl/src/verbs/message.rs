@@ -1,15 +1,36 @@
-//! `message`: tells a run something.
+//! `message`: tells runs something.
 
 use harness_protocol::rpc::{MessageParams, method};
 
 use crate::cli::runs::MessageArgs;
+use crate::cli::select::{FilterArgs, SelectArgs};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
+use crate::selecting::{choose, confirm, only_name};
+use crate::verbs::each::each;
 use crate::{specify, then};
 
 pub(super) fn run(ctx: &mut Ctx, args: &MessageArgs) -> Result<u8, Failure> {
     then::check(&args.then)?;
-    let params = MessageParams { run: args.run.clone(), text: specify::text(&args.text, "the message")? };
-    let submitted = ctx.session.call::<method::RunMessage>(&params)?;
-    then::go_on(ctx, &submitted, &args.then, false)
+    let Some((text, runs)) = args.words.split_last() else { return Err(Failure::usage("the message is missing")) };
+    if text == "-" && runs.iter().any(|run| run == "-") {
+        return Err(Failure::usage("the runs and the message cannot both come from standard input"));
+    }
+    let FilterArgs { labels, states, waiting_for, all } = &args.filter;
+    let filter =
+        FilterArgs { labels: labels.clone(), states: states.clone(), waiting_for: waiting_for.clone(), all: *all };
+    let select = SelectArgs { runs: runs.to_vec(), filter };
+    if runs.is_empty() && select.filter.selector(&[]) == Default::default() {
+        return Err(Failure::usage_hint("a run or the message is missing", "harnessctl message RUN TEXT"));
+    }
+    let text = specify::text(text, "the message")?;
+    let tell =
+        |ctx: &mut Ctx, run: String| ctx.session.call::<method::RunMessage>(&MessageParams { run, text: text.clone() });
+    if let Some(name) = only_name(&select) {
+        let submitted = tell(ctx, name.to_owned())?;
+        return then::go_on(ctx, &submitted, &args.then, false);
+    }
+    let runs = choose(ctx, &select)?.runs;
+    confirm(&select.filter.selector(&[]), runs.len(), args.yes, "tell")?;
+    each(ctx, &runs, &args.then, "told", tell)
 }

@@ -5,6 +5,7 @@ mod changed;
 mod completions;
 mod daemon;
 mod doctor;
+mod each;
 mod events;
 mod export;
 mod export_script;
@@ -39,7 +40,7 @@ use crate::exit::Failure;
 
 /// Does what was typed, and gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
-    let mut ctx = Ctx::new(&cli.global);
+    let mut ctx = Ctx::new(&cli.global)?;
     let ctx = &mut ctx;
     match cli.verb {
         Verb::Submit(args) => submit::run(ctx, &args),
@@ -55,7 +56,7 @@ pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
         Verb::Message(args) => message::run(ctx, &args),
         Verb::Prune(args) => prune::run(ctx, &args),
         Verb::Export(args) => export::run(ctx, &args),
-        Verb::Pending => pending::run(ctx),
+        Verb::Pending(args) => pending::run(ctx, &args),
         Verb::Reply(args) => reply::run(ctx, &args),
         Verb::Lane(args) => lane::run(ctx, &args),
         Verb::Relieve(args) => lane_change::relieve(ctx, &args),

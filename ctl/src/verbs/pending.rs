@@ -1,7 +1,12 @@
 //! `pending`: the questions that wait for an answer.
 
-use harness_protocol::rpc::{InteractionListParams, method};
+use std::collections::BTreeSet;
 
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{InteractionListParams, Selector, method};
+use harness_protocol::run::RunView;
+
+use crate::cli::runs::PendingArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::note;
@@ -9,14 +14,22 @@ use crate::render::run::short;
 use crate::render::table::Table;
 use crate::render::text::first_line;
 use crate::render::units::{now, span};
+use crate::selecting::{find, live_of_all, typed};
 
-pub(super) fn run(ctx: &mut Ctx) -> Result<u8, Failure> {
+pub(super) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, Failure> {
+    // Where no run asks that is selected there is nothing to show, and that is no failure.
+    let select = typed(&args.select)?;
+    let of = if select == Selector::default() { None } else { Some(ids(find(ctx, &live_of_all(select))?)) };
     let mut open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;
     while let Some(cursor) = open.cursor {
         let params = InteractionListParams { cursor: Some(cursor), ..InteractionListParams::default() };
         let next = ctx.session.call::<method::InteractionList>(&params)?;
         open.interactions.extend(next.interactions);
         open.cursor = next.cursor;
+    }
+    if let Some(of) = &of {
+        open.interactions.retain(|interaction| of.contains(&interaction.run));
+        open.total = u32::try_from(open.interactions.len()).unwrap_or(u32::MAX);
     }
     if ctx.json {
         for interaction in &open.interactions {
@@ -49,4 +62,8 @@ pub(super) fn run(ctx: &mut Ctx) -> Result<u8, Failure> {
         note(ctx.notes.dim(hint));
     }
     ctx.done()
+}
+
+fn ids(runs: Vec<RunView>) -> BTreeSet<RunId> {
+    runs.into_iter().map(|run| run.id).collect()
 }

@@ -11,6 +11,7 @@ use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::output::{Progress, note};
 use crate::render::units::{count, span};
+use crate::selecting::typed;
 use crate::verbs::changed::{in_english, tell};
 
 /// Between two looks at the clock, for whoever watches.
@@ -19,7 +20,11 @@ const SECOND: Duration = Duration::from_secs(1);
 const MANY: usize = 100_000;
 
 pub(super) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
-    let select = args.select.filter.selector(&args.select.runs);
+    let select = typed(&args.change.select)?;
+    if !select.waiting_for.is_empty() {
+        return Err(Failure::usage("only finished runs are removed, and they wait for nothing"));
+    }
+    let names_some = !select.runs.is_empty();
     if select == harness_protocol::rpc::Selector::default() && args.older_than.is_none() && args.keep.is_none() {
         return Err(Failure::usage_hint(
             "nothing says which runs",
@@ -27,13 +32,12 @@ pub(super) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
         ));
     }
     let params = PruneParams { select, older_than_seconds: args.older_than, keep: args.keep, dry_run: args.dry_run };
-    if !args.yes && !args.dry_run && confirm::is_attended() {
+    if !args.change.yes && !args.dry_run && confirm::is_attended() {
         let found = prune(ctx, &PruneParams { dry_run: true, ..params.clone() })?.runs.len();
-        confirm::more_than_one(found, args.yes, &format!("remove {found} runs for good?"))?;
+        confirm::more_than_one(found, args.change.yes, &format!("remove {found} runs for good?"))?;
     }
     let changed = prune(ctx, &params)?;
     let what = if args.dry_run { "found" } else { "removed for good" };
-    let names_some = !args.select.runs.is_empty();
     if names_some && changed.runs.is_empty() {
         let whys: Vec<String> =
             changed.unchanged.iter().map(|one| format!("run {}: {}", one.run, in_english(&one.why))).collect();

@@ -13,6 +13,7 @@ use crate::output::note;
 use crate::render;
 use crate::render::text::{clean, why, with_newline};
 use crate::render::units::now;
+use crate::selecting::{choose, head, only_name, worst};
 use crate::verbs::provider;
 use crate::waiting::show_params;
 
@@ -28,13 +29,35 @@ struct Whole<'a> {
 }
 
 pub(super) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Failure> {
+    if let Some(name) = only_name(&args.select) {
+        return one(ctx, args, name);
+    }
+    let mut codes = Vec::new();
+    for (index, run) in choose(ctx, &args.select)?.runs.iter().enumerate() {
+        if !ctx.json && index > 0 {
+            writeln!(ctx.out)?;
+        }
+        if !ctx.json && (args.answer || args.why) {
+            writeln!(ctx.out, "{}", head(run))?;
+        }
+        match one(ctx, args, &run.id.to_string()) {
+            Ok(code) => codes.push(code),
+            // One that has no answer does not keep the others from being shown.
+            Err(failure @ Failure::Other { .. }) => codes.push(failure.report()),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(worst(codes))
+}
+
+fn one(ctx: &mut Ctx, args: &ShowArgs, name: &str) -> Result<u8, Failure> {
     if ctx.json && !args.answer {
-        let shown = whole(ctx, &args.run)?;
+        let shown = whole(ctx, name)?;
         let Shown { run, transcript, processes, held, .. } = &shown;
         ctx.json(&Whole { run, transcript, processes, held: held.as_deref() })?;
         return ctx.done();
     }
-    let shown = ctx.session.call::<method::RunShow>(&show_params(&args.run))?;
+    let shown = ctx.session.call::<method::RunShow>(&show_params(name))?;
     tell_held(shown.held.as_deref());
     let run = shown.run;
     if args.why {

@@ -11,6 +11,7 @@ use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render::table::{Cell, Table};
 use crate::render::units::now;
+use crate::selecting::typed;
 use crate::verbs::list::pages;
 use crate::verbs::show::tell_held;
 
@@ -80,8 +81,11 @@ fn sums<'a>(runs: impl Iterator<Item = &'a RunView>, by: &[By]) -> BTreeMap<Vec<
 
 pub(super) fn run(ctx: &mut Ctx, args: &UsageArgs) -> Result<u8, Failure> {
     let mut held = None;
-    let all = Selector { all: true, ..Selector::default() };
-    let runs = pages(ctx, &all, None, usize::MAX, &mut held)?;
+    let select = match typed(&args.select)? {
+        select if select == Selector::default() => Selector { all: true, ..select },
+        select => select,
+    };
+    let runs = pages(ctx, &select, None, usize::MAX, &mut held)?;
     tell_held(held.as_deref());
     let since = args.since.map(|since| now().before(since));
     let counted = || runs.iter().filter(|run| since.is_none_or(|since| run.submitted_at >= since));

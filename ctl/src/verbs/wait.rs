@@ -3,38 +3,39 @@
 use std::time::Instant;
 
 use harness_protocol::id::Seq;
-use harness_protocol::rpc::{RpcError, ShowParams, SubscribeParams, WaitReply, method};
+use harness_protocol::rpc::{RpcError, Selector, SubscribeParams, WaitReply, method};
 use harness_protocol::run::{RunView, exit};
 
 use crate::cli::runs::WaitArgs;
-use crate::client::Flow;
 use crate::ctx::Ctx;
 use crate::ending::{check_output, end};
 use crate::exit::Failure;
 use crate::outcome::Outcome;
-use crate::patience::PATIENCE;
+use crate::selecting::{find, ids_of, live_of_all, only_name, selector};
 use crate::sink::Sink;
 use crate::standing::Teller;
-use crate::waiting::{self, show_params};
+use crate::waiting;
+use crate::waiting_for::each_for;
 use crate::waiting_many::Many;
 
 pub(super) fn run(ctx: &mut Ctx, args: &WaitArgs) -> Result<u8, Failure> {
     args.output.as_deref().map_or(Ok(()), check_output)?;
     let until = args.timeout.map(|span| Instant::now() + span.to_std());
-    match args.runs.as_slice() {
-        [run] => one(ctx, args, run, until),
-        runs if args.states.is_empty() => several(ctx, args, runs, until),
-        runs => several_for(ctx, args, runs, until),
+    match only_name(&args.select) {
+        Some(run) if !args.any => return one(ctx, args, run, until),
+        _ => {}
     }
+    let select = live_of_all(selector(&args.select)?);
+    if args.reached.is_empty() { several(ctx, args, &select, until) } else { several_for(ctx, args, &select, until) }
 }
 
 fn one(ctx: &mut Ctx, args: &WaitArgs, name: &str, until: Option<Instant>) -> Result<u8, Failure> {
     let run = waiting::id_of(&mut ctx.session, name)?;
-    let reply = waiting::one(&mut ctx.session, &run, &args.states, until, &mut Teller::default())?;
+    let reply = waiting::one(&mut ctx.session, &run, &args.reached, until, &mut Teller::default())?;
     let run = &reply.run;
     if run.state.is_terminal() {
         let code = end(ctx, run, args.output.as_deref())?;
-        return Ok(code_for(&reply, !args.states.is_empty(), code));
+        return Ok(code_for(&reply, !args.reached.is_empty(), code));
     }
     if ctx.json {
         ctx.json(run)?;
@@ -64,51 +65,55 @@ fn still_running(run: &str, state: &str) -> Failure {
     }
 }
 
-fn several(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
+fn several(ctx: &mut Ctx, args: &WaitArgs, select: &Selector, until: Option<Instant>) -> Result<u8, Failure> {
     let (from, known) = loop {
-        match look(ctx, names) {
+        match look(ctx, select) {
             Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
             looked => break looked?,
         }
     };
+    if known.is_empty() {
+        return Err(Failure::nothing_applied("no run matches"));
+    }
     // A subscription serves one wait; the wait makes its own.
     ctx.session.hang_up();
-    let runs = known.iter().map(|run| run.id).collect();
-    let mut many = Many::new(runs, Sink::new(args.output.as_deref())?);
-    known.iter().for_each(|run| many.know(run));
+    let many = Many::new(ids_of(&known), Sink::new(args.output.as_deref())?);
+    let mut many = if args.any { many.any() } else { many.line_by_line() };
+    many.know_all(&known);
     many.wait(ctx, Some(from), until)
 }
 
 /// The runs as they are, and the number of the last event before them.
-fn look(ctx: &mut Ctx, names: &[String]) -> Result<(Seq, Vec<RunView>), Failure> {
+fn look(ctx: &mut Ctx, select: &Selector) -> Result<(Seq, Vec<RunView>), Failure> {
     // Subscribed first, then looked at: an end in between is seen by one or the other.
     let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
     let from = ctx.session.call::<method::EventSubscribe>(&now)?.last_seq;
-    let params: Vec<ShowParams> = names.iter().map(show_params).collect();
-    let mut views = vec![None; names.len()];
-    ctx.session.client()?.pipeline::<method::RunShow>(&params, Some(PATIENCE), |index, reply| {
-        views[index] = Some(reply);
-        Flow::Go
-    })?;
-    let runs = views.into_iter().flatten().map(|reply| Ok(reply.map_err(Failure::Refused)?.run));
-    Ok((from, runs.collect::<Result<_, Failure>>()?))
+    Ok((from, find(ctx, select)?))
 }
 
-fn several_for(ctx: &mut Ctx, args: &WaitArgs, names: &[String], until: Option<Instant>) -> Result<u8, Failure> {
-    let ids = names.iter().map(|name| waiting::id_of(&mut ctx.session, name)).collect::<Result<Vec<_>, _>>()?;
-    let replies = waiting::each_for(&mut ctx.session, &ids, &args.states, until)?;
+fn several_for(ctx: &mut Ctx, args: &WaitArgs, select: &Selector, until: Option<Instant>) -> Result<u8, Failure> {
+    let runs = find(ctx, select)?;
+    if runs.is_empty() {
+        return Err(Failure::nothing_applied("no run matches"));
+    }
+    let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
     let mut sink = Sink::new(args.output.as_deref())?;
-    let out = &mut ctx.out;
-    for (name, reply) in ids.iter().zip(&replies) {
+    let replies = each_for(ctx, &ids, (&args.reached, until, args.any), |ctx, run, reply| {
+        if args.any && !reply.as_ref().is_ok_and(|reply| reply.reached) {
+            return Ok(());
+        }
+        let out = &mut ctx.out;
         match reply {
             Ok(reply) if ctx.json => sink.json(out, &reply.run)?,
-            Ok(reply) => sink.line(out, &Outcome::of(&reply.run).line(&reply.run.id.to_string()))?,
-            Err(error) if ctx.json => sink.json(out, &serde_json::json!({ "id": name, "error": error }))?,
-            Err(error) => sink.line(out, &Outcome::refused(error).line(name))?,
+            Ok(reply) => sink.line(out, &Outcome::of(&reply.run).line(run))?,
+            Err(error) if ctx.json => sink.json(out, &serde_json::json!({ "id": run, "error": error }))?,
+            Err(error) => sink.line(out, &Outcome::refused(error).line(run))?,
         }
-    }
-    sink.flush(out)?;
-    Ok(code_of_several(&replies))
+        sink.flush(out)
+    })?;
+    ctx.done()?;
+    let reached = replies.iter().any(|reply| reply.as_ref().is_ok_and(|reply| reply.reached));
+    Ok(if args.any && reached { exit::SUCCEEDED } else { code_of_several(&replies) })
 }
 
 fn code_of_several(replies: &[Result<WaitReply, RpcError>]) -> u8 {

@@ -244,8 +244,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            let error =
-                RpcError::new(harness_protocol::rpc::ErrorKind::Busy, "the daemon is stopping; try again").undecided();
+            let error = RpcError::stopping().undecided();
             self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), self.place.take());
         }
     }

@@ -88,7 +88,7 @@ pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
             let sent = Sent { key: params.submit_key, first: params.first, made: None };
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None, sent }
         }
-        Call::RunRetry(params) => Command::Retry { run: params.run, left: None },
+        Call::RunRetry(params) => Command::Retry { run: params.run, changes: params.changes, left: None },
         Call::RunMessage(params) => Command::Message { run: params.run, text: params.text, left: None },
         Call::RunCancel(params) => Command::Cancel { select: params.select, force: params.force },
         Call::RunPause(params) => Command::Pause(params.select),

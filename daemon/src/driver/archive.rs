@@ -148,7 +148,7 @@ impl Archive {
                 Named::Here(view) => *view,
                 Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
             };
-            if !fits(&params.select, &view) {
+            if !params.select.fits(&view) {
                 continue;
             }
             fit_list(&mut view);
@@ -178,7 +178,7 @@ impl Archive {
                 continue;
             }
             let view = self.view(run)?;
-            if fits(select, &view) && !ended.iter().any(|one| one.run == view.id) {
+            if select.fits(&view) && !ended.iter().any(|one| one.run == view.id) {
                 let how = if view.state == RunState::Cancelled { "was" } else { "has" };
                 ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
             }
@@ -271,12 +271,6 @@ impl Archive {
         leave_room(&mut page.run, REPLY_BYTES.saturating_sub(bytes));
         Ok(page)
     }
-}
-
-/// Whether a run has the labels and one of the states that are asked for.
-fn fits(select: &Selector, view: &RunView) -> bool {
-    select.labels.iter().all(|(key, value)| view.labels.get(key) == Some(value))
-        && (select.states.is_empty() || select.states.contains(&view.state))
 }
 
 fn known(record: Record) -> Option<Arc<Event>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError, Unchanged};
-use harness_protocol::time::{Span, Timestamp};
+use harness_protocol::time::Timestamp;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::AbortHandle;
@@ -170,10 +170,7 @@ impl Housekeeper {
     async fn tell<T>(&self, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
         let (tell, told) = oneshot::channel();
         self.inbox.put(Request::own(self.uid, wanted(tell))).await;
-        told.await.map_err(|_| {
-            let error = RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again");
-            error.retry_after(Span::from_secs(1))
-        })
+        told.await.map_err(|_| RpcError::stopping())
     }
 }
 

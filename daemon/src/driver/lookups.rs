@@ -75,7 +75,7 @@ impl Lookups {
     /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be large.
     pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
         let (name, message) = match &request.wanted {
-            Wanted::Command(Command::Retry { run, left: None }, _) => (run, None),
+            Wanted::Command(Command::Retry { run, left: None, .. }, _) => (run, None),
             Wanted::Command(Command::Message { run, text, left: None }, _) => (run, Some(&**text)),
             _ => return None,
         };
@@ -109,7 +109,7 @@ impl Lookups {
                 let which = Selector { runs: Vec::new(), ..select.clone() };
                 Some(Question::Ended(which, gone))
             }
-            Wanted::Command(Command::Retry { run, left: None } | Command::Message { run, left: None, .. }, _)
+            Wanted::Command(Command::Retry { run, left: None, .. } | Command::Message { run, left: None, .. }, _)
                 if is_gone(run) =>
             {
                 Some(Question::Finished(run.clone()))

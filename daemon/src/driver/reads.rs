@@ -24,7 +24,7 @@ use crate::fair::Party;
 use crate::journal::epochs::{self, Epoch};
 use crate::world::Engine;
 use crate::world::boundary::{Caller, Now};
-use crate::world::view::{Listed, Named};
+use crate::world::view::{Listed, Named, while_held};
 
 /// Runs of a tree that a subscription can follow from the start.
 const MOST_FOLLOWED: u32 = 100_000;
@@ -197,7 +197,7 @@ impl View<'_> {
     /// Prunes: the names are ids then, those of the world by the world, the others by the journal.
     pub(super) fn prune(&self, params: PruneParams, housekeeper: &Housekeeper, responder: Responder) {
         let select = &params.select;
-        let names_some = !(select.runs.is_empty() && select.labels.is_empty() && select.states.is_empty());
+        let names_some = !select.runs.is_empty() || select.has_filter();
         if !names_some && !select.all && params.older_than_seconds.is_none() && params.keep.is_none() {
             let message = "name the runs, or select them by label, state or age, or all";
             return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
@@ -293,6 +293,9 @@ impl View<'_> {
         let epochs = Arc::clone(&self.service.epochs);
         let (after, gap) = start(last, params, &epochs)?;
         let engine = self.engine;
+        if !params.runs.is_empty() {
+            return self.follow_several(last, after, gap, params);
+        }
         let (top, tree) = match (&params.run, self.caller.run) {
             (Some(name), _) => (Some(self.find(name)?), params.tree),
             (None, Some(own)) => (Some(engine.root_of(own).ok_or_else(forbidden)?), true),
@@ -312,6 +315,34 @@ impl View<'_> {
         let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
         let kinds = params.kinds.iter().cloned().collect();
         Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas, gap, epochs })
+    }
+
+    /// What a subscription to several runs means. Nothing is looked up for those that are not here: their events are in the journal.
+    fn follow_several(
+        &self,
+        last: Seq,
+        after: Seq,
+        gap: Option<Gap>,
+        params: &SubscribeParams,
+    ) -> Result<Follow, RpcError> {
+        let engine = self.engine;
+        if params.run.is_some() || params.tree {
+            return Err(RpcError::new(ErrorKind::Invalid, "a subscription is of one run, or of several"));
+        }
+        if params.runs.len() > MOST_FOLLOWED as usize {
+            return Err(too_large());
+        }
+        let own = self.caller.run.map(|own| engine.root_of(own).ok_or_else(forbidden)).transpose()?;
+        if own.is_some_and(|own| params.runs.iter().any(|&run| engine.root_of(run) != Some(own))) {
+            return Err(forbidden());
+        }
+        // Nothing of them comes before the first of the events that made them.
+        let made: Option<Vec<Seq>> = params.runs.iter().map(|&run| engine.made_by(run)).collect();
+        let first = made.and_then(|made| made.into_iter().min());
+        let after = first.map_or(after, |made| after.max(Seq(made.0 - 1)));
+        let (runs, kinds) = (params.runs.iter().copied().collect(), params.kinds.iter().cloned().collect());
+        let (deltas, epochs) = (params.deltas, Arc::clone(&self.service.epochs));
+        Ok(Follow { after, last, runs: Some(runs), with_children: false, kinds, deltas, gap, epochs })
     }
 
     /// Tells where the output is that is asked for. Who asked may be gone.
@@ -412,16 +443,10 @@ fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
 
 /// Lets a live run wait for the journal. For a person or another run it waits all the same.
 pub(super) fn wait_for_storage(run: &mut RunView, now: Now) {
-    let since = match run.waiting_for.as_ref().map(|wait| (wait.kind, wait.since)) {
-        _ if run.state.is_terminal() => None,
-        // What executes goes on to its end.
-        None if run.calls.iter().any(|call| call.state == CallState::Executing) => None,
-        None => Some(now.wall),
-        // No lane grants anything.
-        Some((WaitKind::Lane | WaitKind::Provider | WaitKind::Budget, since)) => Some(since),
-        Some((WaitKind::Person | WaitKind::Run | WaitKind::Storage, _)) => None,
-    };
-    if let Some(since) = since {
+    let executes = run.calls.iter().any(|call| call.state == CallState::Executing);
+    let kind = run.waiting_for.as_ref().map(|wait| wait.kind);
+    if while_held(kind, run.state.is_terminal(), executes) == Some(WaitKind::Storage) {
+        let since = run.waiting_for.as_ref().map_or(now.wall, |wait| wait.since);
         run.waiting_for = Some(WaitingFor::new(WaitKind::Storage, "", since));
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
-use harness_protocol::time::Span;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, oneshot};
 
@@ -213,5 +212,5 @@ fn so_far(mut error: RpcError, all: &Changed) -> RpcError {
 }
 
 fn stopping() -> RpcError {
-    RpcError::new(ErrorKind::Busy, "the daemon is stopping; try again").retry_after(Span::from_secs(1))
+    RpcError::stopping()
 }

@@ -351,7 +351,7 @@ async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
         Command::Pause(all()),
         Command::Resume(all()),
         Command::Message { run: run.clone(), text: "more".into(), left: None },
-        Command::Retry { run: run.clone(), left: None },
+        Command::Retry { run: run.clone(), changes: Box::default(), left: None },
         Command::Answer { interaction: run.clone(), answer: "yes".into() },
         Command::Lane { lane: None, change: crate::world::boundary::LaneChange::Pause },
         Command::Drain(false),

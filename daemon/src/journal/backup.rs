@@ -57,11 +57,8 @@ pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite:
 /// # Errors
 /// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.
 pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> {
-    schema::version_of(file)?;
     let failed = |error: rusqlite::Error| OpenError::of(file, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(file, flags).map_err(failed)?;
-    schema::look_through(&db, file)?;
+    let db = checked(file)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| PutBackError::Io { path, source }
@@ -95,6 +92,22 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
     fs::rename(&fresh, state_dir.join(FILE)).map_err(io(&fresh))?;
     File::open(state_dir).and_then(|dir| dir.sync_all()).map_err(io(state_dir))?;
     Ok(PutBack { before: is_there.then_some(before) })
+}
+
+/// Whether `file` is a backup that can be put in place. Changes nothing, and locks nothing.
+///
+/// # Errors
+/// Where it is none, is damaged, or of a version that is not known.
+pub fn check(file: &Path) -> Result<(), PutBackError> {
+    checked(file).map(drop)
+}
+
+fn checked(file: &Path) -> Result<Connection, PutBackError> {
+    schema::version_of(file)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(file, flags).map_err(|error| OpenError::of(file, &error))?;
+    schema::look_through(&db, file)?;
+    Ok(db)
 }
 
 /// Where the outputs are that belong to a backup.

@@ -388,6 +388,10 @@ impl Filter {
             let holds = "EXISTS (SELECT 1 FROM json_each(run.labels) WHERE key = ? AND value = ?)";
             self.and(holds, [Sql::Text(key.clone()), Sql::Text(value.clone())]);
         }
+        if !select.waiting_for.is_empty() {
+            // What has ended waits for nothing.
+            self.and("0", []);
+        }
         if !select.runs.is_empty() {
             let places = vec!["?"; select.runs.len()].join(", ");
             let runs: Vec<Sql> = select.runs.iter().map(|run| Sql::Text(run.clone())).collect();

@@ -78,6 +78,7 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
         inference: None,
         stand_in: None,
         calls: Vec::new(),
+        questions: Vec::new(),
         cut: Vec::new(),
     })
 }

@@ -3,9 +3,7 @@
 //! To the journal where standard error is the journal, to a file where the daemon was started on demand, and to standard error
 //! otherwise. Never blocks and never ends the daemon.
 
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -16,11 +14,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use super::lines::Lines;
+use super::rotating::Rotating;
 
 /// The log file, in the state directory.
 const FILE: &str = "harnessd.log";
-/// A file that has grown over this is put aside when the daemon starts.
-const ROTATE_BYTES: u64 = 10 * 1024 * 1024;
 
 /// What is logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +72,7 @@ pub fn init(filter: &Filter, file_in: Option<&Path>) -> io::Result<Log> {
     let (layer, log) = match file_in {
         Some(dir) => {
             let path = dir.join(FILE);
-            to_lines(open(&path)?, Target::File(path))?
+            to_lines(Rotating::open(&path)?, Target::File(path))?
         }
         None => match journal() {
             Some(layer) => (layer, Log { target: Target::Journal, lines: None }),
@@ -117,13 +114,6 @@ fn names(told: &str, device: u64, inode: u64) -> bool {
     (told_device.parse(), told_inode.parse()) == (Ok(device), Ok(inode))
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    if fs::metadata(path).is_ok_and(|found| found.len() > ROTATE_BYTES) {
-        fs::rename(path, path.with_extension("log.1"))?;
-    }
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
-}
-
 /// A panic anywhere is an error in the log. The hook before it wrote to standard error, where nobody may be.
 fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
@@ -136,8 +126,6 @@ fn log_panics() {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-    use std::io::Write;
 
     use super::*;
 
@@ -156,18 +144,5 @@ mod tests {
         assert!(names("8:12345", 8, 12_345));
         assert!(!names("8:12345", 8, 12_346));
         assert!(!names("8", 8, 8) && !names("", 0, 0) && !names("a:b", 0, 0));
-    }
-
-    #[test]
-    fn the_file_is_appended_to_and_put_aside_once_it_has_grown() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(FILE);
-        open(&path).unwrap().write_all(b"one\n").unwrap();
-        open(&path).unwrap().write_all(b"two\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
-        open(&path).unwrap().set_len(ROTATE_BYTES + 1).unwrap();
-        open(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
-        assert_eq!(fs::metadata(dir.path().join("harnessd.log.1")).unwrap().len(), ROTATE_BYTES + 1);
     }
 }

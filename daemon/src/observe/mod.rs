@@ -6,4 +6,5 @@ pub mod happened;
 mod lines;
 pub mod log;
 pub mod notify;
+mod rotating;
 pub mod usage;

@@ -48,7 +48,7 @@ pub use self::keepers::{Keepers, Process};
 pub use self::lineage::{Lineage, Untraced};
 pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
-pub use self::spawn::{Launch, Program, SpawnError};
+pub use self::spawn::{Launch, Program, SpawnError, TooLong};
 pub use self::survivors::{KeepersLock, TakeOverError};
 pub use harness_protocol::inside::RUN_VARIABLE;
 

@@ -52,9 +52,9 @@ pub enum SpawnError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// The kernel takes no argument of that size.
-    #[error("the command is too long for one process: 128 KiB at most; write it to a file and run that")]
-    TooLong,
+    /// The kernel takes no argument, and no variable, of that size.
+    #[error("{0}")]
+    TooLong(TooLong),
     /// A NUL byte.
     #[error("the command, its environment or its working directory has a NUL byte")]
     Nul,
@@ -72,7 +72,62 @@ pub enum SpawnError {
     Io(#[source] io::Error),
 }
 
+/// What of a command is larger than the kernel takes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TooLong {
+    /// The line of a shell, or one of the words.
+    #[error("the command is too long for one process: 128 KiB at most; write it to a file and run that")]
+    Command,
+    /// The path of its directory.
+    #[error("the path of the working directory is too long for one process: 128 KiB at most")]
+    Directory,
+    /// One variable, with its name.
+    #[error(
+        "the variable {} of the environment is too long for one process: 128 KiB at most with its name; write it to a \
+         file and name that",
+        .0.chars().take(80).collect::<String>()
+    )]
+    Variable(String),
+    /// All variables together, beside the words.
+    #[error(
+        "the environment is too large for one process: {variables} variables with {bytes} bytes together; name fewer, or \
+         write them to a file"
+    )]
+    Environment {
+        /// How many there are.
+        variables: usize,
+        /// Their bytes.
+        bytes: usize,
+    },
+}
+
 impl Launch<'_> {
+    /// The one string that the kernel would not take, if there is one.
+    fn longest(&self) -> Option<TooLong> {
+        let is_long = |bytes: usize| bytes >= LONGEST_STRING;
+        let words: &[String] = if let Program::Argv(argv) = self.program { argv } else { &[] };
+        let line = if let Program::Shell(command) = self.program { command.len() } else { 0 };
+        if is_long(line) || words.iter().any(|word| is_long(word.len())) {
+            return Some(TooLong::Command);
+        }
+        if is_long(self.cwd.as_os_str().len()) {
+            return Some(TooLong::Directory);
+        }
+        // The kernel gets both in one string, with a sign between them.
+        let variable = self.env.iter().find(|(name, value)| is_long(name.len() + 1 + value.len()))?;
+        Some(TooLong::Variable(variable.0.to_string_lossy().into_owned()))
+    }
+
+    /// What takes the most of all that is too much together.
+    fn largest(&self) -> TooLong {
+        let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+        let words: usize = match self.program {
+            Program::Shell(command) => command.len(),
+            Program::Argv(argv) => argv.iter().map(|word| word.len() + 1).sum(),
+        };
+        if bytes > words { TooLong::Environment { variables: self.env.len(), bytes } } else { TooLong::Command }
+    }
+
     fn strings(&self) -> impl Iterator<Item = &[u8]> {
         let (one, many): (&str, &[String]) = match self.program {
             Program::Shell(command) => (command, &[]),
@@ -93,18 +148,18 @@ impl Launch<'_> {
         terminal: Option<&Path>,
         group: Option<&Group>,
     ) -> Result<Vec<u8>, SpawnError> {
+        if let Some(long) = self.longest() {
+            return Err(SpawnError::TooLong(long));
+        }
         let mut total = 0;
         for string in self.strings() {
-            if string.len() >= LONGEST_STRING {
-                return Err(SpawnError::TooLong);
-            }
             if string.contains(&0) {
                 return Err(SpawnError::Nul);
             }
             total += string.len() + 64;
         }
         if total >= wire::LONGEST {
-            return Err(SpawnError::TooLong);
+            return Err(SpawnError::TooLong(self.largest()));
         }
         let cwd = self.cwd.as_os_str();
         let limits = group.map_or(self.limits, |group| group.rest(self.limits));
@@ -139,7 +194,7 @@ impl Launch<'_> {
             (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _, Some(program)) => SpawnError::NotFound(program),
             (io::ErrorKind::PermissionDenied, _, Some(program)) => SpawnError::NotExecutable(program),
             (_, _, Some(program)) if errno == libc::ENOEXEC => SpawnError::NotExecutable(program),
-            _ if errno == libc::E2BIG => SpawnError::TooLong,
+            _ if errno == libc::E2BIG => SpawnError::TooLong(self.largest()),
             _ if errno == libc::EINVAL => SpawnError::Nul,
             _ => SpawnError::Io(error),
         }

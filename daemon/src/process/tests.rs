@@ -199,10 +199,45 @@ async fn a_command_that_the_kernel_cannot_take_is_a_clear_error() {
     let (_canceller, cancel) = canceller();
     let long = format!(": {}", "x".repeat(200_000));
     let error = bench.start(&long, bench.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap_err();
-    assert!(matches!(error, SpawnError::TooLong), "{error}");
+    assert!(matches!(error, SpawnError::TooLong(TooLong::Command)), "{error}");
     let (_canceller, cancel) = canceller();
     let error = bench.start("a\0b", bench.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap_err();
     assert!(matches!(error, SpawnError::Nul), "{error}");
+}
+
+/// B12: what is too large is called what it is.
+#[tokio::test]
+async fn what_the_kernel_cannot_take_is_named() {
+    let bench = Bench::new();
+    let long = |bytes: usize| OsString::from("x".repeat(bytes));
+    let many = |count: usize, bytes: usize| -> Vec<(OsString, OsString)> {
+        (0..count).map(|n| (format!("V{n}").into(), long(bytes))).collect()
+    };
+    let variable = |name: &str, bytes: usize| vec![(OsString::from(name), long(bytes))];
+    for (program, env, told) in [
+        (Program::Shell("true"), variable("BIG", 200_000), "the variable BIG of the environment is too long"),
+        // Name and value are one string to the kernel.
+        (Program::Shell("true"), variable("EDGE", 128 * 1024 - 5), "the variable EDGE of the environment"),
+        (Program::Shell("true"), many(120, 120_000), "the environment is too large for one process: 120 variables"),
+        (Program::Shell("true"), many(60_000, 100), "the environment is too large for one process: 60000 variables"),
+        (Program::Shell(&": x".repeat(60_000)), variable("SMALL", 5), "the command is too long"),
+        (Program::Argv(&["true".into(), "y".repeat(140_000)]), variable("SMALL", 5), "the command is too long"),
+        (Program::Argv(&vec!["z".repeat(100_000); 150]), variable("SMALL", 5), "the command is too long"),
+    ] {
+        let launch = Launch { program, cwd: bench.dir.path(), env: &env, tty: false, limits: CallLimits::default() };
+        let told_by = launch.frame(1, None, None).unwrap_err().to_string();
+        assert!(told_by.starts_with(told), "{told}: {told_by}");
+    }
+    // And so is what only the kernel knows: how much it takes together.
+    let env = many(20, 100_000);
+    let launch = Launch {
+        program: Program::Shell("true"),
+        cwd: bench.dir.path(),
+        env: &env,
+        tty: false,
+        limits: CallLimits::default(),
+    };
+    assert!(launch.explain(nix::libc::E2BIG).to_string().starts_with("the environment is too large"));
 }
 
 #[tokio::test]

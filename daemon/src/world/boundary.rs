@@ -7,7 +7,7 @@ use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
 use harness_protocol::run::{CallResult, Entry, RunView};
 use harness_protocol::script::Script;
-use harness_protocol::spec::RunSpec;
+use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
@@ -148,6 +148,8 @@ pub enum Command {
     Retry {
         /// Which.
         run: String,
+        /// What the new run has in place of what the finished one had.
+        changes: Box<SpecChanges>,
         /// That run, where it has left the world.
         left: Option<Box<Finished>>,
     },

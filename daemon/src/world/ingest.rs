@@ -11,7 +11,7 @@ use harness_protocol::id::{ReliefId, RunId};
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, ErrorKind, RpcError, Selector, Submitted, Unchanged};
 use harness_protocol::run::RunState;
-use harness_protocol::spec::RunSpec;
+use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
@@ -22,7 +22,7 @@ use super::phase::Phase;
 use super::publish::archive_tree;
 use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::submit::{Descent, check_message, check_text, submit};
+use super::submit::{Descent, check_all_characters, check_message, check_text, submit};
 use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
@@ -80,7 +80,7 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
             let descent = Descent { owner, parent: caller.run, idempotency_key, known, sent, ..Descent::default() };
             submit(scene, &spec, descent).map(Reply::Submitted)
         }
-        Command::Retry { run, left } => retry(scene, caller, &run, left),
+        Command::Retry { run, changes, left } => retry(scene, caller, &run, &changes, left),
         Command::Message { run, text, left } => message(scene, caller, &run, text, left),
         Command::Cancel { select, force } => cancel(scene, caller, &select, force),
         Command::Pause(select) => pause(scene, caller, &select, true),
@@ -116,7 +116,15 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     }
 }
 
-fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str, left: Option<Box<Finished>>) -> Result<Reply, RpcError> {
+fn retry(
+    scene: &mut Scene<'_>,
+    caller: Caller,
+    name: &str,
+    changes: &SpecChanges,
+    left: Option<Box<Finished>>,
+) -> Result<Reply, RpcError> {
+    // The specification was taken once, what changes was not.
+    check_all_characters(&changes.applied_to(&RunSpec::default()))?;
     let mut first = match left {
         Some(left) => *left,
         None => {
@@ -136,7 +144,7 @@ fn retry(scene: &mut Scene<'_>, caller: Caller, name: &str, left: Option<Box<Fin
         earlier: first.transcript.into(),
         ..Descent::default()
     };
-    submit(scene, &first.spec, descent).map(Reply::Submitted)
+    submit(scene, &changes.applied_to(&first.spec), descent).map(Reply::Submitted)
 }
 
 fn gone(run: RunId) -> RpcError {

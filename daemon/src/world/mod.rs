@@ -169,6 +169,8 @@ impl Engine {
     /// While held, nothing new is started: there is no room to record what it comes to.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
+        // What a run waits for depends on it, also before the next step.
+        self.world.resource_mut::<Incoming>().held = held;
     }
 
     /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.

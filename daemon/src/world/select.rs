@@ -1,7 +1,7 @@
-//! Which runs somebody means: by id, name, unique prefix of an id, `@last`, labels, state. An id is asked before any name, and what is a
-//! name and may as well be meant as the beginning of an id is refused: nobody is hit who was not meant.
+//! Which runs are meant: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for. An id is asked before any name, and what is a
+//! name and may as well be meant as the beginning of an id is refused: no run is hit that was not meant.
 //!
-//! Reads the indexes; never scans the runs unless a label or a state is asked for.
+//! Reads the indexes; never scans the runs unless a label, a state or a wait is asked for.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use harness_protocol::run::RunState;
 use super::boundary::Finished;
 use super::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, Transcript};
 use super::resources::{Interactions, Runs};
+use super::view::waits_for;
 
 /// The run that `name` means.
 pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity), RpcError> {
@@ -96,11 +97,22 @@ fn shown(name: &str) -> String {
     format!("{short:?}")
 }
 
-/// Whether a run has the labels and one of the states that are asked for.
+/// Whether a run has the labels, one of the states and one of the waits that are asked for.
 pub(crate) fn fits(world: &World, entity: Entity, select: &Selector) -> bool {
     let Some(spec) = world.get::<Spec>(entity) else { return false };
-    let labels = select.labels.iter().all(|(key, value)| spec.0.labels.get(key) == Some(value));
-    labels && (select.states.is_empty() || state(world, entity).is_some_and(|state| select.states.contains(&state)))
+    let waits = || waits_for(world, entity).is_some_and(|kind| select.waiting_for.contains(&kind));
+    select.labels.iter().all(|(key, value)| spec.0.labels.get(key) == Some(value))
+        && (select.states.is_empty() || state(world, entity).is_some_and(|state| select.states.contains(&state)))
+        && (select.waiting_for.is_empty() || waits())
+}
+
+/// The refusal of a selector that names no run and says nothing of them: it would be every run.
+fn check_selects(select: &Selector) -> Result<(), RpcError> {
+    if select.has_filter() || select.all {
+        return Ok(());
+    }
+    let message = "name the runs, or select them by label, by state, by what they wait for, or all";
+    Err(RpcError::new(ErrorKind::Invalid, message))
 }
 
 pub(crate) fn state(world: &World, entity: Entity) -> Option<RunState> {
@@ -136,9 +148,7 @@ pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<
         }
         return Ok(chosen);
     }
-    if select.labels.is_empty() && select.states.is_empty() && !select.all {
-        return Err(RpcError::new(ErrorKind::Invalid, "name the runs, or select them by label, by state, or all"));
-    }
+    check_selects(select)?;
     let runs = world.resource::<Runs>();
     for &entity in runs.live.values() {
         if fits(world, entity, select)
@@ -158,9 +168,7 @@ pub(crate) fn some(
     (after, last): (u64, u64),
     (found, scanned): (usize, usize),
 ) -> Result<(Vec<RunId>, Option<u64>), RpcError> {
-    if select.labels.is_empty() && select.states.is_empty() && !select.all {
-        return Err(RpcError::new(ErrorKind::Invalid, "name the runs, or select them by label, by state, or all"));
-    }
+    check_selects(select)?;
     let mut chosen = Vec::new();
     if after >= last {
         return Ok((chosen, None));

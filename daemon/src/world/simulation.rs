@@ -414,7 +414,7 @@ impl Simulation {
             }
             36 => {
                 let run = self.some_run()?.to_string();
-                self.command(OPERATOR, Command::Retry { run, left: None })
+                self.command(OPERATOR, Command::Retry { run, changes: Box::default(), left: None })
             }
             37 if self.random.chance(20) => {
                 let width = 1 + self.random.below(4) as u32;

@@ -390,7 +390,7 @@ pub(crate) fn check_message(text: &str, limit: u32) -> Result<(), RpcError> {
 }
 
 /// What identifies or groups runs is shown by everybody who lists them, and is matched by what it looks like.
-fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
+pub(crate) fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
     let named = [
         ("the name", "name", &spec.name),
         ("the share", "share", &spec.share),

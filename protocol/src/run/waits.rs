@@ -1,10 +1,13 @@
 //! What a run waits for, how its inference goes, and where its time went. Reached through [`crate::run`].
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::ProviderFault;
+use crate::id::{InteractionId, RunId};
 use crate::lane::Limiter;
 use crate::time::{Span, Timestamp};
 
@@ -42,6 +45,18 @@ impl WaitingFor {
     }
 }
 
+/// An open question of a run or of one below it, as the page of a run shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct OpenQuestion {
+    /// Its id, for `reply`.
+    pub id: InteractionId,
+    /// The run that asks.
+    pub run: RunId,
+    /// The question, shortened to one line of at most 200 characters. `interaction.list` has it whole.
+    pub question: String,
+}
+
 /// How the inference of the step at hand goes, once a try at it has failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -62,7 +77,7 @@ pub struct InferenceView {
 }
 
 /// Kinds of what a run may wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitKind {
@@ -80,13 +95,48 @@ pub enum WaitKind {
     Storage,
 }
 
+impl WaitKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Storage];
+
+    /// The word for it, as in JSON and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lane => "lane",
+            Self::Provider => "provider",
+            Self::Person => "person",
+            Self::Run => "run",
+            Self::Budget => "budget",
+            Self::Storage => "storage",
+        }
+    }
+}
+
+impl fmt::Display for WaitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A word that is no kind of what a run may wait for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a run waits for lane, provider, person, run, budget or storage, and not for {0:?}")]
+pub struct UnknownWait(String);
+
+impl FromStr for WaitKind {
+    type Err = UnknownWait;
+    fn from_str(text: &str) -> Result<Self, UnknownWait> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownWait(text.to_owned()))
+    }
+}
+
 /// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timing {
     /// Submitted, first inference not begun.
     pub queued: Span,
-    /// In the queue of the tool lane, or of the provider's.
+    /// Waiting for a permit of the tool lane, or of the provider's.
     pub lane: Span,
     /// An inference out.
     pub model: Span,

@@ -160,10 +160,14 @@ fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Surroundings) -> Result<
         .retry(reqwest::retry::never())
         .no_proxy();
     let mut has_tls = endpoint.base_url.starts_with("https:");
-    let variable = |names: &[&str]| names.iter().find_map(|name| around.variables.get(name));
-    let except = variable(NO_PROXY).and_then(NoProxy::from_string);
+    // The first that is set counts, also where it cannot be read.
+    let variable = |names: &[&str]| {
+        let first = names.iter().find_map(|name| around.variables.get(name).transpose());
+        first.transpose().map_err(|error| other(error.to_string()))
+    };
+    let except = variable(NO_PROXY)?.and_then(NoProxy::from_string);
     for (scheme, names) in PROXIES {
-        let Some(typed) = variable(names) else { continue };
+        let Some(typed) = variable(names)? else { continue };
         has_tls |= typed.starts_with("https:");
         let proxy = match scheme {
             "http" => Proxy::http(typed),

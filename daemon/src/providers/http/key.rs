@@ -3,11 +3,13 @@
 //! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it (`scrub.rs`).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use harness_protocol::paths::NotUtf8;
 use harness_protocol::time::Timestamp;
 
 use crate::config::{KeySource, open_regular};
@@ -19,7 +21,7 @@ pub(super) const IN_ITS_PLACE: &str = "[key]";
 
 /// Variables that the daemon was started with and that are no longer in its environment.
 #[derive(Clone, Default)]
-pub struct Variables(pub BTreeMap<String, String>);
+pub struct Variables(pub BTreeMap<String, OsString>);
 
 impl fmt::Debug for Variables {
     /// Without the values.
@@ -30,8 +32,14 @@ impl fmt::Debug for Variables {
 
 impl Variables {
     /// A variable that is there and not empty.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    ///
+    /// # Errors
+    /// Where it is no text.
+    pub(super) fn get(&self, name: &str) -> Result<Option<&str>, NotUtf8> {
+        match self.0.get(name).filter(|value| !value.is_empty()) {
+            Some(value) => value.to_str().map(Some).ok_or_else(|| NotUtf8(name.to_owned())),
+            None => Ok(None),
+        }
     }
 }
 
@@ -84,7 +92,7 @@ impl Secret {
 pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, String> {
     match source {
         KeySource::Environment(name) => {
-            let value = around.variables.get(name).ok_or_else(|| {
+            let value = around.variables.get(name).map_err(|error| error.to_string())?.ok_or_else(|| {
                 format!("{name} was not in the environment that the daemon was started with; set it and restart the daemon, or use api_key_file")
             })?;
             Secret::new(value).map_err(|why| format!("{name} {why}"))
@@ -115,7 +123,7 @@ mod tests {
     use super::*;
 
     fn around(variables: &[(&str, &str)], credentials: Option<&Path>) -> Surroundings {
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         Surroundings {
             variables: Variables(variables),
             credentials: credentials.map(Path::to_owned),
@@ -137,6 +145,18 @@ mod tests {
             assert!(error.starts_with(&format!("{missing} was not in the environment")), "{error}");
         }
         assert!(key(KeySource::File(dir.path().join("none"))).unwrap_err().contains("cannot read"));
+    }
+
+    /// B12.
+    #[test]
+    fn a_key_that_is_not_utf_8_is_not_told_to_be_missing() {
+        use std::os::unix::ffi::OsStringExt;
+        for bytes in [&b"sk-\xff"[..], b"\xc3", b"\x80key", b"key\xe2\x82", b"\xf0\x9f"] {
+            let mut around = around(&[], None);
+            around.variables.0.insert("K".to_owned(), OsString::from_vec(bytes.to_vec()));
+            let error = read(&KeySource::Environment("K".into()), &around).unwrap_err();
+            assert_eq!(error, "K is set, but its value is not UTF-8");
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bevy_ecs::entity::Entity;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
-use harness_protocol::run::{RunState, Usage};
+use harness_protocol::rpc::Selector;
+use harness_protocol::run::{CallState, RunState, Usage, WaitKind};
 
 use super::super::Engine;
 use super::super::boundary::{JobId, Work};
@@ -16,6 +17,8 @@ use super::super::phase::Phase;
 use super::super::provider::is_stalled;
 use super::super::resources::{Agenda, Lanes, Postponed, Runs};
 use super::super::scene::Incoming;
+use super::super::select;
+use super::super::view::{view, while_held};
 use super::{Simulation, config, tools};
 use crate::lane::TicketState;
 
@@ -47,6 +50,7 @@ impl Simulation {
             let wants_summary = world.get::<Compacting>(entity).is_some();
             let asks = matches!(life.phase, Phase::Wanting(_) | Phase::Thinking(_));
             assert!(asks || life.stopping.is_some() || !wants_summary, "{id} is {:?}", life.phase);
+            self.check_wait(id, entity);
             let Some(batch) = batch else { continue };
             let at_work = batch.0.executing();
             executing += u32::from(at_work);
@@ -74,6 +78,29 @@ impl Simulation {
     }
 
     /// What pools count is what the runs that draw from them have, and no budget is overdrawn.
+    /// U10: what a run is shown to wait for is what it is selected by, and a lane counts the same runs as waiting.
+    fn check_wait(&self, id: RunId, entity: Entity) {
+        let world = &self.engine.world;
+        let now = world.resource::<Incoming>().now;
+        // Some of them in each step: a view is a lot of work.
+        if !id.as_u64().wrapping_add(now.as_micros()).is_multiple_of(5) {
+            return;
+        }
+        let shown = view(world, entity, now).unwrap();
+        let executes = shown.calls.iter().any(|call| call.state == CallState::Executing);
+        let kind = shown.waiting_for.as_ref().map(|wait| wait.kind);
+        let kind = if self.held { while_held(kind, shown.state.is_terminal(), executes) } else { kind };
+        for asked in WaitKind::ALL {
+            let select = Selector { waiting_for: vec![asked], ..Selector::default() };
+            assert_eq!(select::fits(world, entity, &select), kind == Some(asked), "{id} waits for {kind:?}");
+        }
+        let ticket = world.get::<Batch>(entity).and_then(|batch| batch.0.ticket);
+        let in_lane = ticket.and_then(|ticket| world.resource::<Lanes>().tool.state(ticket));
+        let waits = matches!(in_lane, Some(TicketState::Queued | TicketState::Resuming));
+        let says_so = matches!(kind, Some(WaitKind::Lane | WaitKind::Storage));
+        assert!(!waits || says_so, "{id} waits in the lane, and is shown to wait for {kind:?}");
+    }
+
     fn check_pools(&self) {
         let world = &self.engine.world;
         let runs = world.resource::<Runs>();

@@ -95,7 +95,8 @@ pub fn view_bytes(view: &RunView) -> usize {
     let waits =
         view.waiting_for.as_ref().and_then(|waits| waits.error.as_ref()).map_or(0, |error| text_bytes(error) + 200);
     let inference = view.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
-    texts + labels + denials + calls + names + waits + inference + FIXED
+    let questions: usize = view.questions.iter().map(|question| text_bytes(&question.question) + 80).sum();
+    texts + labels + denials + calls + names + waits + inference + questions + FIXED
 }
 
 /// About how many bytes an entry of a transcript takes on the wire.
@@ -220,6 +221,7 @@ mod tests {
             inference: None,
             stand_in: None,
             calls: Vec::new(),
+            questions: Vec::new(),
             cut: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ mod run;
 
 pub(crate) use fit::{MOST_ERROR, fit_text};
 pub use fit::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
-pub(crate) use run::view;
+pub(crate) use run::{view, waits_for, while_held};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Engine {
         self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
     }
 
-    /// Live runs that are selected by label, by state, or all, with numbers in `between`: above the first, up to the second. At most
+    /// Live runs that are selected by label, by state, by what they wait for, or all, with numbers in `between`: above the first, up to the second. At most
     /// `most.0` of them, of `most.1` that are looked at; also the number to go on after.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Engine {
         select::some(&self.world, select, between, most)
     }
 
-    /// Whether a run of the world has the labels and one of the states that are selected.
+    /// Whether a run of the world has what is selected.
     pub fn fits(&self, run: RunId, select: &Selector) -> bool {
         self.entity(run).is_some_and(|entity| select::fits(&self.world, entity, select))
     }

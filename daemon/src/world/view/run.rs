@@ -7,7 +7,7 @@ use bevy_ecs::world::World;
 use harness_protocol::event::Ending;
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
-    InferenceView, LiveCall, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
+    CallState, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
 };
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
@@ -18,13 +18,16 @@ use super::super::components::{
 };
 use super::super::phase::Phase;
 use super::super::provider::is_stalled;
-use super::super::resources::{Daemon, Gates, Lanes, Runs, TOOL_LANE};
+use super::super::resources::{Daemon, Gates, Interactions, Lanes, OpenInteraction, Runs, TOOL_LANE};
+use super::super::scene::Incoming;
 use super::super::settle::MAX_FAILURES;
 use super::fit::{fit, take_denials};
 use crate::lane::{Lane, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
 const LINE: usize = 200;
+/// Questions of a run and of those below it that its page shows.
+const MOST_QUESTIONS: usize = 16;
 /// Characters of what a provider said.
 const LONGEST_ERROR: usize = 500;
 
@@ -42,6 +45,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         Some(Ending::Failed { error, exit_code }) => (None, Some(error.clone()), Some(*exit_code)),
         Some(Ending::Cancelled { error }) => (None, Some(error.clone()), Some(exit::CANCELLED)),
     };
+    let below = below(world, entity);
     let mut view = RunView {
         schema: RUN_SCHEMA.to_owned(),
         id: identity.id,
@@ -55,7 +59,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         priority: spec.priority,
         owner: identity.owner,
         state: watch.shown,
-        waiting_for: waiting_for(world, life, watch, spec, batch),
+        waiting_for: waiting_for(world, life, watch, spec, batch, Detail::Whole),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
         model: spec.model.clone(),
@@ -71,12 +75,13 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         error,
         exit_code,
         usage: spent(world, entity),
-        usage_tree: spent_by_tree(world, entity),
+        usage_tree: below.spent,
         timing: watch.timing_at(now),
         denials: Vec::new(),
         inference: inference(life),
         stand_in: life.provider.clone(),
         calls: batch.map(live_calls).unwrap_or_default(),
+        questions: below.questions,
         cut: Vec::new(),
     };
     take_denials(&mut view, world.get::<Denials>(entity).map_or(&[], |denials| &denials.0));
@@ -141,17 +146,74 @@ fn spent(world: &World, entity: Entity) -> Usage {
     world.get::<Spent>(entity).map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
 }
 
-fn spent_by_tree(world: &World, entity: Entity) -> Usage {
+/// What a tree has in common, as far as it is in the world.
+struct Below {
+    spent: Usage,
+    questions: Vec<OpenQuestion>,
+}
+
+/// What a run and all below it have spent, and the questions that they ask.
+fn below(world: &World, entity: Entity) -> Below {
+    let interactions = &world.resource::<Interactions>().open;
     let mut total = spent(world, entity);
+    let mut asked = Vec::new();
     let mut open = vec![entity];
     while let Some(at) = open.pop() {
+        let calls = world.get::<Batch>(at).map_or(&[][..], |batch| &batch.0.calls);
+        asked.extend(calls.iter().filter_map(|call| match call.stage {
+            Stage::Asking(id) => interactions.get(&id).map(|open| (open.number, id, open)),
+            _ => None,
+        }));
         let Some(children) = world.get::<Children>(at) else { continue };
         for child in children.0.iter().filter_map(|child| world.resource::<Runs>().by_id.get(child)) {
             total.add(&spent(world, *child));
             open.push(*child);
         }
     }
-    total
+    asked.sort_by_key(|(number, ..)| *number);
+    let question = |(_, id, open): (u64, _, &OpenInteraction)| OpenQuestion {
+        id,
+        run: open.run,
+        question: one_line(&open.question),
+    };
+    Below { spent: total, questions: asked.into_iter().take(MOST_QUESTIONS).map(question).collect() }
+}
+
+/// How much is told of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    /// All of it.
+    Whole,
+    /// All but the place in a queue, which is counted run by run.
+    NoPlace,
+}
+
+/// What a run waits for, as its view says it: also that it waits for the journal, while that cannot commit.
+pub(crate) fn waits_for(world: &World, entity: Entity) -> Option<WaitKind> {
+    let life = world.get::<Life>(entity)?;
+    let watch = world.get::<Stopwatch>(entity)?;
+    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
+    let spec = &*world.get::<Spec>(entity)?.0;
+    let kind = waiting_for(world, life, watch, spec, batch, Detail::NoPlace).map(|wait| wait.kind);
+    if !world.resource::<Incoming>().held {
+        return kind;
+    }
+    let executes = batch.is_some_and(|batch| batch.calls.iter().any(|call| call.stage.shown() == CallState::Executing));
+    while_held(kind, watch.shown.is_terminal(), executes)
+}
+
+/// What a run waits for while the journal cannot commit: for that, unless it waits for something that goes on all the same.
+pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool) -> Option<WaitKind> {
+    match kind {
+        _ if has_ended => None,
+        // What executes goes on to its end.
+        None if executes => None,
+        // No lane grants anything.
+        None | Some(WaitKind::Lane | WaitKind::Provider | WaitKind::Budget | WaitKind::Storage) => {
+            Some(WaitKind::Storage)
+        }
+        Some(WaitKind::Person | WaitKind::Run) => kind,
+    }
 }
 
 fn waiting_for(
@@ -160,13 +222,14 @@ fn waiting_for(
     watch: &Stopwatch,
     spec: &RunSpec,
     batch: Option<&BatchState>,
+    detail: Detail,
 ) -> Option<WaitingFor> {
     let lanes = world.resource::<Lanes>();
     let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
     let of_provider = || WaitingFor::new(WaitKind::Provider, provider, watch.since);
     match life.phase {
         Phase::Wanting(ticket) => {
-            let wait = in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider)?;
+            let wait = in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider, detail)?;
             Some(with_hold(world, provider, wait))
         }
         // Nothing of a budget is held for it while its provider stands still.
@@ -184,7 +247,7 @@ fn waiting_for(
             batch.and_then(|batch| parked(world, batch))
         }
         Phase::Acting => match batch?.ticket {
-            Some(ticket) => in_lane(&lanes.tool, ticket, WaitKind::Lane, TOOL_LANE),
+            Some(ticket) => in_lane(&lanes.tool, ticket, WaitKind::Lane, TOOL_LANE, detail),
             // A child that it wants to start is put off until the end of the drain.
             None => world.resource::<Daemon>().draining.then(|| WaitingFor {
                 limiter: Some(Limiter::Draining),
@@ -196,11 +259,11 @@ fn waiting_for(
     }
 }
 
-fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str) -> Option<WaitingFor> {
+fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str, detail: Detail) -> Option<WaitingFor> {
     let claimed = lane.claimed(ticket)?;
     let waits = matches!(claimed.state, TicketState::Queued | TicketState::Resuming);
     waits.then(|| WaitingFor {
-        position: lane.position(ticket),
+        position: if detail == Detail::Whole { lane.position(ticket) } else { None },
         limiter: Some(lane.limiter_of(ticket)),
         runs: Some(lane.waiting()),
         ..WaitingFor::new(kind, id, claimed.since)
