@@ -10,14 +10,17 @@ const LONGEST: usize = 64;
 /// The name of the tool that is meant by what a server says: without signs of a model's own format, the namespace that models put before
 /// it, and blanks around it.
 pub(super) fn meant(said: &str) -> &str {
+    // `assistant<|channel|>commentary to=functions.shell`
+    let said = said.rsplit_once("to=").map_or(said, |(_, name)| name);
     let text = match said.split_once("<|") {
-        // `<|channel|>commentary to=functions.shell`
         Some((before, rest)) if before.trim().is_empty() => rest.rsplit_once("|>").map_or(rest, |(_, last)| last),
         Some((before, _)) => before,
         None => said,
     };
-    let text = text.rsplit_once("to=").map_or(text, |(_, name)| name).trim();
-    let name = ["functions.", "functions/", "functions:"].iter().find_map(|prefix| text.strip_prefix(prefix));
+    let text = text.trim();
+    // Of harmony, and of Gemini.
+    let name =
+        ["functions", "default_api"].iter().find_map(|space| text.strip_prefix(space)?.strip_prefix(['.', '/', ':']));
     // `functions.shell:0` is the id of a call.
     let Some(name) = name else { return text };
     match name.rsplit_once(':') {
@@ -55,8 +58,17 @@ mod tests {
             ("commentary to=functions.wait_for_agent <|constrain|>json", "wait_for_agent"),
             ("functions/shell", "shell"),
             ("functions.shell:0", "shell"),
+            ("default_api.shell", "shell"),
+            ("default_api:shell", "shell"),
+            ("default_api/wait_for_agent", "wait_for_agent"),
+            (" default_api.shell<|constrain|>json", "shell"),
+            ("assistant<|channel|>commentary to=functions.shell", "shell"),
+            ("assistant<|channel|>analysis to=functions.shell<|constrain|>json", "shell"),
+            ("<|start|>assistant<|channel|>commentary to=default_api.shell <|message|>", "shell"),
             ("my.tool", "my.tool"),
             ("functions", "functions"),
+            ("default_api", "default_api"),
+            ("default_apis.shell", "default_apis.shell"),
             ("<|call|>", ""),
             ("functions.", ""),
             (" ", ""),
