@@ -250,13 +250,16 @@ impl Client {
             }
         };
         if !reader.is_over() {
-            // An error in the last line counts, though no blank line ends it.
+            // An error in the last line counts, though no blank line ends it; and so does an event that came to its end, in a stream that did.
             let mut events = decoder.push(b"\n\n");
             while let Some(Ok(event)) = events.next() {
-                if event.name == "error" {
-                    reader.event(event.name, event.data, &mut |_| {})?;
+                if event.name == "error" || (ended == Ended::Clean && is_whole(event.data)) {
+                    eventless = None;
+                    reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink))?;
                 }
             }
+            seen.note(&reader);
+            shown.flush(&mut *sink);
             if let Some(all) = eventless.filter(|_| ended == Ended::Clean)
                 && let Some(json) = behind_comments(&String::from_utf8_lossy(&all))
             {
@@ -285,6 +288,13 @@ pub(super) fn fitting(thinking: Thinking, most: Option<u32>) -> Option<Thinking>
 fn encoding(response: &Response) -> Option<String> {
     let encoding = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?.trim().to_ascii_lowercase();
     (!encoding.is_empty() && encoding != "identity").then(|| encoding.chars().take(40).collect())
+}
+
+/// Whether the data of an event that nothing ends are whole all the same: no beginning of an object is one.
+fn is_whole(data: &str) -> bool {
+    let data = data.trim();
+    data.eq_ignore_ascii_case("[DONE]")
+        || (data.starts_with('{') && serde_json::from_str::<&serde_json::value::RawValue>(data).is_ok())
 }
 
 fn is_blank(c: char) -> bool {

@@ -122,6 +122,31 @@ async fn an_answer_without_end_is_not_read_without_end() {
     }
 }
 
+/// P3.
+#[tokio::test]
+async fn a_last_event_that_nothing_ends_counts_where_it_is_whole_and_the_stream_ended_as_it_should() {
+    let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
+    let last = "data: {\"choices\":[{\"delta\":{\"content\":\"!\"},\"finish_reason\":\"stop\"}]}";
+    for (end, more, expected) in [
+        (last.to_owned(), 0, Some("hi!")),
+        (format!("{last}\n"), 0, Some("hi!")),
+        (format!("{last}\n\ndata: [DONE]"), 0, Some("hi!")),
+        ("data: [DONE]".to_owned(), 0, Some("hi")),
+        (last[..last.len() - 1].to_owned(), 0, None),
+        (last[..40].to_owned(), 0, None),
+        // The connection breaks.
+        (last.to_owned(), 7, None),
+        (String::new(), 0, None),
+    ] {
+        let body = format!("{begun}{end}");
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n", body.len() + more);
+        let address = server(format!("{head}\r\n{body}").into_bytes(), false);
+        let answer = ask(format!("http://{address}/v1"), None).await;
+        assert_eq!(answer.as_ref().ok().map(|answer| answer.text.as_str()), expected, "{end:?} {answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn nobody_at_the_other_end_is_told_with_the_address() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
