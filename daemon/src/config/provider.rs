@@ -292,10 +292,10 @@ pub struct Quirks {
     pub no_stream_options: bool,
     /// Ids of calls have exactly nine letters and digits (Mistral).
     pub short_call_ids: bool,
-    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. What came under that name
-    /// does so anyway (DeepSeek, Kimi).
+    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. Without this it
+    /// goes back under the name that it came by (DeepSeek, Kimi, vLLM).
     pub return_reasoning: bool,
-    /// No reasoning goes back as `reasoning_content`: the server refuses what it sends itself.
+    /// No reasoning goes back in words, as `reasoning_content`, `reasoning` or `reasoning_text`: the server refuses what it sends itself.
     pub drop_reasoning: bool,
 }
 

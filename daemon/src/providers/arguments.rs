@@ -107,12 +107,13 @@ fn judge(text: &str, cut: bool, most: usize) -> Result<String, String> {
     }
 }
 
-/// The arguments without what some servers say beside them: an empty object ahead of them, or all of them once more.
+/// The arguments without what some servers say beside them: nothing or an empty object ahead of them, or all of them once more.
 fn once(text: &str) -> Option<&str> {
     let (mut found, mut empty): (Option<&str>, _) = (None, None);
     for object in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {
         let object = object.ok()?.get();
         match found {
+            None if says_nothing(object) => empty = empty.or(Some("{}")),
             _ if !object.starts_with('{') => return None,
             _ if is_empty(object) => empty = Some(object),
             None => found = Some(object),
@@ -123,12 +124,18 @@ fn once(text: &str) -> Option<&str> {
     found.or(empty)
 }
 
+/// Whether this stands for arguments that are still to come.
+pub(super) fn says_nothing(json: &str) -> bool {
+    matches!(json.trim(), "" | "null" | r#""""#)
+}
+
 /// Whether nothing stands between the braces.
 fn is_empty(object: &str) -> bool {
     object.bytes().all(|byte| byte.is_ascii_whitespace() || byte == b'{' || byte == b'}')
 }
 
-fn are_the_same(one: &str, other: &str) -> bool {
+/// Whether two texts are the same, also as JSON.
+pub(super) fn are_the_same(one: &str, other: &str) -> bool {
     let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     one == other || value(one).is_some_and(|one| value(other) == Some(one))
 }

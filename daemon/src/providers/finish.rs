@@ -13,6 +13,22 @@ pub(super) struct Reason {
     word: String,
 }
 
+/// Parts of the words of servers that did not come to the end of an answer (OpenRouter, vLLM, DeepSeek, GLM, Cohere, Moonshot).
+const FAILED: [&str; 12] = [
+    "error",
+    "abort",
+    "cancel",
+    "fail",
+    "overload",
+    "timeout",
+    "timed_out",
+    "insufficient_system_resource",
+    "unavailable",
+    "interrupted",
+    "rate_limit",
+    "disconnect",
+];
+
 /// Characters of a server's word that are passed on.
 const SHOWN: usize = 80;
 
@@ -34,9 +50,20 @@ enum Kind {
     TooLong,
     /// A part of an answer: the server wants to be asked for the rest.
     Paused,
+    /// To have a tool called.
+    Calls,
 }
 
+/// Words that stand where there is no reason yet.
+const NONE: [&str; 5] = ["", "null", "none", "nil", "undefined"];
+
 impl Reason {
+    /// What a server means by this word, if it is one.
+    pub(super) fn said(word: &str) -> Option<Self> {
+        let word = word.trim();
+        (!NONE.iter().any(|none| word.eq_ignore_ascii_case(none))).then(|| Self::of(word))
+    }
+
     /// What a server means by this word.
     pub(super) fn of(word: &str) -> Self {
         let lower = word.to_ascii_lowercase();
@@ -45,7 +72,7 @@ impl Reason {
         let kind =
             if has(&["malformed", "tool_use_failed", "unexpected_tool_call", "invalid_tool_call", "too_many_tool"]) {
                 Kind::Malformed
-            } else if has(&["context", "prompt_too_long", "input_too_long", "max_prompt_tokens"]) {
+            } else if has(&["context", "prompt_too_long", "input_too_long", "max_prompt_tokens", "error_limit"]) {
                 Kind::TooLong
             } else if is(&["length", "max_tokens", "model_length", "max_length", "max_output_tokens", "token_limit"]) {
                 Kind::Length
@@ -58,21 +85,16 @@ impl Reason {
                 "spii",
                 "sensitive",
                 "guardrail",
+                "toxic",
+                "moderation",
             ]) {
                 Kind::Filter
             } else if is(&["refusal"]) {
                 Kind::Refusal
-            } else if is(&[
-                "error",
-                "abort",
-                "aborted",
-                "cancelled",
-                "insufficient_system_resource",
-                "network_error",
-                "failed",
-            ]) {
-                // OpenRouter, vLLM, DeepSeek, GLM.
+            } else if has(&FAILED) {
                 Kind::Failed
+            } else if is(&["tool_calls", "tool_call", "tool_use", "function_call", "function_calls"]) {
+                Kind::Calls
             } else if is(&["pause_turn"]) {
                 Kind::Paused
             } else {
@@ -90,10 +112,10 @@ impl Reason {
     pub(super) fn fault(&self, text: &str) -> Option<InferenceError> {
         let word = &self.word;
         Some(match self.kind {
-            Kind::Stop | Kind::Length | Kind::Paused => return None,
+            Kind::Stop | Kind::Length | Kind::Paused | Kind::Calls => return None,
             Kind::Filter => refused("the provider's content filter ended the answer", text),
             Kind::Refusal => refused("the model refused", text),
-            Kind::Failed => broken("the provider gave its answer up"),
+            Kind::Failed => broken(format!("the provider gave its answer up ({word})")),
             Kind::Malformed => unusable(format!("the model made a call that its server could not read ({word})")),
             Kind::TooLong => InferenceError::new(
                 ErrorClass::ContextTooLong,
@@ -118,9 +140,17 @@ pub(super) fn with_something(
         let error = unusable("the provider paused in the middle of the model's turn (pause_turn)".to_owned());
         return Err(InferenceError { usage, ..error });
     }
-    if !completion.is_empty() {
-        return Ok(completion);
+    let only_thought = completion.calls.is_empty() && is_only_thought(&completion.text);
+    if !completion.is_empty() && !only_thought {
+        return match reason {
+            Some(Reason { kind: Kind::Calls, word }) if completion.calls.is_empty() => {
+                let error = unusable(format!("the model ended its turn to call a tool, and called none ({word})"));
+                Err(InferenceError { usage, ..error })
+            }
+            _ => Ok(completion),
+        };
     }
+    let thought = thought || only_thought;
     let what = match thought {
         _ if reason.is_some_and(Reason::is_cut) => {
             "the limit of output tokens ended the answer before the model said anything"
@@ -134,6 +164,27 @@ pub(super) fn with_something(
         None => what.to_owned(),
     });
     Err(InferenceError { usage, ..error })
+}
+
+/// How models mark what they think, where their server does not take it out of the text.
+const THOUGHTS: [(&str, &str); 3] =
+    [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<thought>", "</thought>")];
+
+/// Whether there is nothing in a text but what is marked as thought, from the first sign to the last.
+fn is_only_thought(text: &str) -> bool {
+    let mut rest = text.trim();
+    // Where a template has begun the thought, only its end is in the text, on a line of its own.
+    let (_, end) = THOUGHTS[0];
+    let is_end = rest.strip_suffix(end).is_some_and(|before| before.ends_with('\n') && !before.contains("<think>"));
+    if is_end {
+        return true;
+    }
+    let mut some = false;
+    while let Some((rest_of, end)) = THOUGHTS.iter().find_map(|(begin, end)| Some((rest.strip_prefix(begin)?, end))) {
+        some = true;
+        rest = rest_of.split_once(end).map_or("", |(_, after)| after.trim_start());
+    }
+    some && rest.is_empty()
 }
 
 fn unusable(message: String) -> InferenceError {

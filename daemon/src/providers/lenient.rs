@@ -85,14 +85,6 @@ impl<'a, T: Deserialize<'a>> Objects<'a, T> {
         self.0.is_some()
     }
 
-    /// The first of them, without a look at the others.
-    ///
-    /// # Errors
-    /// Where it has not the form of `T`.
-    pub(super) fn first(&self) -> Result<Option<T>, serde_json::Error> {
-        self.raw().into_iter().next().map_or(Ok(None), object)
-    }
-
     /// All of them.
     ///
     /// # Errors
@@ -113,6 +105,17 @@ impl<'a, T: Deserialize<'a>> Objects<'a, T> {
     }
 }
 
+/// A value, where there is anything in it: some servers have a field of every answer that is empty while it has nothing to say.
+pub(super) fn said<'a>(raw: Option<&'a RawValue>) -> Option<&'a RawValue> {
+    let is_empty = |text: &str| matches!(text, "null" | "false" | "0" | "") || is_of(text, b"[]{}\"");
+    raw.filter(|raw| !is_empty(raw.get()))
+}
+
+/// Whether a text has no other bytes than these, and blanks.
+fn is_of(text: &str, bytes: &[u8]) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_whitespace() || bytes.contains(&byte))
+}
+
 fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<Option<T>, serde_json::Error> {
     if raw.get().starts_with('{') { serde_json::from_str(raw.get()).map(Some) } else { Ok(None) }
 }
@@ -121,6 +124,28 @@ fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<Option<T>, serde_
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_value_without_anything_in_it_says_nothing() {
+        for (json, is_said) in [
+            ("null", false),
+            ("false", false),
+            ("0", false),
+            (r#""""#, false),
+            (r#"" ""#, false),
+            ("{}", false),
+            ("[ ]", false),
+            ("[{}]", false),
+            ("true", true),
+            ("1", true),
+            (r#""overloaded""#, true),
+            (r#"{"message":""}"#, true),
+            ("[1]", true),
+        ] {
+            let raw: &RawValue = serde_json::from_str(json).unwrap();
+            assert_eq!(said(Some(raw)).is_some(), is_said, "{json}");
+        }
+    }
 
     #[test]
     fn a_number_is_one_however_it_is_written_and_nothing_else_is() {

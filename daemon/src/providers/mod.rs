@@ -1,5 +1,6 @@
 //! Providers: how a model is asked. A dialect is pure; whoever executes an inference does the waiting.
 
+mod announced;
 mod anthropic;
 mod arguments;
 mod call_ids;
@@ -7,6 +8,7 @@ mod carried;
 pub mod check;
 mod counts;
 pub mod dialect;
+mod envelope;
 mod finish;
 mod form;
 mod holes;

@@ -196,6 +196,11 @@ impl Gathered {
         self.text.push(char::REPLACEMENT_CHARACTER);
     }
 
+    /// Puts a text ahead of this one.
+    pub(super) fn prepend(&mut self, before: &str) {
+        self.text.insert_str(0, before);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.half.is_none()
     }

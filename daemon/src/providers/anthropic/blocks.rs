@@ -1,8 +1,12 @@
 //! The blocks of a message, as they grow with a stream or come whole.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
 
+use super::super::announced::Announced;
 use super::super::arguments::Called;
 use super::super::carried::Part;
 use super::super::refusal::broken;
@@ -27,6 +31,9 @@ struct Sent<'a> {
     name: Option<Text<'a>>,
     #[serde(borrow, default)]
     input: Option<&'a RawValue>,
+    /// Of a result of the server's own tool: the call that it is of.
+    #[serde(borrow, default)]
+    tool_use_id: Option<Text<'a>>,
 }
 
 /// Thinking as it goes back.
@@ -44,14 +51,16 @@ struct Block {
     inside: Inside,
     /// Its end has come, or it came whole.
     ended: bool,
+    /// Something of it came after its beginning.
+    grown: bool,
 }
 
 #[derive(Debug)]
 enum Inside {
-    Text(Gathered),
+    Text(Announced),
     Thinking {
-        text: Gathered,
-        signature: Option<String>,
+        text: Announced,
+        signature: Option<Announced>,
     },
     Call {
         id: String,
@@ -62,7 +71,18 @@ enum Inside {
     },
     /// Sealed thinking, as it came.
     Sealed(Box<RawValue>),
-    /// A block of a kind that is not known, such as a call that the server executes itself: whatever comes for it is none of ours.
+    /// A call that the server executes itself, as it began, and its input as it grows; it is none of ours, and goes back with its result.
+    Theirs {
+        id: String,
+        raw: Box<RawValue>,
+        input: Gathered,
+    },
+    /// The result of such a call, as it came.
+    Result {
+        of: String,
+        raw: Box<RawValue>,
+    },
+    /// A block of a kind that is not known: whatever comes for it is none of ours.
     Unknown,
 }
 
@@ -91,16 +111,12 @@ impl Blocks {
         // A block of a form that is not known is nothing that an answer of ours has.
         let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
         let word = |text: Option<Text<'_>>| text.unwrap_or_default().to_str().into_owned();
-        let gathered = |text: Option<Text<'_>>| {
-            let mut gathered = Gathered::default();
-            gathered.push(&text.unwrap_or_default());
-            gathered
-        };
-        let inside = match sent.kind.as_ref().map(Text::to_str).as_deref() {
-            Some("text") => Inside::Text(gathered(sent.text)),
+        let announced = |text: Option<Text<'_>>| Announced::new(&text.unwrap_or_default());
+        let mut inside = match sent.kind.as_ref().map(Text::to_str).as_deref() {
+            Some("text") => Inside::Text(announced(sent.text)),
             Some("thinking") => Inside::Thinking {
-                text: gathered(sent.thinking),
-                signature: sent.signature.map(|signature| signature.to_str().into_owned()),
+                text: announced(sent.thinking),
+                signature: sent.signature.map(|signature| Announced::new(&signature)),
             },
             Some("redacted_thinking") => Inside::Sealed(raw.to_owned()),
             Some("tool_use") => Inside::Call {
@@ -109,14 +125,45 @@ impl Blocks {
                 whole: sent.input.map(RawValue::get).filter(|input| !is_empty(input)).map(str::to_owned),
                 args: Gathered::default(),
             },
+            Some("server_tool_use" | "mcp_tool_use") => {
+                Inside::Theirs { id: word(sent.id), raw: raw.to_owned(), input: Gathered::default() }
+            }
+            Some(kind) if kind.ends_with("_tool_result") => {
+                Inside::Result { of: word(sent.tool_use_id), raw: raw.to_owned() }
+            }
             _ => Inside::Unknown,
         };
-        self.0.push(Block { index, inside, ended: false });
+        // A block that was in the message already, or a call that begins by the same id: it begins once more.
+        if let Some(at) = self.0.iter().rposition(|block| block.index == index && block.is_begun_again(&inside))
+            && let (Inside::Call { whole: before, .. }, Inside::Call { whole, .. }) =
+                (self.0.remove(at).inside, &mut inside)
+        {
+            *whole = whole.take().or(before);
+        }
+        self.0.push(Block { index, inside, ended: false, grown: false });
         Ok(self.0.last().and_then(|block| match &block.inside {
             Inside::Text(text) => Some((Kind::Text, text.as_str())),
             Inside::Thinking { text, .. } => Some((Kind::Thinking, text.as_str())),
-            Inside::Call { .. } | Inside::Sealed(_) | Inside::Unknown => None,
+            Inside::Call { .. }
+            | Inside::Sealed(_)
+            | Inside::Theirs { .. }
+            | Inside::Result { .. }
+            | Inside::Unknown => None,
         }))
+    }
+
+    /// All of the content, where it is a text and no blocks.
+    pub(super) fn text(&mut self, text: &Text<'_>, room: &mut Room) -> Result<(), InferenceError> {
+        room.take(text)?;
+        if !text.is_empty() {
+            self.0.push(Block { index: 0, inside: Inside::Text(Announced::new(text)), ended: true, grown: false });
+        }
+        Ok(())
+    }
+
+    /// Whether the end of each that is known has come.
+    pub(super) fn have_ended(&self) -> bool {
+        self.0.iter().all(|block| block.ended || matches!(block.inside, Inside::Result { .. } | Inside::Unknown))
     }
 
     /// The block that began last at this index has ended; with none, all have.
@@ -147,9 +194,10 @@ impl Blocks {
         let Some(block) = block else {
             return Err(broken("the provider sent a piece of a block that never began"));
         };
+        block.grown = true;
         Ok(match (&mut block.inside, kind) {
             (Inside::Thinking { signature, .. }, Kind::Signature) => {
-                signature.get_or_insert_default().push_str(&piece.to_str());
+                signature.get_or_insert_default().push(piece);
                 ""
             }
             (Inside::Text(text) | Inside::Thinking { text, .. }, _) => text.push(piece),
@@ -157,7 +205,11 @@ impl Blocks {
                 args.push(piece);
                 ""
             }
-            (Inside::Sealed(_) | Inside::Unknown, _) => "",
+            (Inside::Theirs { input, .. }, Kind::Args) => {
+                input.push(piece);
+                ""
+            }
+            (Inside::Sealed(_) | Inside::Theirs { .. } | Inside::Result { .. } | Inside::Unknown, _) => "",
         })
     }
 
@@ -167,17 +219,26 @@ impl Blocks {
     /// Where a call has no input and its end never came, though nothing cut it: its input may have come for another block.
     pub(super) fn finish(self, cut: bool) -> Result<Finished, InferenceError> {
         let mut finished = Finished::default();
+        // One without the other is refused.
+        let (calls, results): (BTreeSet<_>, BTreeSet<_>) = self.0.iter().fold(Default::default(), |mut ids, block| {
+            match &block.inside {
+                Inside::Theirs { id, .. } => _ = ids.0.insert(id.clone()),
+                Inside::Result { of, .. } => _ = ids.1.insert(of.clone()),
+                _ => {}
+            }
+            ids
+        });
         for block in self.0 {
             match block.inside {
                 Inside::Text(text) => {
-                    let (text, _) = text.finish();
+                    let (text, _) = text.finish().finish();
                     finished.parts.push(Part::Text(text.len()));
                     finished.text.push_str(&text);
                 }
                 Inside::Thinking { text, signature } => {
-                    let (thinking, _) = text.finish();
+                    let (thinking, _) = text.finish().finish();
                     finished.thought = true;
-                    let block = Thinking { thinking: &thinking, signature: signature.as_deref() };
+                    let block = Thinking { thinking: &thinking, signature: signature.as_ref().map(Announced::as_str) };
                     finished.parts.extend(to_raw_value(&block).ok().map(Part::Block));
                 }
                 Inside::Call { id, name, whole, mut args } => {
@@ -194,6 +255,11 @@ impl Blocks {
                     finished.thought = true;
                     finished.parts.push(Part::Block(raw));
                 }
+                Inside::Theirs { id, raw, input } => {
+                    let block = results.contains(&id).then(|| with_input(raw, &input)).flatten();
+                    finished.parts.extend(block.map(Part::Block));
+                }
+                Inside::Result { of, raw } => finished.parts.extend(calls.contains(&of).then_some(Part::Block(raw))),
                 Inside::Unknown => {}
             }
         }
@@ -211,6 +277,24 @@ pub(super) struct Finished {
     pub(super) thought: bool,
 }
 
+impl Block {
+    /// Whether what begins at its index is this block once more: nothing came of it since, and it says as much.
+    fn is_begun_again(&self, now: &Inside) -> bool {
+        let same = match (&self.inside, now) {
+            (Inside::Text(before), Inside::Text(now)) => repeats(before, now),
+            (Inside::Thinking { text: before, .. }, Inside::Thinking { text: now, .. }) => repeats(before, now),
+            (Inside::Call { id: before, .. }, Inside::Call { id: now, .. }) => !now.is_empty() && before == now,
+            _ => false,
+        };
+        same && !self.grown && !self.ended
+    }
+}
+
+/// Whether a text that begins says again what was there, or begins where nothing was.
+fn repeats(before: &Announced, now: &Announced) -> bool {
+    before.is_empty() || now.as_str() == before.as_str()
+}
+
 impl Inside {
     const fn takes(&self, kind: Kind) -> bool {
         matches!(
@@ -218,9 +302,19 @@ impl Inside {
             (Self::Text(_), Kind::Text)
                 | (Self::Thinking { .. }, Kind::Thinking | Kind::Signature)
                 | (Self::Call { .. }, Kind::Args)
-                | (Self::Unknown, _)
+                | (Self::Theirs { .. } | Self::Result { .. } | Self::Unknown, _)
         )
     }
+}
+
+/// A call of the server's own with the input that came for it.
+fn with_input(raw: Box<RawValue>, input: &Gathered) -> Option<Box<RawValue>> {
+    if input.is_empty() {
+        return Some(raw);
+    }
+    let mut block: Map<String, Value> = serde_json::from_str(raw.get()).ok()?;
+    block.insert("input".to_owned(), serde_json::from_str(input.as_str()).ok()?);
+    to_raw_value(&block).ok()
 }
 
 /// `{}` stands at the beginning of every block whose arguments are still to come.

@@ -1,6 +1,7 @@
 //! Reads answers of messages.
 //!
-//! An answer has ended well with `message_stop`, and with nothing else.
+//! An answer has ended well with `message_stop`; or where it has named the reason of its end and every block has ended, with `[DONE]` or with
+//! a stream that ends as it should.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;
@@ -10,9 +11,10 @@ use super::super::arguments;
 use super::super::carried;
 use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::envelope;
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
-use super::super::lenient::{Number, Object, Odd};
+use super::super::lenient::{Number, Object, Odd, said};
 use super::super::refusal::{broken, in_answer, unreadable};
 use super::super::room::Room;
 use super::super::text::Text;
@@ -53,14 +55,26 @@ struct Delta<'a> {
     signature: Option<Text<'a>>,
     #[serde(borrow, default)]
     stop_reason: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    stop_details: Object<Details<'a>>,
+}
+
+/// Why it ended, in words.
+#[derive(Deserialize)]
+struct Details<'a> {
+    #[serde(borrow, default)]
+    explanation: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Message<'a> {
+    /// Blocks, or a text.
     #[serde(borrow, default)]
-    content: Option<Vec<&'a RawValue>>,
+    content: Option<&'a RawValue>,
     #[serde(borrow, default)]
     stop_reason: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    stop_details: Object<Details<'a>>,
     #[serde(default)]
     usage: Odd<SentUsage>,
     #[serde(borrow, default)]
@@ -83,7 +97,9 @@ struct SentUsage {
 #[derive(Debug, Default)]
 pub(in super::super) struct Reader {
     blocks: Blocks,
-    stop_reason: Option<String>,
+    stop_reason: Option<Reason>,
+    /// Why it ended, in the server's words.
+    explanation: String,
     usage: Counts,
     stopped: bool,
     room: Room,
@@ -97,11 +113,12 @@ pub(in super::super) fn plain(body: &str) -> Result<Completion, InferenceError> 
     }
     let mut reader = Reader::default();
     let message: Message<'_> = serde_json::from_str(body).map_err(|error| unreadable("an answer", body, &error))?;
-    if message.error.is_some() {
+    if said(message.error).is_some() {
         return Err(in_answer(body));
     }
     if message.content.is_none() {
-        return Err(broken("the provider sent an answer without any content"));
+        let nothing = || broken("the provider sent an answer without any content");
+        return Err(envelope::error(body).unwrap_or_else(nothing));
     }
     reader.message(message)?;
     reader.blocks.end(None);
@@ -124,6 +141,7 @@ impl Reader {
     /// Any event, in whatever form.
     pub(in super::super) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
+            self.stopped = self.is_complete();
             return Ok(());
         }
         let event: Event<'_> = serde_json::from_str(data).map_err(|error| unreadable("an event", data, &error))?;
@@ -153,12 +171,14 @@ impl Reader {
             }
             "message_delta" => {
                 self.update(event.usage);
-                let reason = event.delta.0.and_then(|delta| delta.stop_reason);
-                self.stop_reason = reason.map(|reason| reason.to_str().into_owned()).or(self.stop_reason.take());
+                if let Some(delta) = event.delta.0 {
+                    self.stop(delta.stop_reason.as_ref(), delta.stop_details.0);
+                }
             }
             "message_stop" => self.stopped = true,
             "error" => return Err(in_answer(data)),
-            _ if event.kind.is_none() && event.error.is_some() => return Err(in_answer(data)),
+            _ if event.kind.is_none() && said(event.error).is_some() => return Err(in_answer(data)),
+            _ if event.kind.is_none() => return envelope::error(data).map_or(Ok(()), Err),
             _ => {}
         }
         Ok(())
@@ -194,14 +214,34 @@ impl Reader {
     }
 
     fn message(&mut self, message: Message<'_>) -> Result<(), InferenceError> {
-        for (index, block) in (0..).zip(message.content.into_iter().flatten()) {
-            self.blocks.begin(index, block, &mut self.room)?;
+        let content = message.content.map_or("null", RawValue::get);
+        let unreadable = |error| unreadable("an answer", content, &error);
+        match content.as_bytes().first() {
+            Some(b'[') => {
+                let blocks: Vec<&RawValue> = serde_json::from_str(content).map_err(unreadable)?;
+                for (index, block) in (0..).zip(blocks) {
+                    self.blocks.begin(index, block, &mut self.room)?;
+                }
+            }
+            Some(b'"') => self.blocks.text(&serde_json::from_str(content).map_err(unreadable)?, &mut self.room)?,
+            _ => {}
         }
         self.update(message.usage);
-        if let Some(reason) = message.stop_reason {
-            self.stop_reason = Some(reason.to_str().into_owned());
-        }
+        self.stop(message.stop_reason.as_ref(), message.stop_details.0);
         Ok(())
+    }
+
+    /// Notes why it ended, where that is said.
+    fn stop(&mut self, reason: Option<&Text<'_>>, details: Option<Details<'_>>) {
+        self.stop_reason = reason.and_then(|reason| Reason::said(&reason.to_str())).or(self.stop_reason.take());
+        if let Some(explanation) = details.and_then(|details| details.explanation) {
+            self.explanation = explanation.to_str().into_owned();
+        }
+    }
+
+    /// Whether all has come but the word that it has.
+    fn is_complete(&self) -> bool {
+        self.stop_reason.is_some() && self.blocks.have_ended()
     }
 
     pub(in super::super) const fn taken(&self) -> usize {
@@ -213,14 +253,15 @@ impl Reader {
     }
 
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
-        if !self.stopped {
+        if !self.stopped && !(ended == Ended::Clean && self.is_complete()) {
             return Err(too_early(ended));
         }
-        let reason = self.stop_reason.as_deref().map(Reason::of);
+        let reason = self.stop_reason;
         let cut = reason.as_ref().is_some_and(Reason::is_cut);
         let Finished { text, calls, parts, thought } = match reason.as_ref().and_then(|reason| reason.fault("")) {
             Some(_) => {
-                let text = self.blocks.finish(true)?.text;
+                let text = Some(self.blocks.finish(true)?.text).filter(|text| !text.is_empty());
+                let text = text.unwrap_or(self.explanation);
                 return Err(reason.and_then(|reason| reason.fault(&text)).unwrap_or_else(|| too_early(ended)));
             }
             None => self.blocks.finish(cut)?,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::super::arguments::Called;
+use super::super::arguments::{self, Called};
 use super::super::room::{ITEM, Room};
 use super::super::text::{Gathered, Text};
 use super::wire;
@@ -31,7 +31,11 @@ struct Call {
     args: Gathered,
     extent: Extent,
     extra: Option<Box<RawValue>>,
+    others: Others,
 }
+
+/// What a call carries under names that mean nothing here.
+pub(super) type Others = BTreeMap<String, Box<RawValue>>;
 
 /// A piece of a call.
 struct Piece<'a> {
@@ -40,21 +44,47 @@ struct Piece<'a> {
     name: Cow<'a, str>,
     args: Text<'a>,
     extra: Option<&'a RawValue>,
+    others: &'a [(Cow<'a, str>, &'a RawValue)],
 }
 
 impl Calls {
-    /// Adds the pieces of one chunk.
+    /// Adds the pieces of one chunk. One that says nothing is none.
     pub(super) fn add(&mut self, pieces: &[wire::Call<'_>], room: &mut Room) -> Result<(), InferenceError> {
         let mut before = None;
-        for piece in pieces {
-            before = Some(self.add_piece(&Piece::new(piece), before, room)?);
+        for piece in pieces.iter().map(Piece::new).filter(|piece| !piece.is_empty()) {
+            before = Some(self.add_piece(&piece, before, room)?);
         }
         Ok(())
     }
 
+    /// Takes all calls as they are said once more, whole. What only their pieces said stays.
+    pub(super) fn say_again(&mut self, whole: Self) {
+        if whole.is_empty() {
+            return;
+        }
+        let mut before = std::mem::replace(self, whole).calls.into_iter();
+        for call in &mut self.calls {
+            let Some(before) = before.next().filter(|before| before.name == call.name) else { continue };
+            if call.id.is_empty() {
+                call.id = before.id;
+            }
+            if call.args.is_empty() {
+                call.args = before.args;
+            }
+            call.extra = call.extra.take().or(before.extra);
+            for (name, value) in before.others {
+                call.others.entry(name).or_insert(value);
+            }
+        }
+    }
+
     /// Adds a piece of arguments of the call with this index.
     pub(super) fn add_args(&mut self, index: u64, args: Text<'_>, room: &mut Room) -> Result<(), InferenceError> {
-        let piece = Piece { index: Some(index), id: Cow::Borrowed(""), name: Cow::Borrowed(""), args, extra: None };
+        if args.is_empty() {
+            return Ok(());
+        }
+        let none = Cow::Borrowed("");
+        let piece = Piece { index: Some(index), id: none.clone(), name: none, args, extra: None, others: &[] };
         self.add_piece(&piece, None, room).map(|_| ())
     }
 
@@ -64,7 +94,9 @@ impl Calls {
         before: Option<usize>,
         room: &mut Room,
     ) -> Result<usize, InferenceError> {
-        room.take_bytes(piece.name.len() + piece.id.len() + piece.extra.map_or(0, |extra| extra.get().len()))?;
+        let others = piece.others.iter().map(|(name, value)| ITEM + name.len() + value.get().len());
+        let extra = piece.extra.map_or(0, |extra| extra.get().len());
+        room.take_bytes(piece.name.len() + piece.id.len() + extra + others.sum::<usize>())?;
         room.take(&piece.args)?;
         let at = match self.place(piece, before) {
             Some(at) => at,
@@ -113,6 +145,12 @@ impl Calls {
         extras.filter_map(|(place, call)| Some((place, call.extra.take()?))).collect()
     }
 
+    /// What they carry under names that mean nothing here, by their places.
+    pub(super) fn take_others(&mut self) -> BTreeMap<usize, Others> {
+        let others = self.calls.iter_mut().map(|call| std::mem::take(&mut call.others)).enumerate();
+        others.filter(|(_, others)| !others.is_empty()).collect()
+    }
+
     /// The calls, as they were gathered.
     pub(super) fn into_gathered(self) -> impl Iterator<Item = Called> {
         self.calls.into_iter().map(|Call { id, name, args, .. }| Called { id, name, args })
@@ -133,7 +171,14 @@ impl<'a> Piece<'a> {
             name: function.and_then(|f| f.name.as_ref()).map(Text::to_str).unwrap_or_default(),
             args,
             extra: piece.extra_content.filter(|extra| extra.get() != "null"),
+            others: &piece.others,
         }
+    }
+
+    /// An empty object where a list of calls should be.
+    fn is_empty(&self) -> bool {
+        let says = [self.id.is_empty(), self.name.is_empty(), self.args.is_empty(), self.others.is_empty()];
+        says == [true; 4] && self.extra.is_none()
     }
 }
 
@@ -144,8 +189,13 @@ impl Call {
         }
         let same_id = !piece.id.is_empty() && self.id == piece.id;
         let other_id = !piece.id.is_empty() && !self.id.is_empty() && !same_id;
-        let begun = !self.args.is_empty();
+        let begun = !arguments::says_nothing(self.args.as_str());
         let whole = begun && self.name == piece.name && self.extent.is_whole(self.args.as_str());
+        // Some servers make an id up for every piece, and say the name with it: at the same index it goes on, as long as it has to.
+        let goes_on = piece.index.is_some() && self.index == piece.index && self.name == piece.name;
+        if other_id && goes_on && begun && !whole && !is_object(&piece.args.to_str()) {
+            return false;
+        }
         other_id || (begun && self.name != piece.name) || (whole && !(same_id && self.says_again(piece)))
     }
 
@@ -168,10 +218,19 @@ impl Call {
         if let Some(extra) = piece.extra {
             self.extra = Some(extra.to_owned());
         }
+        for (name, value) in piece.others {
+            self.others.insert(name.clone().into_owned(), (*value).to_owned());
+        }
         if !(is_whole && self.says_again(piece)) {
             self.args.push(&piece.args);
         }
     }
+}
+
+/// Whether a piece is an object by itself: then it goes on from nothing.
+fn is_object(piece: &str) -> bool {
+    let piece = piece.trim();
+    piece.starts_with('{') && serde_json::from_str::<&RawValue>(piece).is_ok()
 }
 
 /// How far a text that grows has been looked through for the end of its first JSON object.

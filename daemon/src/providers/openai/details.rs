@@ -1,4 +1,4 @@
-//! Reasoning in parts with a form of their own (`reasoning_details`, OpenRouter), put together from their pieces: whoever calls tools has to
+//! Reasoning in parts with a form of their own (`reasoning_details`, OpenRouter; `thinking_blocks`, LiteLLM), put together from their pieces: whoever calls tools has to
 //! send them back as they are.
 //!
 //! A piece continues the part before it where type, index and id agree; of a part that continues, texts grow and everything else is
@@ -11,7 +11,7 @@ use super::super::room::{ITEM, Room};
 use crate::prompt::InferenceError;
 
 /// What grows from piece to piece.
-const TEXTS: [&str; 2] = ["text", "summary"];
+const TEXTS: [&str; 3] = ["text", "summary", "thinking"];
 
 /// The parts so far.
 #[derive(Debug, Default)]
@@ -32,6 +32,10 @@ impl Details {
         Ok(())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All of them, if there are any.
     pub(super) fn finish(self) -> Option<Box<RawValue>> {
         if self.0.is_empty() { None } else { to_raw_value(&self.0).ok() }
@@ -42,7 +46,10 @@ fn continues(part: &Map<String, Value>, piece: &Map<String, Value>) -> bool {
     let said = |of: &Map<String, Value>, key| of.get(key).filter(|value| !value.is_null()).cloned();
     let same = |key| said(part, key) == said(piece, key);
     let other_id = said(piece, "id").is_some() && !same("id");
-    same("type") && same("index") && !other_id && said(piece, "data").is_none()
+    // A signature ends a part, where no index tells it from the next one.
+    let texts = TEXTS.iter().any(|key| piece.get(*key).and_then(Value::as_str).is_some_and(|text| !text.is_empty()));
+    let ended = texts && said(part, "index").is_none() && said(part, "signature").is_some();
+    same("type") && same("index") && !other_id && !ended && said(piece, "data").is_none()
 }
 
 fn grow(part: &mut Map<String, Value>, piece: Map<String, Value>) {

@@ -13,13 +13,15 @@ pub(super) struct Plain<'a> {
     pub(super) args: Option<(u64, Text<'a>)>,
 }
 
-/// Under which of its two names reasoning came.
+/// Under which of its names reasoning came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     /// `reasoning_content`, which its servers want back with the calls that it led to.
     Content,
     /// `reasoning`.
     Plain,
+    /// `reasoning_text`.
+    Words,
 }
 
 /// What the piece of a chunk is one of.
@@ -56,6 +58,7 @@ fn anew<'a>(form: &mut Form<Slot>, data: &'a str) -> Option<Plain<'a>> {
         b"usage" => once.first(2).and_then(|()| skim.null()),
         b"error" => once.first(3).and_then(|()| skim.null()),
         b"x_groq" => once.first(4).and_then(|()| skim.null()),
+        b"base_resp" => once.first(5).and_then(|()| skim.null()),
         b"detail" => None,
         _ => skim.skip(),
     })?;
@@ -98,11 +101,13 @@ fn delta<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>) -> Option<()> {
         b"refusal" => once.first(4).and_then(|()| skim.null()),
         b"function_call" => once.first(5).and_then(|()| skim.null()),
         b"reasoning_details" => once.first(6).and_then(|()| skim.null()),
+        b"reasoning_text" => once.first(7).and_then(|()| reasoning(skim, plain, Named::Words)),
+        b"reasoning_opaque" | b"thinking_blocks" | b"extra_content" => skim.null(),
         _ => skim.skip(),
     })
 }
 
-/// Under one of its two names: which counts where both are there is not for here.
+/// Under one of its names: which counts where several are there is not for here.
 fn reasoning<'a>(skim: &mut Skim<'a, '_>, plain: &mut Plain<'a>, named: Named) -> Option<()> {
     if plain.reasoning.is_some() {
         return skim.null();
@@ -203,6 +208,10 @@ mod tests {
             (r#"{"choices":[{"delta":{"content":["parts"]}}]}"#, None),
             (r#"{"choices":[{"delta":{"content":"hi"}}],"usage":{}}"#, None),
             (r#"{"choices":[{"delta":{"content":"hi"}}],"error":{}}"#, None),
+            (r#"{"choices":[{"delta":{"content":"hi"}}],"base_resp":{"status_code":1002}}"#, None),
+            (r#"{"choices":[{"delta":{"content":"hi","reasoning_opaque":"x"}}]}"#, None),
+            (r#"{"choices":[{"delta":{"content":"hi","extra_content":{"google":{"thought":true}}}}]}"#, None),
+            (r#"{"choices":[{"delta":{"content":"","thinking_blocks":[]}}]}"#, None),
             (r#"{"choices":[]}"#, None),
             (r#"{"choices":null}"#, None),
             ("{}", None),

@@ -30,14 +30,31 @@ struct Returned<'a> {
     /// Sent back to whoever sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning_details: Option<Box<RawValue>>,
+    /// Further reasoning, sent back to whoever sent it under the names that it came by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_text: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_opaque: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thinking_blocks: Option<Box<RawValue>>,
     /// What calls carry, by their places (Gemini: a signature without which it takes no results).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     extra_content: BTreeMap<usize, Box<RawValue>>,
+    /// And what else they carry, by their places and its names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    call_fields: BTreeMap<usize, calls::Others>,
 }
 
 impl Returned<'_> {
     fn is_empty(&self) -> bool {
-        let texts = [&self.reasoning_content, &self.thinking];
-        texts.iter().all(|text| text.is_none()) && self.reasoning_details.is_none() && self.extra_content.is_empty()
+        let texts =
+            [&self.reasoning_content, &self.thinking, &self.reasoning, &self.reasoning_text, &self.reasoning_opaque];
+        let blocks = [&self.reasoning_details, &self.thinking_blocks];
+        texts.iter().all(|text| text.is_none())
+            && blocks.iter().all(|blocks| blocks.is_none())
+            && self.extra_content.is_empty()
+            && self.call_fields.is_empty()
     }
 }

@@ -1,7 +1,11 @@
 //! Reads answers of chat completions.
 //!
+//! Calls and texts that are said once more, whole, in a `message` take the place of what came in pieces.
+//!
 //! An answer has ended well where a finish reason came and then the end of the stream, or `[DONE]`. A finish reason may come before the
 //! last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer. Calls are wanted wherever there are calls, whatever the finish reason says.
+
+use std::borrow::Cow;
 
 use harness_protocol::run::Usage;
 use serde_json::value::to_raw_value;
@@ -10,9 +14,10 @@ use super::super::arguments;
 use super::super::carried::{self, Part};
 use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Quirks, Show, shown, too_early};
+use super::super::envelope;
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
-use super::super::lenient::Object;
+use super::super::lenient::{Object, said};
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
@@ -28,10 +33,17 @@ use crate::prompt::{Completion, InferenceError};
 pub(in super::super) struct Reader {
     text: Gathered,
     refusal: Gathered,
-    /// What came as `reasoning_content`, or is to go back as such.
-    reasoning: Gathered,
-    /// Other reasoning, which is shown and not kept.
+    /// What came as `reasoning_content`, or is to go back as such. An empty one that was said goes back, too.
+    reasoning: Option<Gathered>,
+    /// What came as `reasoning`, and as `reasoning_text`.
+    plain: Gathered,
+    words: Gathered,
+    /// What only the server can read.
+    opaque: Gathered,
+    blocks: Details,
+    /// A content that was thought, which is shown and not kept; and whether its end is still to come.
     passed: Gathered,
+    in_thought: bool,
     /// Parts of contents that were thought.
     thinking: Gathered,
     details: Details,
@@ -101,27 +113,89 @@ impl Reader {
     fn chunk(&mut self, data: &str, what: &str, show: Show<'_>) -> Result<(), InferenceError> {
         let chunk: Chunk<'_> = serde_json::from_str(data).map_err(|error| unreadable(what, data, &error))?;
         let is_error = chunk.object.is_some_and(|object| object.to_str() == "error");
-        if chunk.error.is_some() || is_error || (chunk.detail.is_some() && !chunk.choices.is_said()) {
+        if said(chunk.error).is_some() || is_error || (chunk.detail.is_some() && !chunk.choices.is_said()) {
             return Err(in_answer(data));
         }
-        let choice = chunk.choices.first().map_err(|error| unreadable(what, data, &error))?;
-        let groq = chunk.x_groq.0.and_then(|groq| groq.usage.0);
-        for usage in [groq, choice.as_ref().and_then(|choice| choice.usage.0), chunk.usage.0].into_iter().flatten() {
-            self.usage.update(usage.counts());
+        let groq = chunk.x_groq.0;
+        if let Some(error) = groq.and_then(|groq| said(groq.error)) {
+            return Err(in_answer(&format!(r#"{{"error":{}}}"#, error.get())));
         }
-        let Some(choice) = choice.filter(|choice| choice.index.0.is_none_or(|index| index == 0)) else { return Ok(()) };
-        if let Some(error) = choice.error {
-            return Err(in_answer(error.get()));
+        let mut choices = chunk.choices.all().map_err(|error| unreadable(what, data, &error))?;
+        let went_wrong = chunk.base_resp.0.is_some_and(|base| base.status_code.0.is_some_and(|code| code > 0));
+        if (choices.is_empty() || went_wrong)
+            && let Some(error) = envelope::error(data)
+        {
+            return Err(error);
         }
-        self.begun = true;
-        if let Some(delta) = choice.delta.0.or(choice.message.0) {
-            let calls = delta.tool_calls.all().map_err(|error| unreadable(what, data, &error))?;
-            self.delta(&delta, &calls, show)?;
+        // The first, and parts of it that have its index.
+        let first = choices.first().map(|choice| choice.index.0);
+        choices.retain(|choice| choice.index.0.is_none_or(|index| index == 0) && Some(choice.index.0) == first);
+        let of_choices = choices.iter().map(|choice| choice.usage.0);
+        for usage in std::iter::once(groq.and_then(|groq| groq.usage.0)).chain(of_choices).chain([chunk.usage.0]) {
+            self.usage.update(usage.map_or(Counts::default(), wire::Usage::counts));
         }
-        if let Some(reason) = choice.finish_reason.filter(|reason| !reason.is_empty()) {
-            self.finish = Some(Reason::of(&reason.to_str()));
+        self.begun |= !choices.is_empty();
+        let mut whole = None;
+        for choice in choices {
+            if let Some(error) = said(choice.error) {
+                return Err(in_answer(error.get()));
+            }
+            let is_whole = choice.delta.0.is_none();
+            if let Some(delta) = choice.delta.0.or(choice.message.0) {
+                let calls = delta.tool_calls.all().map_err(|error| unreadable(what, data, &error))?;
+                if is_whole {
+                    let whole = whole.get_or_insert_with(|| self.beside());
+                    whole.delta(&delta, &calls, &mut |_| {})?;
+                } else {
+                    self.delta(&delta, &calls, show)?;
+                }
+            }
+            self.finish = choice.finish_reason.and_then(|reason| Reason::said(&reason.to_str())).or(self.finish.take());
+        }
+        if let Some(whole) = whole {
+            self.say_again(whole, show);
         }
         Ok(())
+    }
+
+    /// Who reads what is said whole, with the room of this one.
+    fn beside(&mut self) -> Self {
+        Self { room: std::mem::take(&mut self.room), ..Self::new(self.quirks) }
+    }
+
+    /// Takes what is said once more, whole, in the place of what came in pieces. Shows what is new of it.
+    fn say_again(&mut self, whole: Self, show: Show<'_>) {
+        self.room = whole.room;
+        if !self.thought {
+            for reasoning in whole.reasoning.iter().chain([&whole.plain, &whole.words, &whole.thinking]) {
+                shown(reasoning.as_str(), Piece::Reasoning, &mut *show);
+            }
+        }
+        for (mine, new) in [(&self.text, &whole.text), (&self.refusal, &whole.refusal)] {
+            let new = new.as_str().strip_prefix(mine.as_str()).unwrap_or_default();
+            shown(new, Piece::Text, &mut *show);
+        }
+        self.thought |= whole.thought;
+        let before = self.reasoning.take();
+        self.reasoning = whole.reasoning.filter(|new| !new.is_empty() || before.is_none()).or(before);
+        for (mine, new) in [
+            (&mut self.text, whole.text),
+            (&mut self.refusal, whole.refusal),
+            (&mut self.plain, whole.plain),
+            (&mut self.words, whole.words),
+            (&mut self.opaque, whole.opaque),
+            (&mut self.thinking, whole.thinking),
+        ] {
+            if !new.is_empty() {
+                *mine = new;
+            }
+        }
+        for (mine, new) in [(&mut self.details, whole.details), (&mut self.blocks, whole.blocks)] {
+            if !new.is_empty() {
+                *mine = new;
+            }
+        }
+        self.calls.say_again(whole.calls);
     }
 
     fn delta(
@@ -130,10 +204,22 @@ impl Reader {
         calls: &[wire::Call<'_>],
         show: Show<'_>,
     ) -> Result<(), InferenceError> {
-        let named = [(Named::Content, &delta.reasoning_content), (Named::Plain, &delta.reasoning)];
-        let mut reasoning = named.into_iter().filter_map(|(named, text)| Some((named, text.as_ref()?)));
-        if let Some((named, text)) = reasoning.find(|(_, text)| !text.is_empty()) {
+        let named = [
+            (Named::Content, &delta.reasoning_content),
+            (Named::Plain, &delta.reasoning),
+            (Named::Words, &delta.reasoning_text),
+        ];
+        let named = named.into_iter().filter_map(|(named, text)| Some((named, text.as_ref()?)));
+        let (says, empty): (Vec<_>, Vec<_>) = named.partition(|(_, text)| !text.is_empty());
+        for (named, text) in says.into_iter().take(1).chain(empty) {
             self.reasoning(named, text, show)?;
+        }
+        if let Some(opaque) = &delta.reasoning_opaque {
+            self.room.take(opaque)?;
+            self.opaque.push(opaque);
+        }
+        if let Some(pieces) = delta.thinking_blocks {
+            self.blocks.add(pieces, &mut self.room)?;
         }
         if let Some(pieces) = delta.reasoning_details {
             self.details.add(pieces, &mut self.room)?;
@@ -143,8 +229,13 @@ impl Reader {
             self.thought |= !text.is_empty();
             shown(self.thinking.push(text), Piece::Reasoning, show);
         }
+        let is_thought = delta.extra_content.0.is_some_and(wire::Extra::is_thought);
         for text in &delta.content.text {
-            self.content(text, show)?;
+            if is_thought {
+                self.thought_content(text, show)?;
+            } else {
+                self.content(text, show)?;
+            }
         }
         if let Some(text) = &delta.refusal {
             self.room.take(text)?;
@@ -162,14 +253,38 @@ impl Reader {
     fn reasoning(&mut self, named: Named, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         self.room.take(text)?;
         self.thought |= !text.is_empty();
-        let keep = self.quirks.return_reasoning || named == Named::Content;
-        let piece = if keep { self.reasoning.push(text) } else { self.passed.pass(text) };
+        let piece = match named {
+            Named::Content => self.reasoning.get_or_insert_default().push(text),
+            Named::Plain | Named::Words if text.is_empty() => "",
+            Named::Plain | Named::Words if self.quirks.return_reasoning => {
+                self.reasoning.get_or_insert_default().push(text)
+            }
+            Named::Plain => self.plain.push(text),
+            Named::Words => self.words.push(text),
+        };
         shown(piece, Piece::Reasoning, show);
+        Ok(())
+    }
+
+    /// A content that was thought, between signs of which the first stands in it.
+    fn thought_content(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
+        self.room.take(text)?;
+        let said = text.to_str();
+        let said = if self.in_thought { &said } else { said.strip_prefix("<thought>").unwrap_or(&said) };
+        self.thought |= !said.is_empty();
+        self.in_thought = true;
+        shown(self.passed.pass(&Text::from(said)), Piece::Reasoning, show);
         Ok(())
     }
 
     fn content(&mut self, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         self.room.take(text)?;
+        if std::mem::take(&mut self.in_thought) {
+            let said = text.to_str();
+            let said = said.strip_prefix("</thought>").unwrap_or(&said);
+            shown(self.text.push(&Text::from(said)), Piece::Text, show);
+            return Ok(());
+        }
         shown(self.text.push(text), Piece::Text, show);
         Ok(())
     }
@@ -199,14 +314,19 @@ impl Reader {
             return Err(refused("the model refused", &refusal));
         }
         let cut = self.finish.as_ref().is_some_and(Reason::is_cut);
-        let ((reasoning, _), (thinking, _)) = (self.reasoning.finish(), self.thinking.finish());
+        let kept = |text: Gathered| Some(text.finish().0).filter(|text| !text.is_empty()).map(Cow::Owned);
         let mut parts = Vec::new();
         // What led to calls, servers want back with these.
         let returned = Returned {
-            reasoning_content: (!reasoning.is_empty()).then_some(reasoning.into()),
-            thinking: (!thinking.is_empty()).then_some(thinking.into()),
+            reasoning_content: self.reasoning.map(|reasoning| reasoning.finish().0.into()),
+            thinking: kept(self.thinking),
             reasoning_details: self.details.finish(),
+            reasoning: kept(self.plain),
+            reasoning_text: kept(self.words),
+            reasoning_opaque: kept(self.opaque),
+            thinking_blocks: self.blocks.finish(),
             extra_content: self.calls.take_extras(),
+            call_fields: self.calls.take_others(),
         };
         if !self.calls.is_empty() && !returned.is_empty() {
             parts.extend(to_raw_value(&returned).ok().map(Part::Block));
@@ -221,11 +341,16 @@ impl Reader {
 fn usage(counts: Counts) -> Usage {
     let count = |count: Option<u64>| count.unwrap_or_default();
     let (input, output, reasoning) = (count(counts.input), count(counts.output), count(counts.reasoning));
-    // Where the sum says so, reasoning comes on top of the completion (xAI).
-    let apart = reasoning > 0 && counts.total.is_some_and(|total| total == input + output + reasoning);
+    let cached =
+        [count(counts.cache_read), count(counts.cache_written), count(counts.cache_read) + count(counts.cache_written)];
+    // Where the sum says so, more came than is counted as the completion: reasoning (xAI), or what is counted nowhere (Gemini). What was
+    // cached may be left out of the input, and is none of it.
+    let rest = counts.total.filter(|_| input > 0).map_or(0, |total| total.saturating_sub(input));
+    let more = rest.saturating_sub(output);
+    let is_cached = more != reasoning && cached.contains(&more);
     Usage {
         input_tokens: input,
-        output_tokens: if apart { output + reasoning } else { output },
+        output_tokens: if is_cached { output } else { output.max(rest) },
         cache_read_input_tokens: count(counts.cache_read),
         cache_creation_input_tokens: count(counts.cache_written),
         reasoning_output_tokens: reasoning,

@@ -17,6 +17,7 @@ use super::super::call_ids::{self, CallIds};
 use super::super::carried::{self, Piece};
 use super::super::dialect::{Quirks, Settings};
 use super::super::names::{NO_TEXT, tool_name};
+use super::calls::Others;
 use super::{NAME, Returned};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Message as Neutral, Prompt};
@@ -66,6 +67,14 @@ enum Message<'a> {
         reasoning_content: Option<Cow<'a, str>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         reasoning_details: Option<Box<RawValue>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_text: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning_opaque: Option<Cow<'a, str>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        thinking_blocks: Option<Box<RawValue>>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<Call<'a>>,
     },
@@ -96,6 +105,8 @@ struct Call<'a> {
     function: Function<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     extra_content: Option<Box<RawValue>>,
+    #[serde(flatten)]
+    others: Others,
 }
 
 #[derive(Serialize)]
@@ -190,6 +201,7 @@ fn said<'a>(
     let mut returned = returned.unwrap_or_default();
     let call = |(place, request): (usize, &'a CallRequest)| Call {
         extra_content: returned.extra_content.remove(&place),
+        others: returned.call_fields.remove(&place).unwrap_or_default(),
         id: ids.get(request.call),
         function: Function {
             name: tool_name(&request.tool),
@@ -217,6 +229,10 @@ fn said<'a>(
         tool_calls: calls.iter().enumerate().map(call).collect(),
         reasoning_content: returned.reasoning_content.filter(|_| !quirks.drop_reasoning),
         reasoning_details: returned.reasoning_details,
+        reasoning: returned.reasoning.filter(|_| !quirks.drop_reasoning),
+        reasoning_text: returned.reasoning_text.filter(|_| !quirks.drop_reasoning),
+        reasoning_opaque: returned.reasoning_opaque,
+        thinking_blocks: returned.thinking_blocks,
     }
 }
 

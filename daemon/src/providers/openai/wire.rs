@@ -1,22 +1,29 @@
 //! What servers of chat completions send. Borrowed from the event; whatever is not known is skipped.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::super::counts::{Counts, first};
 use super::super::lenient::{Number, Object, Objects, Odd};
 use super::super::text::Text;
 
-/// A chunk of a stream, or a whole answer. Only one choice is asked for, so only the first is looked at.
+/// A chunk of a stream, or a whole answer. Only one choice is asked for; some servers send it in parts, each with the same index.
 #[derive(Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) choices: Objects<'a, Choice<'a>>,
     #[serde(default)]
     pub(super) usage: Odd<Usage>,
+    #[serde(borrow, default)]
+    pub(super) x_groq: Odd<Groq<'a>>,
+    /// MiniMax: how it went.
     #[serde(default)]
-    pub(super) x_groq: Odd<Groq>,
+    pub(super) base_resp: Odd<BaseResp>,
     #[serde(borrow, default)]
     pub(super) error: Option<&'a RawValue>,
     /// `error` where an old vLLM reports one.
@@ -29,9 +36,18 @@ pub(super) struct Chunk<'a> {
 
 /// What Groq says beside.
 #[derive(Deserialize, Clone, Copy)]
-pub(super) struct Groq {
+pub(super) struct Groq<'a> {
     #[serde(default)]
     pub(super) usage: Odd<Usage>,
+    #[serde(borrow, default)]
+    pub(super) error: Option<&'a RawValue>,
+}
+
+/// How it went at MiniMax: well, where it is 0.
+#[derive(Deserialize, Clone, Copy)]
+pub(super) struct BaseResp {
+    #[serde(default)]
+    pub(super) status_code: Number,
 }
 
 #[derive(Deserialize)]
@@ -63,6 +79,17 @@ pub(super) struct Delta<'a> {
     pub(super) reasoning_content: Option<Text<'a>>,
     #[serde(borrow, default)]
     pub(super) reasoning: Option<Text<'a>>,
+    /// Copilot has names of its own: words, and what only it can read.
+    #[serde(borrow, default)]
+    pub(super) reasoning_text: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    pub(super) reasoning_opaque: Option<Text<'a>>,
+    /// LiteLLM: reasoning as Anthropic signs it.
+    #[serde(borrow, default)]
+    pub(super) thinking_blocks: Option<&'a RawValue>,
+    /// Gemini: whether the content is thought.
+    #[serde(default)]
+    pub(super) extra_content: Odd<Extra>,
     /// OpenRouter: reasoning in parts, to be sent back as they are.
     #[serde(borrow, default)]
     pub(super) reasoning_details: Option<&'a RawValue>,
@@ -71,6 +98,26 @@ pub(super) struct Delta<'a> {
     /// The oldest form of a call.
     #[serde(borrow, default)]
     pub(super) function_call: Object<Function<'a>>,
+}
+
+/// What Google says beside a content.
+#[derive(Deserialize, Clone, Copy)]
+pub(super) struct Extra {
+    #[serde(default)]
+    google: Odd<Google>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+struct Google {
+    #[serde(default)]
+    thought: Odd<bool>,
+}
+
+impl Extra {
+    /// Whether the content beside it is thought.
+    pub(super) fn is_thought(self) -> bool {
+        self.google.0.and_then(|google| google.thought.0) == Some(true)
+    }
 }
 
 /// Content: a text, or parts of which some are thought (Mistral).
@@ -121,18 +168,54 @@ impl<'a> Content<'a> {
     }
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Default)]
 pub(super) struct Call<'a> {
-    #[serde(default)]
     pub(super) index: Number,
-    #[serde(borrow, default)]
     pub(super) id: Option<Text<'a>>,
-    #[serde(borrow, default)]
     pub(super) function: Object<Function<'a>>,
     /// Gemini: what it wants back with the call.
-    #[serde(borrow, default)]
     pub(super) extra_content: Option<&'a RawValue>,
+    /// Whatever else it has, which its server may want back with it.
+    pub(super) others: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
+
+impl<'de: 'a, 'a> Deserialize<'de> for Call<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for Fields<'a> {
+            type Value = Call<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a call")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Call<'a>, A::Error> {
+                let mut call = Call::default();
+                let mut seen = Vec::new();
+                while let Some(Name(name)) = map.next_key()? {
+                    if seen.contains(&name) {
+                        return Err(A::Error::custom(format!("duplicate field `{name}`")));
+                    }
+                    match &*name {
+                        "index" => call.index = map.next_value()?,
+                        "id" => call.id = map.next_value()?,
+                        "function" => call.function = map.next_value()?,
+                        "extra_content" => call.extra_content = map.next_value()?,
+                        _ => call.others.extend(map.next_value::<Option<_>>()?.map(|value| (name.clone(), value))),
+                    }
+                    seen.push(name);
+                }
+                call.others.retain(|(name, _)| *name != "type");
+                Ok(call)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// The name of a field, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize, Default)]
 pub(super) struct Function<'a> {
@@ -168,6 +251,9 @@ pub(super) struct Usage {
     /// DeepSeek.
     #[serde(default)]
     prompt_cache_hit_tokens: Number,
+    /// Moonshot.
+    #[serde(default)]
+    cached_tokens: Number,
     /// LiteLLM, in front of Anthropic.
     #[serde(default)]
     cache_read_input_tokens: Number,
@@ -191,7 +277,8 @@ impl Usage {
         let details = |named: Odd<Details>, other: Odd<Details>| named.0.or(other.0).unwrap_or_default();
         let prompt = details(self.prompt_tokens_details, self.input_tokens_details);
         let completion = details(self.completion_tokens_details, self.output_tokens_details);
-        let cached = [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cache_read_input_tokens];
+        let cached =
+            [prompt.cached_tokens, self.prompt_cache_hit_tokens, self.cached_tokens, self.cache_read_input_tokens];
         Counts {
             input: first([self.prompt_tokens.0, self.input_tokens.0]),
             output: first([self.completion_tokens.0, self.output_tokens.0]),

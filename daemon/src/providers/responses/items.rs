@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::arguments::Called;
+use super::super::announced::Announced;
+use super::super::arguments::{Called, are_the_same};
 use super::super::carried::Part;
 use super::super::lenient::Objects;
 use super::super::room::{ITEM, Room};
@@ -72,15 +73,36 @@ struct Item {
     phase: String,
     name: String,
     /// Text of a message, arguments of a call.
-    text: Gathered,
-    refusal: Gathered,
+    text: Announced,
+    refusal: Announced,
     /// As it came, where it must go back so.
     raw: Option<Box<RawValue>>,
 }
 
 impl Item {
+    /// Whether this is the item that the list has.
+    fn is(&self, listed: &Self) -> bool {
+        let same = |one: &str, other: &str| !one.is_empty() && one == other;
+        self.kind == listed.kind && (same(&self.call_id, &listed.call_id) || same(&self.id, &listed.id))
+    }
+
+    /// Takes what the list has more of it. Shows what it adds to a text.
+    fn take_more(&mut self, listed: Self, show: &mut dyn FnMut(&str)) {
+        match self.kind {
+            Kind::Unknown => {}
+            Kind::Reasoning => self.raw = self.raw.take().or(listed.raw),
+            Kind::Message => {
+                show(go_on(&mut self.text, listed.text.finish()));
+                go_on(&mut self.refusal, listed.refusal.finish());
+            }
+            // Whatever it was begun with: its end never came.
+            Kind::Call if self.stage < Stage::Done && !listed.text.is_empty() => self.text = listed.text,
+            Kind::Call => _ = go_on(&mut self.text, listed.text.finish()),
+        }
+    }
+
     fn new(kind: Kind, place: Place<'_>) -> Self {
-        let (text, refusal) = (Gathered::default(), Gathered::default());
+        let (text, refusal) = (Announced::default(), Announced::default());
         let (call_id, name, phase) = (String::new(), String::new(), String::new());
         Self {
             kind,
@@ -109,14 +131,14 @@ pub(super) struct Place<'a> {
 pub(super) struct Items(Vec<Item>);
 
 impl Items {
-    /// An item began, or is whole: what is said of it here takes the place of what was known.
+    /// An item began, or is whole: what is said of it here takes the place of what was known. Gives back what can be shown of it.
     pub(super) fn item(
         &mut self,
         raw: &RawValue,
         index: Option<u64>,
         stage: Stage,
         room: &mut Room,
-    ) -> Result<(), InferenceError> {
+    ) -> Result<&str, InferenceError> {
         // An item of a form that is not known is nothing that an answer of ours has.
         let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
         let kind = match sent.kind.as_ref().map(Text::to_str).as_deref() {
@@ -128,26 +150,36 @@ impl Items {
         let id = sent.id.as_ref().map(Text::to_str).unwrap_or_default();
         let call_id = sent.call_id.as_ref().map(Text::to_str).unwrap_or_default();
         let place = Place { id: &id, index };
+        let content = sent.content.all().unwrap_or_default();
+        let content = || content.iter();
+        let name = sent.name.as_ref().map(Text::to_str).unwrap_or_default();
+        let texts = match kind {
+            Kind::Call => whole(sent.arguments.map(argument_text), room)?,
+            Kind::Message => whole(content().filter_map(|part| part.text.clone()), room)?,
+            Kind::Reasoning | Kind::Unknown => Gathered::default(),
+        };
         let found = self.find_item(kind, place, &call_id, stage);
+        let found = found.or_else(|| self.find_by_content(kind, place.index, &name, texts.as_str(), stage));
         let item = self.found_or_new(found, kind, place, room)?;
         item.stage = item.stage.max(stage);
         if item.call_id.is_empty() {
             item.call_id = call_id.into_owned();
         }
-        if let Some(name) = &sent.name {
-            item.name = name.to_str().into_owned();
+        if sent.name.is_some() {
+            item.name = name.into_owned();
         }
         if let Some(phase) = sent.phase.as_ref().filter(|phase| !phase.is_empty()) {
             item.phase = phase.to_str().into_owned();
         }
-        let content = sent.content.all().unwrap_or_default();
-        let content = || content.iter();
+        let from = Some(item.text.as_str()).filter(|said| kind == Kind::Message && texts.as_str().starts_with(said));
+        let from = from.map(str::len);
         match kind {
             Kind::Unknown => {}
-            Kind::Call => replace(&mut item.text, sent.arguments.map(argument_text), room)?,
+            // Of arguments half is none: what is said of them again is judged when they are whole.
+            Kind::Call => replace(&mut item.text, texts, Stage::Done),
             Kind::Message => {
-                replace(&mut item.text, content().filter_map(|part| part.text.clone()), room)?;
-                replace(&mut item.refusal, content().filter_map(|part| part.refusal.clone()), room)?;
+                replace(&mut item.text, texts, stage);
+                replace(&mut item.refusal, whole(content().filter_map(|part| part.refusal.clone()), room)?, stage);
             }
             Kind::Reasoning => {
                 room.take_bytes(raw.get().len())?;
@@ -157,7 +189,7 @@ impl Items {
                 item.raw = worth.then(|| raw.to_owned());
             }
         }
-        Ok(())
+        Ok(from.and_then(|from| item.text.as_str().get(from..)).unwrap_or_default())
     }
 
     /// A piece of a text or of arguments. Gives back what can be shown of it.
@@ -182,7 +214,20 @@ impl Items {
     ) -> Result<(), InferenceError> {
         let found = self.find(Kind::Call, place, Stage::Done);
         let item = self.found_or_new(found, Kind::Call, place, room)?;
-        replace(&mut item.text, [arguments.clone()], room)
+        replace(&mut item.text, whole([arguments.clone()], room)?, Stage::Done);
+        Ok(())
+    }
+
+    /// The text of a message, whole, where it goes on from the pieces of it. Gives back what can be shown of it.
+    pub(super) fn whole_text(
+        &mut self,
+        place: Place<'_>,
+        text: &Text<'_>,
+        room: &mut Room,
+    ) -> Result<&str, InferenceError> {
+        let whole = whole([text.clone()], room)?;
+        let item = self.at(Kind::Message, place, room)?;
+        Ok(if item.kind == Kind::Unknown { "" } else { go_on(&mut item.text, whole) })
     }
 
     /// A piece of a refusal.
@@ -197,6 +242,46 @@ impl Items {
         Ok(if item.kind == Kind::Unknown { "" } else { item.refusal.push(piece) })
     }
 
+    /// The texts of its messages, in order.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|item| item.kind == Kind::Message).map(|item| item.text.as_str())
+    }
+
+    /// Takes what the list at the end has more than the items that were streamed. Shows what it adds to texts.
+    pub(super) fn take_more(&mut self, listed: Self, show: &mut dyn FnMut(&str)) {
+        let of = |items: &[Item], kind| items.iter().filter(|item| item.kind == kind).count();
+        let alike = |kind| of(&self.0, kind) == of(&listed.0, kind);
+        let alike = [Kind::Message, Kind::Reasoning, Kind::Call].map(|kind| (kind, alike(kind)));
+        let says = self.0.iter().any(|item| item.kind == Kind::Message && !item.text.is_empty());
+        let thinks = self.0.iter().any(|item| item.kind == Kind::Reasoning);
+        let mut counted = [0; 3];
+        // Where the next one belongs that was not streamed.
+        let mut next = 0;
+        for new in listed.0 {
+            let Some(which) = alike.iter().position(|(kind, _)| *kind == new.kind) else { continue };
+            let count = counted[which];
+            counted[which] += 1;
+            let same = |item: &&mut Item| item.kind == new.kind;
+            let known = self.0.iter().position(|item| item.is(&new)).or_else(|| {
+                // Ids of the list's own: where as many were streamed, they are the same in their order.
+                let nth = self.0.iter().enumerate().filter(|(_, item)| item.kind == new.kind).nth(count);
+                nth.filter(|(_, item)| alike[which].1 && item.name == new.name).map(|(at, _)| at)
+            });
+            match known.and_then(|at| Some((at, self.0.get_mut(at).filter(same)?))) {
+                Some((at, item)) => {
+                    next = at + 1;
+                    item.take_more(new, show);
+                }
+                None if new.kind == Kind::Message && !says || new.kind == Kind::Reasoning && !thinks => {
+                    show(new.text.as_str());
+                    self.0.insert(next, new);
+                    next += 1;
+                }
+                None => {}
+            }
+        }
+    }
+
     /// The item that is announced, or is whole, where something of it came before. Servers are known that give an item another id at its
     /// end, and some that give all items of an answer the same index: a call is known by its own id, and an index says no more than
     /// that an item that has not gone so far may be meant.
@@ -205,7 +290,8 @@ impl Items {
         let other = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
         let by_call = if call_id.is_empty() { None } else { find(&|item| item.call_id == call_id) };
         let by_id = || {
-            let same = |item: &Item| item.id == place.id && !other(&item.call_id, call_id);
+            // What has gone further by the same id is the same call, whatever else it is called now (vLLM).
+            let same = |item: &Item| item.id == place.id && (item.stage < stage || !other(&item.call_id, call_id));
             if place.id.is_empty() { None } else { find(&same) }
         };
         let by_index = || {
@@ -213,6 +299,22 @@ impl Items {
             place.index.and_then(|_| find(&|item| item.index == place.index && may_be(item)))
         };
         by_call.or_else(by_id).or_else(by_index)
+    }
+
+    /// The item that is whole by ids that nobody heard of, where it was begun by others: of the same place and name, with the same text as
+    /// far as that has come.
+    fn find_by_content(&self, kind: Kind, index: Option<u64>, name: &str, text: &str, stage: Stage) -> Option<usize> {
+        if stage != Stage::Done || !matches!(kind, Kind::Call | Kind::Message) {
+            return None;
+        }
+        let same = |item: &Item| {
+            let said = item.text.as_str();
+            // A message that only has no place is known by its words alone.
+            let is_begun = item.index.is_some() || (kind == Kind::Message && !said.is_empty());
+            let goes_on = text.starts_with(said) || (kind == Kind::Call && are_the_same(said, text));
+            item.kind == kind && item.stage < stage && item.index == index && is_begun && item.name == name && goes_on
+        };
+        self.0.iter().position(same)
     }
 
     /// The item that a piece belongs to.
@@ -272,17 +374,17 @@ impl Items {
         for item in self.0 {
             match item.kind {
                 Kind::Message => {
-                    let (text, _) = item.text.finish();
+                    let (text, _) = item.text.finish().finish();
                     finished.parts.push(match item.phase {
                         phase if phase.is_empty() => Part::Text(text.len()),
                         phase => Part::Said { bytes: text.len(), phase },
                     });
                     finished.text.push_str(&text);
-                    finished.refusal.push_str(&item.refusal.finish().0);
+                    finished.refusal.push_str(&item.refusal.finish().finish().0);
                 }
                 Kind::Call => {
                     finished.parts.push(Part::Call);
-                    finished.calls.push(Called { id: item.call_id, name: item.name, args: item.text });
+                    finished.calls.push(Called { id: item.call_id, name: item.name, args: item.text.finish() });
                 }
                 Kind::Unknown => {}
                 Kind::Reasoning => {
@@ -314,19 +416,30 @@ fn argument_text(arguments: &RawValue) -> Text<'_> {
     }
 }
 
-/// An item that is announced is empty, and must not take away what has come of it already.
-fn replace<'a>(
-    gathered: &mut Gathered,
-    texts: impl IntoIterator<Item = Text<'a>>,
-    room: &mut Room,
-) -> Result<(), InferenceError> {
+/// Texts of an item that came together.
+fn whole<'a>(texts: impl IntoIterator<Item = Text<'a>>, room: &mut Room) -> Result<Gathered, InferenceError> {
     let mut whole = Gathered::default();
     for text in texts {
         room.take(&text)?;
         whole.push(&text);
     }
-    if !whole.is_empty() {
-        *gathered = whole;
+    Ok(whole)
+}
+
+/// An item that is announced is empty, and must not take away what has come of it already.
+fn replace(text: &mut Announced, whole: Gathered, stage: Stage) {
+    if whole.is_empty() {
+        return;
     }
-    Ok(())
+    *text = if stage == Stage::Done { Announced::whole(whole) } else { Announced::new(&Text::from(whole.as_str())) };
+}
+
+/// A text that came whole, where it goes on from what there is of it. Gives back what it adds.
+fn go_on(text: &mut Announced, whole: Gathered) -> &str {
+    let from = text.as_str().len();
+    if whole.as_str().len() <= from || !whole.as_str().starts_with(text.as_str()) {
+        return "";
+    }
+    *text = Announced::whole(whole);
+    text.as_str().get(from..).unwrap_or_default()
 }

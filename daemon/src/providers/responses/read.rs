@@ -11,9 +11,10 @@ use super::super::arguments;
 use super::super::carried;
 use super::super::counts::Counts;
 use super::super::dialect::{Ended, Piece, Show, shown, too_early};
+use super::super::envelope;
 use super::super::finish::{self, Reason};
 use super::super::form::Form;
-use super::super::lenient::{Number, Object, Odd};
+use super::super::lenient::{Number, Object, Odd, said};
 use super::super::refusal::{broken, in_answer, refused, unreadable};
 use super::super::room::Room;
 use super::super::text::{Gathered, Text};
@@ -40,7 +41,19 @@ struct Event<'a> {
     #[serde(borrow, default)]
     arguments: Option<Text<'a>>,
     #[serde(borrow, default)]
+    text: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    part: Object<SentPart<'a>>,
+    #[serde(borrow, default)]
     error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct SentPart<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +115,7 @@ pub(in super::super) fn plain(body: &str) -> Result<Completion, InferenceError> 
         return Err(in_answer(body));
     }
     let mut reader = Reader::default();
-    reader.response(body, None)?;
+    reader.response(body, None, &mut |_| {})?;
     reader.finish(Ended::Clean)
 }
 
@@ -149,7 +162,8 @@ impl Reader {
             "response.output_item.added" | "response.output_item.done" => {
                 let stage = if kind == "response.output_item.added" { Stage::Begun } else { Stage::Done };
                 if let Some(item) = event.item {
-                    self.items.item(item, event.output_index.0, stage, &mut self.room)?;
+                    let text = self.items.item(item, event.output_index.0, stage, &mut self.room)?;
+                    shown(text, Piece::Text, show);
                 }
             }
             "response.function_call_arguments.done" => {
@@ -157,13 +171,20 @@ impl Reader {
                     self.items.arguments(place, &arguments, &mut self.room)?;
                 }
             }
+            "response.output_text.done" => self.whole_text(place, event.text.as_ref(), show)?,
+            "response.content_part.done" => {
+                let part =
+                    event.part.0.filter(|part| part.kind.as_ref().is_some_and(|kind| kind.to_str() == "output_text"));
+                self.whole_text(place, part.and_then(|part| part.text).as_ref(), show)?;
+            }
             "response.completed" | "response.incomplete" | "response.done" => {
                 let response = event.response.map_or("{}", RawValue::get);
                 let status = (kind == "response.incomplete").then_some("incomplete");
-                self.response(response, status)?;
+                self.response(response, status, show)?;
             }
             "response.failed" | "response.cancelled" | "error" => return Err(in_answer(data)),
-            _ if event.kind.is_none() && event.error.is_some() => return Err(in_answer(data)),
+            _ if event.kind.is_none() && said(event.error).is_some() => return Err(in_answer(data)),
+            _ if event.kind.is_none() => return envelope::error(data).map_or(Ok(()), Err),
             _ => {}
         }
         Ok(())
@@ -174,19 +195,37 @@ impl Reader {
         Ok(())
     }
 
+    /// The text of a part of a message, whole: it counts where it goes on from its pieces.
+    fn whole_text(&mut self, place: Place<'_>, text: Option<&Text<'_>>, show: Show<'_>) -> Result<(), InferenceError> {
+        let Some(text) = text else { return Ok(()) };
+        shown(self.items.whole_text(place, text, &mut self.room)?, Piece::Text, show);
+        Ok(())
+    }
+
     /// The response as a whole. `status` is what the event says of it, where it says so itself.
-    fn response(&mut self, json: &str, status: Option<&str>) -> Result<(), InferenceError> {
+    fn response(&mut self, json: &str, status: Option<&str>, show: Show<'_>) -> Result<(), InferenceError> {
         let response: Response<'_> =
             serde_json::from_str(json).map_err(|error| unreadable("an answer", json, &error))?;
-        if response.error.is_some() {
+        if said(response.error).is_some() {
             return Err(in_answer(json));
+        }
+        if response.output.0.as_ref().is_none_or(Vec::is_empty)
+            && self.items.is_empty()
+            && let Some(error) = envelope::error(json)
+        {
+            return Err(error);
         }
         let mut listed = Items::default();
         for (index, item) in (0..).zip(response.output.0.into_iter().flatten()) {
             listed.item(item, Some(index), Stage::Done, &mut self.room)?;
         }
         if listed.calls() > self.items.calls() || (self.items.is_empty() && !listed.is_empty()) {
+            if self.items.texts().all(str::is_empty) {
+                listed.texts().for_each(|text| shown(text, Piece::Text, &mut *show));
+            }
             self.items = listed;
+        } else {
+            self.items.take_more(listed, &mut |text| shown(text, Piece::Text, show));
         }
         if let Some(usage) = response.usage.0 {
             self.usage.update(usage.counts());
@@ -200,7 +239,8 @@ impl Reader {
             Some(status) => Reason::of(status),
             // No object that has a status is no response.
             None if status.is_none() && self.items.is_empty() => {
-                return Err(broken("the provider sent an answer that has no status and says nothing"));
+                return Err(envelope::error(json)
+                    .unwrap_or_else(|| broken("the provider sent an answer that has no status and says nothing")));
             }
             None => Reason::of(""),
         });

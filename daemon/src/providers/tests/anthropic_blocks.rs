@@ -113,3 +113,45 @@ fn a_piece_without_its_block_is_a_broken_answer_and_never_a_call() {
         assert_eq!(read.class(), ErrorClass::Retry, "{case}");
     }
 }
+
+/// P1 and rule 9.
+#[test]
+fn calls_of_the_servers_own_go_back_with_their_results_and_never_without() {
+    let start =
+        |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+    let theirs = |kind: &str, id: &str| json!({"type": kind, "id": id, "name": "web_search", "input": {}});
+    let result =
+        |kind: &str, of: &str| json!({"type": kind, "tool_use_id": of, "content": [{"encrypted_content": "ENC=="}]});
+    let args = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{\"q\":\"x\"}"}});
+    let ours = json!({"type": "tool_use", "id": "toolu_9", "name": "zz", "input": {"a": 1}});
+    let search = "web_search_tool_result";
+    for (blocks, goes_back) in [
+        (vec![start(0, theirs("server_tool_use", "s")), args.clone(), start(1, result(search, "s"))], true),
+        (vec![start(0, theirs("mcp_tool_use", "s")), args.clone(), start(1, result("mcp_tool_result", "s"))], true),
+        (
+            vec![
+                start(0, theirs("server_tool_use", "s")),
+                args.clone(),
+                start(1, result("bash_code_execution_tool_result", "s")),
+            ],
+            true,
+        ),
+        (vec![start(0, theirs("server_tool_use", "s")), args.clone()], false),
+        (vec![start(0, theirs("server_tool_use", "s")), args, start(1, result(search, "other"))], false),
+        (vec![start(0, result(search, "s"))], false),
+        (vec![start(0, json!({"type": "made_up", "id": "s"}))], false),
+    ] {
+        let stop = |index: u64| json!({"type": "content_block_stop", "index": index});
+        let end = [start(2, ours.clone()), stop(2), json!({"type": "message_stop"})];
+        let events: Vec<String> = blocks.iter().chain(&end).map(Value::to_string).collect();
+        let read = read_in_chunks(HttpDialect::Anthropic, &stream_of(&events));
+        assert_eq!(read.calls(), [("zz".to_owned(), "{\"a\":1}".to_owned(), None)], "{blocks:?}");
+        let carried = read.end.unwrap().carried;
+        assert_eq!(carried.is_some(), goes_back, "{blocks:?}");
+        let Some(carried) = carried else { continue };
+        let parts: Value = serde_json::from_str(&carried.parts).unwrap();
+        assert_eq!(parts[0]["block"]["input"], json!({"q": "x"}), "{parts}");
+        assert_eq!((&parts[1]["block"]["tool_use_id"], &parts[2]), (&json!("s"), &json!("call")), "{parts}");
+        assert_eq!(parts[1]["block"]["content"][0]["encrypted_content"], "ENC==", "{parts}");
+    }
+}

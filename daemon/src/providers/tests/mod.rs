@@ -1,15 +1,18 @@
 //! What servers do in the wild, each a test of the pure readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod again;
 mod ahead;
 mod anthropic;
 mod anthropic_blocks;
 mod call_ids;
 mod empty;
+mod ends;
 mod fixtures;
 mod odd;
 mod openai;
 mod openai_calls;
+mod parts;
 mod requests;
 mod responses;
 mod returned;
