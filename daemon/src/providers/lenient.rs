@@ -106,7 +106,7 @@ impl<'a, T: Deserialize<'a>> Objects<'a, T> {
 }
 
 /// A value, where there is anything in it: some servers have a field of every answer that is empty while it has nothing to say.
-pub(super) fn said<'a>(raw: Option<&'a RawValue>) -> Option<&'a RawValue> {
+pub(super) fn said(raw: Option<&RawValue>) -> Option<&RawValue> {
     let is_empty = |text: &str| matches!(text, "null" | "false" | "0" | "") || is_of(text, b"[]{}\"");
     raw.filter(|raw| !is_empty(raw.get()))
 }

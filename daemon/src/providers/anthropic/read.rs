@@ -253,7 +253,8 @@ impl Reader {
     }
 
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
-        if !self.stopped && !(ended == Ended::Clean && self.is_complete()) {
+        let ended_well = self.stopped || (ended == Ended::Clean && self.is_complete());
+        if !ended_well {
             return Err(too_early(ended));
         }
         let reason = self.stop_reason;

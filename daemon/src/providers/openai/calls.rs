@@ -201,7 +201,7 @@ impl Call {
 
     /// Some servers end with all calls once more, whole.
     fn says_again(&self, piece: &Piece<'_>) -> bool {
-        piece.args.is_empty() || piece.args.to_str() == self.args.as_str()
+        piece.args.to_str().trim().is_empty() || piece.args.to_str() == self.args.as_str()
     }
 
     fn add(&mut self, piece: &Piece<'_>) {

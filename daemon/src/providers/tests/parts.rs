@@ -28,6 +28,7 @@ fn an_id_for_every_piece_makes_no_calls_of_the_pieces() {
         (vec![zero("a", "{\"a\":{"), zero("b", "}}")], vec![r#"{"a":{}}"#]),
         (vec![zero("a", "null"), zero("a", "{\"a\":1}")], vec![r#"{"a":1}"#]),
         (vec![zero("a", "\"\""), zero("a", "{\"a\":1}")], vec![r#"{"a":1}"#]),
+        (vec![zero("a", r#"{"a":1}"#), zero("a", "\n")], vec![r#"{"a":1}"#]),
         // Whole ones are calls of their own, and so is what is whole by itself.
         (vec![zero("a", r#"{"a":1}"#), zero("b", r#"{"a":1}"#)], vec![r#"{"a":1}"#, r#"{"a":1}"#]),
         (vec![zero("a", r#"{"a":1}"#), zero("b", "{\"a\""), zero("c", ":2}")], vec![r#"{"a":1}"#, r#"{"a":2}"#]),
