@@ -1,7 +1,7 @@
 //! Errors in the place of an answer, in the envelopes of servers that say with every status that all is well.
 //!
-//! Pure. Owns by what such an envelope is known, and where its code and its words stand. What these mean is for `refusal.rs` to say, but
-//! for codes that are a server's own numbers.
+//! Pure. Owns by what such an envelope is known, and where its code and its words stand. What these mean is for
+//! `refusal.rs` to say.
 
 use serde_json::{Map, Value};
 
@@ -46,11 +46,10 @@ pub(super) fn error(json: &str) -> Option<InferenceError> {
         return None;
     }
     let code = code.filter(|code| !is_well(code)).unwrap_or_default();
-    let kind = if base.is_some() { minimax(&code) } else { "" };
     let words = words.unwrap_or_else(|| json.trim().to_owned());
     // All of it goes along: some field may say when it is over.
     let mut told = object.clone();
-    told.insert("error".to_owned(), serde_json::json!({ "code": code, "type": kind, "message": words }));
+    told.insert("error".to_owned(), serde_json::json!({ "code": code, "message": words }));
     Some(in_answer(&Value::Object(told).to_string()))
 }
 
@@ -82,19 +81,6 @@ fn words(of: &Map<String, Value>) -> Option<String> {
 
 fn is_well(code: &str) -> bool {
     WELL.iter().any(|well| code.eq_ignore_ascii_case(well))
-}
-
-/// What MiniMax means by a number.
-fn minimax(code: &str) -> &'static str {
-    match code {
-        "1002" | "1039" | "1041" => "rate_limit",
-        "1004" | "2049" => "authentication",
-        "1008" => "insufficient_balance",
-        "2056" => "usage_limit",
-        "1026" | "1027" => "content_filter",
-        "1042" | "2013" => "invalid_request",
-        _ => "server_error",
-    }
 }
 
 #[cfg(test)]
