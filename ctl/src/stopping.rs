@@ -1,7 +1,7 @@
 //! Stops a daemon: by asking it, and where it cannot be asked, by the process that holds the state directory.
 //!
-//! Owns when a signal is sent, and to whom: only to the daemon that has the lock, looked at anew before each signal. Never
-//! says that none runs while one does.
+//! Owns when a signal is sent, and to whom: only to the daemon that has the lock, looked at anew before each signal.
+//! Never says that none runs while one does.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -149,7 +149,23 @@ fn is_gone(ctx: &mut Ctx, pid: u32) -> Result<bool, Failure> {
     }
 }
 
+/// Whether a thread of a process waits for a disk, and for nothing else: no signal ends that.
+fn waits_for_a_disk(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.any(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('D')))
+}
+
 fn still_there(pid: u32) -> Failure {
+    if waits_for_a_disk(pid) {
+        return Failure::Other {
+            code: exit::TRY_LATER,
+            message: format!(
+                "the daemon (pid {pid}) was told to stop, and goes once its disk answers: it waits for that"
+            ),
+            hint: Some("what was acknowledged is in the journal; look at the disk of the state directory".to_owned()),
+        };
+    }
     Failure::Other {
         code: exit::INTERNAL,
         message: format!("the daemon (pid {pid}) was told to stop and has not gone after {} s", PATIENCE.as_secs()),

@@ -1,5 +1,5 @@
-//! The journal: the whole path from a submit to its answer beside raw SQLite that writes the same batches, what an event takes on
-//! disk, and what a start costs. Side by side in one run; the machine's disk is part of both.
+//! The journal: the whole path from a submit to its answer beside raw SQLite that writes the same batches, what an
+//! event takes on disk, and what a start costs. Side by side in one run; the machine's disk is part of both.
 //!
 //! `cargo bench -p harnessd --bench journal`
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
@@ -126,6 +126,7 @@ async fn path(runs: usize) -> f64 {
             uid: 0,
             held: None,
             stuck: false,
+            silent: false,
             disk: Arc::new(Default::default),
             journal: Arc::default(),
             epochs: Arc::new([]),

@@ -179,6 +179,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         uid: nix::unistd::geteuid().as_raw(),
         held: None,
         stuck: false,
+        silent: false,
         disk: usage(&state_dir, outputs.clone()),
         journal: report,
         epochs,
@@ -252,8 +253,14 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         }
     };
     setup.notifier.stopping("stopping");
-    // Who finds no socket from now on knows that this one leaves.
-    tell_socket(&mut setup.state_dir, None);
+    // Who finds no socket from now on knows that this one leaves. A disk that does not answer is not waited for. The
+    // lock stays until the end.
+    let mut state_dir = setup.state_dir;
+    let told = tokio::task::spawn_blocking(move || {
+        tell_socket(&mut state_dir, None);
+        state_dir
+    });
+    let _state_dir = tokio::time::timeout(LAST_WAIT, told).await;
     stop.cancel();
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
@@ -327,7 +334,8 @@ fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
     keepers.processes_of(run).into_iter().take(100).map(shown).collect()
 }
 
-/// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has changed for itself.
+/// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has
+/// changed for itself.
 fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
     let args = std::iter::once(KEEPER[1].to_owned()).chain(inherited.limits.words());
     let args = args.chain([format!("{}{}", keeper::MARK, lock.mark())]).collect();

@@ -20,6 +20,7 @@ mod fairness;
 mod finding;
 mod first_run;
 mod full_disk;
+mod hanging_disk;
 mod hostile_clients;
 mod inheriting;
 mod insiders;

@@ -1,7 +1,7 @@
 //! Journals of every schema that was ever released: they open, and show what they showed.
 //!
-//! A new version of the schema gets a file and a name in [`VERSIONS`] when it is released; the old ones stay as they are. The file of
-//! the version at hand is made by `cargo test -p harness-tests make_a_journal -- --ignored`.
+//! A new version of the schema gets a file and a name in [`VERSIONS`] when it is released; the old ones stay as they
+//! are. The file of the version at hand is made by `cargo test -p harness-tests make_a_journal -- --ignored`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use harness_tests::{Daemon, Place, Script, Value, eventually, json, says, turn};
 use rusqlite::Connection;
 
 /// Versions that have a file.
-const VERSIONS: [&str; 1] = ["v1"];
+const VERSIONS: [&str; 2] = ["v1", "v2"];
 /// The latest of these.
 const LATEST: &str = VERSIONS[VERSIONS.len() - 1];
 /// What a file may take in the repository.

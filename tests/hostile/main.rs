@@ -1,11 +1,14 @@
-//! A hostile client: `hostile KIND SOCKET` does one thing that would take the daemon from the others, again and again, until it is
-//! ended. What each kind does is in [`KINDS`]; see `behaviour/hostile_clients.rs`.
+//! A hostile client: `hostile KIND SOCKET` does one thing that would take the daemon from the others, again and
+//! again, until it is ended. What each kind does is in [`KINDS`]; see `behaviour/hostile_clients.rs`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A kind of hostile client, and what it does once. It is done again until the program is ended.
 type Kind = (&'static str, fn(&str) -> std::io::Result<()>);
@@ -47,22 +50,57 @@ const KINDS: &[Kind] = &[
                 Ok(stream)
             })
             .collect::<std::io::Result<_>>()?;
-        thread::sleep(Duration::from_secs(1));
-        drop(held);
+        // Until the daemon says something to one of them, or closes it; a second at most.
+        for stream in held.iter().take(1) {
+            closed(stream)?;
+        }
         Ok(())
     }),
     ("connections", |socket| {
-        let held: Vec<UnixStream> = (0..200).map_while(|_| UnixStream::connect(socket).ok()).collect();
-        thread::sleep(Duration::from_millis(20));
-        drop(held);
-        Ok(())
+        let mut held: Vec<UnixStream> = (0..200).map_while(|_| UnixStream::connect(socket).ok()).collect();
+        // All are there once the last one is answered, or refused.
+        let Some(last) = held.last_mut() else { return Ok(()) };
+        last.write_all(call(1, "daemon.status", "{}").as_bytes())?;
+        closed(last)
     }),
     ("unread answers", |socket| {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let asked: String = (0..1_000).map(|id| call(id, "run.list", r#"{"limit":1000}"#)).collect();
         let _ = stream.write_all(asked.as_bytes());
-        thread::sleep(Duration::from_secs(1));
+        // Nothing is read; it is looked whether the daemon closes it.
+        let mut polled = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+        poll(&mut polled, PollTimeout::from(1_000_u16))?;
+        Ok(())
+    }),
+    ("patterns", |socket| {
+        // Each takes long to compile; the last one is refused for its size, so that nothing is queued.
+        flood(socket, |id| {
+            let many: Vec<String> = (0..12).map(|n| format!(r#""{id}{n}[\\w\\pL]{{24}}""#)).collect();
+            let turn = format!(r#"{{"text":"x","expect_regex":[{},"{id}\\w{{400}}"]}}"#, many.join(","));
+            call(id, "run.submit", &format!(r#"{{"spec":{{"workdir":"/","script":{{"turn":[{turn}]}}}}}}"#))
+        })
+    }),
+    ("expansions", |socket| {
+        // Runs whose next turn would come to 600 MB, a few at a time.
+        let shell = r#"{"tool":"shell","args":{"command":"head -c 30000 /dev/zero | tr '\\0' a"}}"#;
+        let large = format!(r#"{{"text":"{}","capture":{{"a":"(a+)"}}}}"#, "${a}".repeat(20_000));
+        let spec = format!(r#"{{"workdir":"/","script":{{"turn":[{{"call":[{shell}]}},{large}]}}}}"#);
+        let mut stream = UnixStream::connect(socket)?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut ask = |line: String| -> std::io::Result<serde_json::Value> {
+            stream.write_all(line.as_bytes())?;
+            let mut answer = String::new();
+            reader.read_line(&mut answer)?;
+            Ok(serde_json::from_str(&answer)?)
+        };
+        for id in 0.. {
+            let made = ask(call(id, "run.submit", &format!(r#"{{"spec":{spec}}}"#)))?;
+            if id % 4 == 3 {
+                let waits = format!(r#"{{"run":{}}}"#, made["result"]["id"]);
+                ask(call(id, "run.wait", &waits))?;
+            }
+        }
         Ok(())
     }),
     ("readers of all events", |socket| {
@@ -81,6 +119,15 @@ const KINDS: &[Kind] = &[
         Ok(())
     }),
 ];
+
+/// Waits until the daemon says something on a connection, or closes it; a second at most.
+fn closed(mut stream: &UnixStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    match stream.read(&mut [0; 4096]) {
+        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionReset) => Err(error),
+        _ => Ok(()),
+    }
+}
 
 fn call(id: u64, method: &str, params: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
@@ -116,9 +163,8 @@ fn main() -> ExitCode {
     // It ends with whoever has started it.
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
-        if once(socket).is_err() {
-            thread::sleep(Duration::from_millis(10));
-        }
+        // One that is refused tries again at once.
+        drop(once(socket));
     }
     ExitCode::SUCCESS
 }

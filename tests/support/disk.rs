@@ -4,6 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -12,7 +15,12 @@ use crate::{Output, Place, Running, need};
 /// Looks, one after the other, at which nothing can be written to a disk that is full.
 const LOOKS_AT_A_FULL_DISK: u32 = 12;
 
-/// A disk of its own for the state of a place. It goes with this value, which is to be dropped before the place and after the daemon.
+/// How long a slow disk does not answer, and how long it does.
+const SILENT: Duration = Duration::from_millis(80);
+const ANSWERS: Duration = Duration::from_millis(20);
+
+/// A disk of its own for the state of a place. It goes with this value, which is to be dropped before the place and
+/// after the daemon.
 pub struct Disk {
     at: PathBuf,
 }
@@ -50,7 +58,8 @@ impl Disk {
         self.at.join("filler")
     }
 
-    /// Fills it to the last byte, and what comes free for a while: a daemon takes room, and gives it back, while it looks for its ballast.
+    /// Fills it to the last byte, and what comes free for a while: a daemon takes room, and gives it back, while it
+    /// looks for its ballast.
     pub fn fill(&self) {
         let mut filler = OpenOptions::new().create(true).append(true).open(self.filler()).unwrap();
         let mut full = 0;
@@ -91,9 +100,61 @@ impl Disk {
         run("mount", &["-o", if only { "remount,ro" } else { "remount,rw" }, self.at.to_str().unwrap()]).exits(0);
     }
 
+    /// Lets it answer nothing that is written to it until what this gives is dropped, which must be before the daemon
+    /// is. For one in a file.
+    ///
+    /// # Panics
+    /// Where that cannot be had.
+    pub fn freeze(&self) -> Frozen<'_> {
+        need("fsfreeze", "util-linux");
+        run("fsfreeze", &["--freeze", self.at.to_str().unwrap()]).exits(0);
+        Frozen(self)
+    }
+
+    /// Makes it slow: it answers what is written to it in between, over and over, until what this gives is dropped.
+    pub fn slow(&self) -> Slow {
+        let (stop, stopped) = mpsc::channel();
+        let disk = Self { at: self.at.clone() };
+        let pulses = thread::spawn(move || {
+            while stopped.recv_timeout(ANSWERS).is_err() {
+                let frozen = disk.freeze();
+                let over = stopped.recv_timeout(SILENT).is_ok();
+                drop(frozen);
+                if over {
+                    break;
+                }
+            }
+            // It is mounted as long as the other one lives.
+            std::mem::forget(disk);
+        });
+        Slow { stop, pulses: Some(pulses) }
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.at
+    }
+}
+
+/// A disk that does not answer; it does again when this is dropped.
+pub struct Frozen<'d>(&'d Disk);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        run("fsfreeze", &["--unfreeze", self.0.at.to_str().unwrap()]);
+    }
+}
+
+/// A disk that is slow as long as this lives.
+pub struct Slow {
+    stop: mpsc::Sender<()>,
+    pulses: Option<JoinHandle<()>>,
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
+        drop(self.pulses.take().map(JoinHandle::join));
     }
 }
 

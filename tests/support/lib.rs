@@ -1,7 +1,7 @@
 //! What the end-to-end tests speak: places, daemons, runs, scripts, raw connections, processes.
 //!
-//! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the real
-//! binaries over real sockets; it never looks inside them.
+//! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the
+//! real binaries over real sockets; it never looks inside them.
 
 mod aimock;
 mod cgroup;
@@ -31,7 +31,7 @@ pub use cgroup::Cgroup;
 pub use client::Client;
 pub use command::{Output, Running};
 pub use daemon::Daemon;
-pub use disk::Disk;
+pub use disk::{Disk, Frozen, Slow};
 pub use faults::{Answer, FaultServer, Gate, Recorded};
 pub use llama::Llama;
 pub use place::Place;

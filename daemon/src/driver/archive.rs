@@ -1,7 +1,7 @@
 //! Runs that have left the world, as the journal has them: listed, shown, waited for, followed, gone on from.
 //!
-//! Owns how a history becomes an answer. What a listing does not say is folded from the run's own events, in a world of its own.
-//! Everything here blocks for as long as the disk takes.
+//! Owns how a history becomes an answer. What a listing does not say is folded from the run's own events, in a world
+//! of its own. Everything here blocks for as long as the disk takes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -107,10 +107,16 @@ impl Archive {
 
     /// A page of the world's runs and of those that have left it, newest first.
     pub(super) fn list(&self, params: &ListParams, root: Option<RunId>, listed: Listed) -> Result<RunPage, RpcError> {
-        let limit = params.page_size();
         let below = params.cursor.unwrap_or(u64::MAX);
         let query = Query { select: params.select.clone(), root };
-        let (left, more_left) = self.history.page(&query, below, listed.down_to, limit)?;
+        let (left, more_left) = self.history.page(&query, below, listed.down_to, params.page_size())?;
+        Ok(Self::page(params, listed, left, more_left))
+    }
+
+    /// A page of the world's runs, and of those that were read, newest first. `more_left` says whether there are more
+    /// of these.
+    pub(super) fn page(params: &ListParams, listed: Listed, left: Vec<(u64, RunView)>, more_left: bool) -> RunPage {
+        let limit = params.page_size();
         let here: BTreeSet<RunId> = listed.runs.iter().map(|(_, view)| view.id).collect();
         let mut runs = listed.runs;
         if more_left && let Some(&(last, _)) = left.last() {
@@ -135,7 +141,7 @@ impl Archive {
             // Everything from here on was looked at, down to the world's own end of the page.
             page.cursor = (listed.down_to > 0).then_some(listed.down_to);
         }
-        Ok(page)
+        page
     }
 
     /// The runs that are named, in that order, on one page: as many as fit.
@@ -162,8 +168,8 @@ impl Archive {
         Ok(page)
     }
 
-    /// Why nothing can be changed about runs that have left, of those that are selected; also the names of such as have come into the
-    /// world meanwhile.
+    /// Why nothing can be changed about runs that have left, of those that are selected; also the names of such as
+    /// have come into the world meanwhile.
     pub(super) fn ended(
         &self,
         select: &Selector,
@@ -201,7 +207,8 @@ impl Archive {
         }
     }
 
-    /// The run that was made under a key, if it has left the world. Another one may have come to be meanwhile: the world knows that.
+    /// The run that was made under a key, if it has left the world. Another one may have come to be meanwhile: the
+    /// world knows that.
     pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
         match self.history.by_key(space, key)? {
             Some(run) if self.history.has_left(run)? => self.finished(run).map(Some),

@@ -72,8 +72,8 @@ pub(super) async fn end_of(under_way: &mut Option<UnderWay>) -> Result<(), Commi
 }
 
 impl<J: Journal> Driver<J> {
-    /// Begins to commit what a step came to. While another commit is under way, that is done together with what else comes to be until
-    /// that one has gone through.
+    /// Begins to commit what a step came to. While another commit is under way, that is done together with what else
+    /// comes to be until that one has gone through.
     pub(super) async fn hand_over(&mut self, step: Step) {
         let Step { events, effects, archived } = step;
         self.lookups.note(&events);
@@ -149,12 +149,14 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again.
+    /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again. A disk
+    /// that does not answer is not waited for: what nobody was told may still be there after the next start.
     pub(super) async fn last_commit(&mut self) {
-        if let Some(UnderWay { commit, effects, end, .. }) = self.under_way.take()
-            && end.await.is_ok()
-        {
-            self.show(&commit, effects);
+        let Some(UnderWay { commit, effects, end, patient_until, .. }) = self.under_way.take() else { return };
+        match tokio::time::timeout_at(patient_until, end).await {
+            Ok(Ok(())) => self.show(&commit, effects),
+            Ok(Err(failure)) => error!(%failure, "stopping without the last commit"),
+            Err(_) => error!("the disk of the journal does not answer: stopping without the last commit"),
         }
     }
 
@@ -190,8 +192,8 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the daemon is told to
-    /// stop before it has gone through.
+    /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the
+    /// daemon is told to stop before it has gone through.
     async fn insist(&mut self, under_way: UnderWay) -> Option<(Arc<Commit>, Vec<Effect>)> {
         let UnderWay { commit, class, effects, end, patient_until } = under_way;
         let mut wait = FIRST_RETRY;
@@ -248,8 +250,8 @@ impl<J: Journal> Driver<J> {
         self.parts.clock.at(self.parts.clock.now().mono + SILENCE.into())
     }
 
-    /// Waits for the disk. One that takes seconds holds the daemon: meanwhile it answers what can be answered. Nothing where it is
-    /// told to stop before.
+    /// Waits for the disk. One that takes seconds holds the daemon: meanwhile it answers what can be answered.
+    /// Nothing where it is told to stop before.
     pub(super) async fn patiently<T>(&mut self, mut end: End<T>, until: Instant) -> Option<T> {
         tokio::select! {
             biased;
@@ -259,9 +261,11 @@ impl<J: Journal> Driver<J> {
         let reason = format!("the disk of the journal has not answered for {} s", SILENCE.as_secs());
         self.hold(&CommitError { fault: CommitFault::Failing, reason });
         self.parts.service.stuck = true;
+        self.parts.service.silent = true;
         self.give_answers_up();
         let outcome = self.hold_until(end).await?;
         self.parts.service.stuck = false;
+        self.parts.service.silent = false;
         if !self.on_ballast {
             self.let_go();
         }
@@ -358,7 +362,8 @@ impl<J: Journal> Driver<J> {
                 wanted if in_step.contains(&connection) => {
                     self.backlog.push_back(Request { wanted, ..request });
                 }
-                // That a run has ended may be in the step that is held: who waits for it is told once that is committed.
+                // That a run has ended may be in the step that is held: who waits for it is told once that is
+                // committed.
                 Wanted::Wait(params, responder) => {
                     let waited_for = self.wait_for(connection, caller, party, params, responder);
                     self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
@@ -391,7 +396,8 @@ impl<J: Journal> Driver<J> {
 fn class_of(effects: &[Effect], sync_calls: bool) -> CommitClass {
     let promises = effects.iter().any(|effect| match effect {
         Effect::Reply { reply, synced, .. } => reply.is_ok() && *synced,
-        // A command that has begun is not begun again, whatever comes between. All that start in one step share the sync.
+        // A command that has begun is not begun again, whatever comes between. All that start in one step share the
+        // sync.
         Effect::Start(job) => sync_calls && matches!(job.task, Task::Call(_)),
         _ => false,
     });

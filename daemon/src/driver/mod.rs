@@ -9,11 +9,13 @@
 //!                                 held: reads are answered, new work is refused, the same commit is tried again
 //! ```
 //!
-//! While a commit is under way and much has come, the next steps are made already; what they come to is committed together after
-//! that one, and shown and done after its own commit. Reads, and whoever waits for a run, are answered when nothing is under way.
+//! While a commit is under way and much has come, the next steps are made already; what they come to is committed
+//! together after that one, and shown and done after its own commit. Reads, and whoever waits for a run, are answered
+//! when nothing is under way.
 //!
-//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, executes nothing, and does
-//! nothing that blocks: it has a thread of its own, and whatever it waits for, it answers meanwhile what can be answered.
+//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, executes
+//! nothing, and does nothing that blocks: it has a thread of its own, and whatever it waits for, it answers meanwhile
+//! what can be answered.
 
 mod archive;
 mod clock;
@@ -95,6 +97,8 @@ pub struct Service {
     pub held: Option<String>,
     /// And not even what is under way can be recorded.
     pub stuck: bool,
+    /// Since the disk does not answer: nothing is read from it either.
+    pub silent: bool,
     /// What the state takes on disk.
     pub disk: Disk,
     /// Which journal it has, and what is not as it should be there.
@@ -176,7 +180,8 @@ pub struct Driver<J> {
 }
 
 impl<J: Journal> Driver<J> {
-    /// A driver, not yet driving. Within a runtime that is not the one that it drives in: there goes what it does not do itself.
+    /// A driver, not yet driving. Within a runtime that is not the one that it drives in: there goes what it does not
+    /// do itself.
     pub fn new(parts: Parts<J>, orders: Orders) -> Self {
         let archive = Archive::new(parts.history.clone(), &parts.engine, parts.blocking.clone());
         let housekeeper =

@@ -1,5 +1,5 @@
-//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only; what it may ask
-//! at all is in the table of rights (`control::rights`).
+//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only;
+//! what it may ask at all is in the table of rights (`control::rights`).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::Service;
 use super::archive::Archive;
+use super::committing::LONGEST_RETRY;
 use super::housekeeping::Housekeeper;
 use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
@@ -57,10 +58,22 @@ impl View<'_> {
         }
     }
 
-    /// Whether what the world does not have is looked for in the journal. The tree of a caller that descends from a run is in
-    /// the world.
+    /// Whether what the world does not have is looked for in the journal. The tree of a caller that descends from a
+    /// run is in the world.
     fn is_elsewhere(&self, error: &RpcError) -> bool {
         error.kind() == ErrorKind::NotFound && self.caller.run.is_none()
+    }
+
+    /// Does something with what has left the world. While the disk does not answer that is refused: it would be
+    /// waited for.
+    fn read_journal(&self, responder: Responder, work: impl FnOnce(&Archive, Responder) + Send + 'static) {
+        match &self.service.held {
+            Some(why) if self.service.silent => {
+                let error = RpcError::new(ErrorKind::Held, format!("held: {why}; what is not in memory is not read"));
+                responder.send::<()>(Err(error.retry_after(LONGEST_RETRY.into())));
+            }
+            _ => self.archive.off_to(self.party, move |archive| work(archive, responder)),
+        }
     }
 
     /// Answers a read.
@@ -69,7 +82,7 @@ impl View<'_> {
         match read {
             Read::Show(params) => match self.find(&params.run) {
                 Ok(run) => self.show(run, &params, responder),
-                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
+                Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
                     responder.send(archive.show(params, uid, now).map(|shown| Shown { held, ..shown }));
                 }),
                 Err(error) => responder.send::<()>(Err(error)),
@@ -78,9 +91,11 @@ impl View<'_> {
             Read::Export(params) => match self.find(&params.run) {
                 Ok(run) => {
                     let view = self.engine.view(run, now);
-                    self.archive.off_to(self.party, move |archive| responder.send(archive.export(&params, run, view)));
+                    self.read_journal(responder, move |archive, responder| {
+                        responder.send(archive.export(&params, run, view));
+                    });
                 }
-                Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
+                Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
                     let found = archive.history.find(&params.run, uid);
                     responder.send(found.and_then(|run| archive.export(&params, run, None)));
                 }),
@@ -141,7 +156,7 @@ impl View<'_> {
             return match allowed {
                 Ok(mut named) => {
                     named.retain(|one| !matches!(one, Named::Here(run) if !within(run)));
-                    self.archive.off_to(self.party, move |archive| {
+                    self.read_journal(responder, move |archive, responder| {
                         responder.send(archive.named(&params, named, uid).map(|page| RunPage { held, ..page }));
                     });
                 }
@@ -153,12 +168,17 @@ impl View<'_> {
                 listed.runs.iter_mut().for_each(|(_, run)| {
                     mark_held(self.service, std::slice::from_mut(run), self.now);
                 });
+                if self.service.silent {
+                    // What has left is not told; that the daemon is held is.
+                    let page = Archive::page(&params, listed, Vec::new(), false);
+                    return responder.send(Ok(RunPage { held, ..page }));
+                }
                 self.archive.off_to(self.party, move |archive| {
                     responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
                 });
             }
             // The tree that is wanted has left as a whole.
-            Err(error) if self.is_elsewhere(&error) => self.archive.off_to(self.party, move |archive| {
+            Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
                 let name = params.root.take().unwrap_or_default();
                 let nothing = Listed { runs: Vec::new(), down_to: 0 };
                 let found = archive.history.find(&name, uid);
@@ -190,8 +210,9 @@ impl View<'_> {
             return responder.send::<()>(Err(error));
         }
         let uid = self.caller.uid;
-        self.archive
-            .off_to(self.party, move |archive| responder.send(archive.waited(&params.run, &params.states, uid)));
+        self.read_journal(responder, move |archive, responder| {
+            responder.send(archive.waited(&params.run, &params.states, uid));
+        });
     }
 
     /// Prunes: the names are ids then, those of the world by the world, the others by the journal.

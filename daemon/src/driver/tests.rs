@@ -1,5 +1,5 @@
-//! The driver with a journal that delays and fails: nothing is done or shown before it is committed, and while it cannot
-//! be, reads are answered and new work is refused.
+//! The driver with a journal that delays and fails: nothing is done or shown before it is committed, and while it
+//! cannot be, reads are answered and new work is refused.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -83,6 +83,7 @@ impl Bench {
                 uid: 1000,
                 held: None,
                 stuck: false,
+                silent: false,
                 disk: Arc::new(DiskUsage::default),
                 journal: Arc::default(),
                 epochs: Arc::new([]),
@@ -330,8 +331,8 @@ async fn a_signal_stops_a_daemon_that_is_held() {
     bench.stop().await;
 }
 
-/// A15. A disk that does not answer holds the daemon within seconds: what changes something is told so, what reads is answered, and
-/// a stop is a stop.
+/// A15. A disk that does not answer holds the daemon within seconds: what changes something is told so, what reads is
+/// answered, and a stop is a stop.
 #[tokio::test]
 async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
     let bench = Bench::start();

@@ -1,20 +1,25 @@
 //! The journal on disk, as the driver sees it: a thread that writes, and the way to it.
 //!
-//! Owns the thread. One commit is under way at a time; the driver waits for it without holding up anything else.
+//! Owns the thread. One commit is under way at a time; the driver waits for it without holding up anything else. An
+//! end does not wait for a disk that does not answer.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
+use tracing::error;
 
 use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, Journal, Writer};
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "harness.db";
+/// How long an end waits for what the thread still writes.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// What the thread is to do, and how it tells that it has.
 enum Order {
@@ -22,10 +27,12 @@ enum Order {
     Tidy(oneshot::Sender<Result<bool, CommitError>>),
 }
 
-/// The journal on disk. The thread ends with it, and is waited for.
+/// The journal on disk. The thread ends with it, and is waited for, unless the disk does not answer.
 #[derive(Debug)]
 pub struct Store {
     orders: Option<SyncSender<Order>>,
+    /// Says nothing; its other end goes with the thread.
+    ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,8 +44,13 @@ impl Store {
     pub fn start(db: Connection, path: &Path, mark: Option<Mark>) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
         let writer = Writer::new(db, path).marking(mark);
-        let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || write(writer, &taken))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread) })
+        let (lives, ended) = sync_channel(0);
+        let body = move || {
+            write(writer, &taken);
+            drop(lives);
+        };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(body)?;
+        Ok(Self { orders: Some(orders), ended, thread: Some(thread) })
     }
 
     fn order<T: Send + 'static>(
@@ -65,6 +77,12 @@ impl Drop for Store {
     fn drop(&mut self) {
         // Without orders the thread ends, and closes the file.
         drop(self.orders.take());
+        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(LAST_WAIT) {
+            error!(
+                "the disk of the journal does not answer: stopping without it; the next start goes on from what is on it"
+            );
+            return;
+        }
         if let Some(thread) = self.thread.take() {
             // It has told of its panic already, if that is how it ends.
             let _ = thread.join();

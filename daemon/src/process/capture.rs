@@ -1,8 +1,8 @@
 //! What a process writes: bounded in memory, whole in a file up to a quota, live to whoever follows.
 //!
-//! Costs nothing for a silent stream: no buffer, no file, no task. Reads when the kernel says that something is there, never on
-//! a timer. A file that cannot be written is given up; it never stops the process. What lives on after its call goes on writing
-//! into the same files.
+//! Costs nothing for a silent stream: no buffer, no file, no task. Reads when the kernel says that something is
+//! there, never on a timer. A file that cannot be written is given up; it never stops the process. What lives on
+//! after its call goes on writing into the same files.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use harness_protocol::envelope::{Bounded, Kept};
 use harness_protocol::rpc::OutputStream;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::outputs::{CallOutputs, OutputFile};
 use super::source::{Read, Source};
@@ -184,8 +185,23 @@ fn read(source: &mut Source, mut push: impl FnMut(&[u8])) {
     BUFFER.set(buffer);
 }
 
+/// Writes, while the other tasks of this thread go on elsewhere: a disk that does not answer holds up its own calls
+/// alone.
+fn beside_others<T>(write: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(write),
+        _ => write(),
+    }
+}
+
 impl Sink {
     fn push(&mut self, bytes: &[u8]) {
+        if !matches!(self.state, SinkState::Broken) {
+            beside_others(|| self.write(bytes));
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
         if let SinkState::Untouched(outputs) = &self.state {
             self.state = outputs.create(self.stream).map_or_else(
                 |error| {
@@ -195,7 +211,7 @@ impl Sink {
                 SinkState::Open,
             );
         }
-        // At most 64 KiB into the page cache, about as long as it takes to hand that to another thread.
+        // At most 64 KiB into the page cache.
         if let SinkState::Open(file) = &mut self.state
             && let Err(error) = file.write_all(bytes)
         {
