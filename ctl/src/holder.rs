@@ -18,7 +18,7 @@ const MOST: u64 = 8 * 1024;
 /// The daemon that holds a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
-    /// Its process.
+    /// The number of its process.
     pub(crate) pid: u32,
     /// Its socket; none where an older daemon has not told it, or one that starts has not yet.
     pub(crate) socket: Option<PathBuf>,

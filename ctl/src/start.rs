@@ -28,7 +28,7 @@ const LOOKS_PER_START: u32 = 12;
 /// Where a daemon is looked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The socket.
+    /// The socket on which a daemon is looked for.
     pub(crate) socket: PathBuf,
     /// Its user named that one and no other.
     pub(crate) named: bool,

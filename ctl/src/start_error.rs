@@ -11,7 +11,7 @@ pub(crate) enum StartError {
     /// Nobody serves the socket, and we were told to leave it so.
     #[error("no daemon serves {}", socket.display())]
     NotRunning {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The state directory belongs to a daemon with another socket than the one that was named.
@@ -20,19 +20,19 @@ pub(crate) enum StartError {
         socket.display(), state_dir.display()
     )]
     Elsewhere {
-        /// Its process.
+        /// The number of the daemon's process.
         pid: u32,
-        /// Its socket.
+        /// The socket that the daemon serves.
         socket: PathBuf,
-        /// The directory.
+        /// The state directory that it holds.
         state_dir: PathBuf,
     },
     /// There is a daemon, and its socket is gone.
     #[error("the daemon (pid {pid}) runs, and its socket {} is not there", socket.display())]
     Unreachable {
-        /// Its process.
+        /// The number of the daemon's process.
         pid: u32,
-        /// Its socket.
+        /// The socket that the daemon serves.
         socket: PathBuf,
         /// It has served it. One that has not is about to, or leaves.
         settled: bool,
@@ -40,19 +40,19 @@ pub(crate) enum StartError {
     /// The socket is the system's, and only root starts that daemon.
     #[error("the system's daemon does not run: nobody serves {}", socket.display())]
     SystemNotRunning {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The socket cannot be opened by this user.
     #[error("no permission to open {}", socket.display())]
     Denied {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// It does not take connections, or cannot be named.
     #[error("cannot connect to {}: {source}", socket.display())]
     Connect {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
         /// Why.
         source: io::Error,
@@ -60,7 +60,7 @@ pub(crate) enum StartError {
     /// Nobody serves the socket, and from inside a run none is started.
     #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
     InsideRun {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
         /// How that is known.
         inside: Inside,
@@ -68,7 +68,7 @@ pub(crate) enum StartError {
     /// There is no program to start.
     #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
     NoProgram {
-        /// The socket.
+        /// The socket that no daemon serves.
         socket: PathBuf,
     },
     /// The program cannot be started.

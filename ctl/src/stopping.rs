@@ -33,7 +33,7 @@ pub(crate) enum Stopped {
     Asked(Box<DaemonStatusReply>),
     /// It could not be asked; a signal ended it.
     BySignal {
-        /// Its process.
+        /// The number of its process.
         pid: u32,
     },
 }

@@ -77,7 +77,7 @@ struct Lines {
     heavy: Round<u64>,
     /// Requests here, of all its connections.
     count: usize,
-    /// Connections here.
+    /// Connections of it that have requests here.
     lines: usize,
     room: Arc<Notify>,
 }
@@ -89,7 +89,7 @@ struct Queues<R> {
     parties: BTreeMap<Party, Lines>,
     light: Round<Party>,
     heavy: Round<Party>,
-    /// Requests here.
+    /// Requests that wait here, of all parties.
     count: usize,
     /// Of these, those whose connection is not held.
     ready: usize,

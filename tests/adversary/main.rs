@@ -1,7 +1,7 @@
 //! A program that a run executes to gain its operator's rights, in ways for which a shell has no words.
 //!
-//! Each way prints what the daemon answered, a line a request. It asserts nothing: whoever started it looks at the answers, and at the
-//! daemon. Without `unsafe`: what would fork starts itself again.
+//! Each way prints what the daemon answered, a line a request. It asserts nothing: the test that started it looks at the
+//! answers, and at the daemon. Without `unsafe`: what would fork starts itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -19,7 +19,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
-/// What an operator may do and nobody else, as a line.
+/// What only an operator may do, as a line.
 const PAUSE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"}}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"lane.list","params":{}}"#;
 /// Longer than any answer takes.
@@ -121,7 +121,7 @@ fn connect_and_die(count: usize, how: &[&str]) {
     }
 }
 
-/// The request is in the socket before whoever connected it has gone.
+/// The request is in the socket before the process that connected it has gone.
 fn speak_and_die(count: usize) {
     for _ in 0..count {
         let line = format!("printf '%s\\n' '{PAUSE}' '{LIST}'");
@@ -181,7 +181,7 @@ fn keeper() -> Pid {
     }
 }
 
-/// The keeper above us is killed, or stopped, and we speak until somebody ends us.
+/// The keeper above us is killed, or stopped, and we speak until the daemon ends us.
 fn without_the_keeper(signal: Signal) {
     let _ = kill(keeper(), signal);
     for _ in 0..100 {
@@ -190,8 +190,8 @@ fn without_the_keeper(signal: Signal) {
     let _ = kill(keeper(), Signal::SIGCONT);
 }
 
-/// Ends the keeper and the daemon, sheds what it can of what it was given, and speaks with whatever daemon comes next until one is there
-/// and has answered often enough. Says so in files of the working directory.
+/// Ends the keeper and the daemon, sheds what it can of what it was given, and speaks with whatever daemon comes next
+/// until one is there and has answered often enough. Says so in files of the working directory.
 fn outlive(daemon: i32, lower: bool) {
     nix::unistd::setsid().ok();
     if lower {
@@ -233,7 +233,7 @@ fn hold(count: usize, part: &[u8]) {
     }
 }
 
-/// Processes come and go while one of them speaks, so that numbers and parents change under whoever looks.
+/// Processes come and go while one of them speaks, so that numbers and parents change under the daemon while it looks.
 fn churn(count: usize) {
     for _ in 0..count {
         let socket = unconnected();

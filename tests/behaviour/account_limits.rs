@@ -61,7 +61,7 @@ fn however_a_server_says_it_a_used_up_account_holds_the_lane_and_fails_no_run() 
             let view = run.view();
             assert!(!view.state.is_terminal(), "{body}: {:?}", view.error);
         }
-        assert_eq!(server.count(), 1, "nobody asks meanwhile: {body}");
+        assert_eq!(server.count(), 1, "no run asks meanwhile: {body}");
         daemon.ctl(["provider", "check", &name]).ok();
         assert_eq!((run.answer(), later.answer()), ("there is more".to_owned(), "there is more".to_owned()));
     }
@@ -89,7 +89,7 @@ fn forty_one_runs_wait_for_a_time_that_everybody_is_told() {
     assert_eq!(daemon.lane("local").limiter, Limiter::None);
 }
 
-/// C3: whoever waits or follows is told within a second what holds the run and what helps; its own limits hold.
+/// C3: a client that waits or follows is told within a second what holds the run and what helps; its own limits hold.
 #[test]
 fn who_waits_or_follows_is_told_what_holds_the_run_and_what_helps_and_time_limits_hold() {
     let server = FaultServer::start();
@@ -121,7 +121,7 @@ fn who_waits_or_follows_is_told_what_holds_the_run_and_what_helps_and_time_limit
     assert_eq!(output.stderr.matches("quota, until ").count(), 1, "{output}");
     daemon.ctl(["submit", "--wait", "--deadline", "1s", "hi"]).exits(124).tells("quota, until ");
     daemon.ctl(["submit", "-q", "--wait", "--deadline", "1s", "hi"]).exits(124);
-    assert_eq!(server.count(), 1, "nobody asked again");
+    assert_eq!(server.count(), 1, "no run asked again");
 }
 
 /// C3: half open.
@@ -174,7 +174,7 @@ fn a_pause_of_the_lane_or_a_cancel_by_label_keeps_it_from_going_on_by_itself() {
     let asked = server.count();
     daemon.ctl(["cancel", "-l", "when=night"]).ok();
     assert_eq!(night.wait().state, RunState::Cancelled);
-    assert_eq!(server.count(), asked, "nobody asked");
+    assert_eq!(server.count(), asked, "no run asked");
     daemon.ctl(["lane", "resume", "local"]).ok();
     assert_eq!(other.answer(), "more");
 }

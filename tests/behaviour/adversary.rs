@@ -1,7 +1,8 @@
-//! Ways in which a process inside a run tries to gain its operator's rights, daemon and tools under one user. None succeeds.
+//! Ways in which a process inside a run tries to gain its operator's rights, daemon and tools under one user. None
+//! succeeds.
 //!
-//! Ways through a process that was outside of the tree before (tmux, cron, a user manager, ssh, root) are not among them: the README lists
-//! them. What cannot be said in a shell is in `../adversary/main.rs`.
+//! Ways through a process that was outside of the tree before (tmux, cron, a user manager, ssh, root) are not among
+//! them: the README lists them. What cannot be said in a shell is in `../adversary/main.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::lane::until_there_is;
 
 /// What a run executes for what needs more than a shell.
 const ADVERSARY: &str = env!("CARGO_BIN_EXE_adversary");
-/// A daemon that is not root's, with a run of somebody else and one that asks its operator.
+/// A daemon that is not root's, with a run of another user and one that asks its operator.
 struct Arena {
     daemon: Daemon,
     stranger: Run,
@@ -154,9 +155,9 @@ fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
     assert_eq!(arena.stranger.answer(), "done");
 }
 
-/// A harnessctl that waits for its operator has a connection with rights: it lets nobody take it.
+/// A harnessctl that waits for its operator has a connection with rights: it lets no other process take it.
 #[test]
-fn nobody_takes_the_connection_of_a_waiting_command() {
+fn no_process_takes_the_connection_of_a_waiting_command() {
     let arena = Arena::new();
     let waiting = arena.daemon.spawn_ctl(["wait", &arena.stranger.id]);
     let pid = waiting.process().0;
@@ -173,7 +174,7 @@ fn nobody_takes_the_connection_of_a_waiting_command() {
 
 /// B7: the daemon is killed from inside, in every way, and nothing that comes after is an operator or starts a daemon.
 #[test]
-fn whoever_kills_the_daemon_from_inside_a_run_starts_no_other() {
+fn a_run_that_kills_the_daemon_starts_no_other() {
     let ways = [
         ("plainly", "kill -9 DAEMON; TRY"),
         (
@@ -219,7 +220,7 @@ fn whoever_kills_the_daemon_from_inside_a_run_starts_no_other() {
             let shown = place.ctl(["--no-start", "show", &run.id, "--json"]);
             shown.code == 0 && shown.json()["state"] == "succeeded"
         };
-        let is_over = || place.work().join("tried").exists() || nobody_left(&place) || has_ended();
+        let is_over = || place.work().join("tried").exists() || no_process_is_left(&place) || has_ended();
         eventually("it tried, or was ended", is_over);
         assert!(!place.work().join("gained").exists(), "{what}: {}", place.written("said"));
         let after = place.daemon_process();
@@ -228,7 +229,7 @@ fn whoever_kills_the_daemon_from_inside_a_run_starts_no_other() {
 }
 
 /// Whether no process has its working directory in the place.
-fn nobody_left(place: &Place) -> bool {
+fn no_process_is_left(place: &Place) -> bool {
     let work = place.work();
     let processes = fs::read_dir("/proc").unwrap().flatten();
     !processes.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok()).any(|cwd| cwd == work)
@@ -278,7 +279,8 @@ fn no_child_is_taken_for_the_run_whose_id_it_bears_as_a_name() {
     }
 }
 
-/// A19: the keys of what a run submits are those of its tree, so that none of its operator's is taken before it is used.
+/// A19: the keys of what a run submits are those of its tree, so that none of its operator's is taken before it is
+/// used.
 #[test]
 fn a_key_that_a_run_has_used_is_still_its_operators() {
     let arena = Arena::new();

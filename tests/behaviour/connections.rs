@@ -107,7 +107,7 @@ fn half_a_frame_has_half_a_minute_and_whole_ones_have_all_the_time() {
 
 /// A7: what is asked for and not read is bounded, and who does not read is closed when others wait for the room.
 #[test]
-fn who_does_not_read_large_answers_keeps_them_from_nobody() {
+fn a_client_that_does_not_read_large_answers_keeps_them_from_no_other() {
     // Room for one large answer of operators at a time.
     let daemon = Daemon::configured("[limits]\nmemory_bytes = 67108864\n");
     let text = "x".repeat(3 * MIB);

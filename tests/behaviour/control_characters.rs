@@ -1,10 +1,11 @@
-//! What identifies or groups runs has no characters that drive a terminal or change what is read; what runs say may have them.
+//! What identifies or groups runs has no characters that drive a terminal or change what is read; what runs say may
+//! have them.
 
 use harness_tests::{Daemon, Value, json, says, turn};
 
 /// A17
 #[test]
-fn a_submit_with_characters_that_nobody_could_read_is_refused_with_the_field() {
+fn a_submit_with_characters_that_cannot_be_read_is_refused_with_the_field() {
     let daemon = Daemon::configured("[share.batch]\nweight = 1\n");
     let refused = |params: Value| {
         let error = daemon.refused("run.submit", params);

@@ -64,7 +64,7 @@ fn a_daemon_that_stands_still_is_never_displaced_and_whoever_asks_it_is_told() {
 #[test]
 fn an_old_daemon_that_leaves_does_not_take_the_socket_of_the_new_one() {
     let mut old = Daemon::start();
-    // Somebody cleaned up too well: its socket is gone, and so are the locks. It stands still, or it would bind again.
+    // A cleaner went too far: its socket is gone, and so are the locks. It stands still, or it would bind again.
     old.signal(Signal::SIGSTOP);
     eventually("it stands still", || old.process().is_stopped());
     fs::remove_dir_all(old.path("run/harness")).unwrap();

@@ -1,4 +1,5 @@
-//! Restored backups and copies: nobody is given another history without a word, and no number and no id means two things.
+//! Restored backups and copies: no client is given another history without a word, and no number and no id means two
+//! things.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +34,7 @@ fn ids(daemon: &Daemon) -> BTreeSet<String> {
 
 /// A12: a restored backup goes on in an epoch of its own; a cursor of the other one gives a gap with the reason.
 #[test]
-fn a_restored_backup_begins_an_epoch_and_whoever_follows_is_told() {
+fn a_restored_backup_begins_an_epoch_and_its_followers_are_told() {
     let daemon = Daemon::start();
     let asks = daemon.submit(&turn("").shell("echo kept").ask("well?").turn("answered"));
     asks.reach(RunState::Waiting);

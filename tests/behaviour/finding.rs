@@ -103,7 +103,7 @@ fn a_daemon_that_holds_the_state_directory_is_used_by_its_own_socket_from_wherev
     ] {
         other_way(&daemon, &[], words).exits(0);
     }
-    assert!(!daemon.path("other-run/harness").exists(), "nobody else was started");
+    assert!(!daemon.path("other-run/harness").exists(), "no other daemon was started");
     let status = other_way(&daemon, &[], &["daemon", "status", "--json"]).json();
     assert_eq!(status["pid"], daemon.process().0);
     // Who names a socket wants that one.

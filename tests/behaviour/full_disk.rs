@@ -1,4 +1,5 @@
-//! A disk that is full: what is refused and what goes through, and that everything goes on by itself when there is room.
+//! A disk that is full: what is refused and what goes through, and that everything goes on by itself when there is
+//! room.
 
 use std::time::Duration;
 

@@ -115,7 +115,7 @@ fn a_stop_on_a_disk_that_hangs_ends_and_says_so_and_nothing_is_lost() {
                 let told = daemon.ctl(["daemon", "stop", "--no-start"]);
                 let named = told.stderr.contains("once its disk answers");
                 assert_eq!((told.code, named), if told.code == 0 { (0, false) } else { (75, true) }, "{what}: {told}");
-                assert!(UnixStream::connect(daemon.socket()).is_err(), "{what}: nobody listens");
+                assert!(UnixStream::connect(daemon.socket()).is_err(), "{what}: no daemon listens");
                 let log = fs::read_to_string(place.path("daemon.log")).unwrap();
                 assert!(log.contains("does not answer: stopping without"), "{what}: {log}");
                 drop(frozen);

@@ -1,4 +1,5 @@
-//! One run whose texts are large as JSON takes no answer away from anybody: not from those who list, and not from those who ask for that run.
+//! One run whose texts are large as JSON takes no answer away from anybody: not from those who list, and not from
+//! those who ask for that run.
 
 use harness_tests::{Daemon, Place, Run, Script, Value, json, says, turn};
 

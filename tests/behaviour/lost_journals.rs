@@ -53,7 +53,8 @@ fn cut(path: &Path, to: u64) {
 
 type Change = fn(&Place);
 
-/// A3: whatever became of the journal, a start that cannot go on from it deletes nothing, begins none, ends at once, and says what to do.
+/// A3: whatever became of the journal, a start that cannot go on from it deletes nothing, begins none, ends at once,
+/// and says what to do.
 #[test]
 fn no_journal_is_begun_beside_outputs_and_a_damaged_one_is_told_with_what_to_do() {
     let changes: [(&str, Change, &str); 12] = [

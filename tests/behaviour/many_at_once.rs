@@ -1,4 +1,4 @@
-//! Changes of many runs: made in pieces, and nobody else waits for them.
+//! Changes of many runs: made in pieces, and no other request waits for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,8 @@ fn with_many() -> (Daemon, Vec<String>) {
     (daemon, runs)
 }
 
-/// Asks for the status until it is told to stop; gives how often it was answered and the most requests that it waited behind.
+/// Asks for the status until it is told to stop; gives how often it was answered and the most requests that it waited
+/// behind.
 fn prober(daemon: &Daemon) -> (Arc<AtomicBool>, thread::JoinHandle<(u64, u64)>) {
     let (mut line, stop) = (daemon.connect(), Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
@@ -51,7 +52,7 @@ fn state(daemon: &Daemon, run: &str) -> Value {
 
 /// A9. What is selected is settled at the beginning: what the same connection submits after it is not hit.
 #[test]
-fn a_change_of_many_hits_what_was_there_when_it_began_and_keeps_nobody_waiting() {
+fn a_change_of_many_hits_what_was_there_when_it_began_and_keeps_no_request_waiting() {
     let names: Vec<String> = (0..MANY).map(|number| format!("many-{number}")).collect();
     let cases = [
         ("run.cancel", json!({"select": {"all": true}})),
@@ -98,7 +99,7 @@ fn a_name_among_many_that_means_no_run_is_told_before_anything_is_changed() {
 
 /// A9. A deadline that many share ends them piece by piece.
 #[test]
-fn a_deadline_that_many_share_keeps_nobody_waiting() {
+fn a_deadline_that_many_share_keeps_no_request_waiting() {
     let daemon = Daemon::start();
     let mut line = daemon.connect();
     let submits =
@@ -111,7 +112,8 @@ fn a_deadline_that_many_share_keeps_nobody_waiting() {
     assert!(answers > 3 && behind <= 64, "{answers} answers, behind {behind}");
 }
 
-/// A9. A crash in between leaves whole pieces: every run is cancelled or waits as before, and asking again does the rest.
+/// A9. A crash in between leaves whole pieces: every run is cancelled or waits as before, and asking again does the
+/// rest.
 #[test]
 fn a_crash_in_between_leaves_whole_pieces_and_asking_again_does_the_rest() {
     let (daemon, _) = with_many();

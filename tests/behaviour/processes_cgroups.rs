@@ -1,5 +1,6 @@
-//! Limits of a whole run, where the daemon has a cgroup of its own with the controllers for memory and processes. Most machines
-//! have none to give, so the tests are ignored; `tests/vm/run` runs them in a virtual machine, and our unit under systemd.
+//! Limits of a whole run, where the daemon has a cgroup of its own with the controllers for memory and processes.
+//! Most machines have none to give, so the tests are ignored; `tests/vm/run` runs them in a virtual machine, and our
+//! unit under systemd.
 
 use harness_protocol::limit::CallLimit;
 use harness_tests::{Cgroup, Place, eventually, json, runs, turn};

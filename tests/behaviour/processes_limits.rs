@@ -1,5 +1,5 @@
-//! Limits of what a call may use: from the configuration, from the run, never wider for its children; at one the call fails and the
-//! run goes on.
+//! Limits of what a call may use: from the configuration, from the run, never wider for its children; at one the call
+//! fails and the run goes on.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Output: bounded in the daemon, whole on disk up to its quota, counted exactly, readable in any range while it grows and afterwards.
+//! Output: bounded in the daemon, whole on disk up to its quota, counted exactly, readable in any range while it
+//! grows and afterwards.
 
 use std::fs;
 use std::time::Duration;

@@ -123,7 +123,7 @@ fn a_kept_connection_that_dies_after_the_request_was_written_is_not_told_of() {
 
 /// P17.
 #[test]
-fn an_encoding_that_nobody_asked_for_is_named() {
+fn an_encoding_that_was_not_asked_for_is_named() {
     for (status, encoding) in [(200, "gzip"), (200, "br"), (200, "x-own"), (429, "zstd"), (503, "gzip")] {
         let server = FaultServer::start();
         let garbage = b"\x1f\x8b\x08\x00\x00\x00";

@@ -96,7 +96,7 @@ fn ids_of_calls_go_back_to_the_server_that_gave_them_also_after_a_restart() {
 
 /// P2 and rule 9.
 #[test]
-fn whoever_stands_in_sees_nothing_that_the_other_server_wants_back() {
+fn a_fallback_sees_nothing_that_the_other_server_wants_back() {
     let (server, other) = (FaultServer::start(), FaultServer::start());
     let signed = json!({"tool_calls": [{"index": 0, "id": "functions.shell:0", "type": "function",
         "extra_content": {"google": {"thought_signature": "c2lnbmVk"}},
@@ -142,7 +142,7 @@ fn an_answer_that_says_nothing_is_asked_again_and_never_a_success() {
     let requests = server.requests();
     assert!(requests.iter().all(|request| request.body["messages"] == requests[0].body["messages"]));
     assert!(run.view().usage.tokens() >= 45, "what came of nothing is counted, too");
-    // For ever the same: the run fails, and says why. Its provider is well, and nobody else waits.
+    // For ever the same: the run fails, and says why. Its provider is well, and no other run waits.
     server.always(nothing[1].clone());
     let view = daemon.ask("say it").wait();
     assert_eq!((view.state, view.exit_code), (RunState::Failed, Some(1)));

@@ -1,4 +1,5 @@
-//! What was planted in the daemon's environment is seen by no tool: not in `env`, not in /proc, not in what the daemon writes.
+//! What was planted in the daemon's environment is seen by no tool: not in `env`, not in /proc, not in what the
+//! daemon writes.
 
 use std::fs;
 use std::path::Path;

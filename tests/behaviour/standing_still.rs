@@ -1,4 +1,5 @@
-//! The truth wherever one looks: whatever a run stands still for, its page, the list, the log, the lane, a wait and JSON say it in the same words.
+//! The truth wherever one looks: whatever a run stands still for, its page, the list, the log, the lane, a wait and
+//! JSON say it in the same words.
 
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{RunState, WaitKind};
@@ -11,7 +12,8 @@ fn provider(name: &str, server: &FaultServer, more: &str) -> String {
     format!("[provider.{name}]\ndialect = \"openai\"\nbase_url = \"{}\"\nmodel = \"m\"\n{more}\n", server.url())
 }
 
-/// Looks everywhere for these words about a run. What holds a lane is told of the lane, too, and is a word of its own in JSON.
+/// Looks everywhere for these words about a run. What holds a lane is told of the lane, too, and is a word of its own
+/// in JSON.
 #[track_caller]
 fn told_everywhere(daemon: &Place, run: &Run, words: &str, lane: Option<(&str, &str)>) {
     let page = || daemon.ctl(["show", &run.id]).ok();

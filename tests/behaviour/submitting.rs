@@ -79,7 +79,7 @@ fn a_daemon_that_dies_at_any_point_of_the_commit_of_a_submit_has_queued_it_once_
             let submitting = submit(&[]);
             let mut more = None;
             if dying.try_wait().unwrap().is_none() {
-                // A start that nobody asks anything of may pass no point at all.
+                // A start of which no client asks anything may pass no point at all.
                 more = Some(place.spawn_ctl(["submit", "-q", "--no-start", "-l", "case=more", "--script", &script]));
                 found_within(SOON, "it dies", || dying.try_wait().unwrap());
             }
@@ -167,7 +167,7 @@ fn a_submit_is_known_by_its_key_as_long_as_its_run_is() {
 }
 
 #[test]
-fn what_a_tool_submits_is_queued_once_as_well_and_its_key_is_nobody_elses() {
+fn what_a_tool_submits_is_queued_once_as_well_and_its_key_is_its_own() {
     let daemon = Daemon::start();
     let script = daemon.script_file(&says("a child's answer"));
     let call = format!("harnessctl submit --wait --script {script}");

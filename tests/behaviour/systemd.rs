@@ -1,4 +1,5 @@
-//! Under systemd, as far as it goes beyond how the daemon starts and stands: commands and work through an activated socket.
+//! Under systemd, as far as it goes beyond how the daemon starts and stands: commands and work through an activated
+//! socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -160,7 +160,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     let Some((_, once)) = KINDS.iter().find(|(name, _)| name == kind) else { return ExitCode::from(2) };
-    // It ends with whoever has started it.
+    // It ends with the test that has started it.
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
         // One that is refused tries again at once.

@@ -1,4 +1,5 @@
-//! A place of its own for daemons and those who talk to them: home, runtime directory, configuration, working directory.
+//! A place of its own for daemons and those who talk to them: home, runtime directory, configuration, working
+//! directory.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

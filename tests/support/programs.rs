@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The directory with the binaries. The first caller builds them, with the profile of the tests, unless `HARNESS_PROGRAMS` says where
-/// they are.
+/// The directory with the binaries. The first caller builds them, with the profile of the tests, unless
+/// `HARNESS_PROGRAMS` says where they are.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {

@@ -19,8 +19,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay that cuts its first connections, as many as `replies` has: each after so many replies were passed on. What
-    /// the daemon answers after that is read, and lost.
+    /// A relay that cuts its first connections, as many as `replies` has: each after so many replies were passed on.
+    /// What the daemon answers after that is read, and lost.
     pub fn cutting(place: &Place, replies: &[usize]) -> Self {
         let socket = place.path("relay.sock");
         let listener = UnixListener::bind(&socket).unwrap();

@@ -1,7 +1,8 @@
 //! What programs under test inherit of signals.
 //!
-//! Owns one thing: the programs get default dispositions, as from a terminal, however the tests were started. A shell starts what it puts
-//! into the background with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and both would be inherited by everything below.
+//! Owns one thing: the programs get default dispositions, as from a terminal, however the tests were started. A shell
+//! starts what it puts into the background with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and both would be
+//! inherited by everything below.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ const LAST: i32 = 31;
 /// The test harness itself ignores it, and `Command` gives programs the default back.
 const SIGPIPE: i32 = 13;
 
-/// Gives each signal that this process ignores a handler without effect: it still ignores the signal, and what it starts does not.
+/// Gives each signal that this process ignores a handler without effect: it still ignores the signal, and what it
+/// starts does not.
 pub(crate) fn give_defaults_to_children() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

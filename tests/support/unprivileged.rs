@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Daemon, Place, need, need_root, program};
 
-/// A user that nobody else is.
+/// A user that no other process has.
 const SOMEBODY: u32 = 61_234;
 
 impl Place {
@@ -32,8 +32,8 @@ impl Place {
 }
 
 impl Place {
-    /// Starts a daemon here that is not root's, with all programs beside it where its user may execute them: as this user, where the
-    /// tests do not run as root.
+    /// Starts a daemon here that is not root's, with all programs beside it where its user may execute them: as this
+    /// user, where the tests do not run as root.
     pub fn start_unprivileged(&self, more: &[&Path]) -> Daemon {
         let bin = self.path("bin");
         fs::create_dir_all(&bin).unwrap();

@@ -62,7 +62,7 @@ impl Crowd {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections now.
+    /// How many connections there are now.
     pub fn len(&self) -> u32 {
         self.counts().all
     }

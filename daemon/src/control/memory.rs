@@ -22,7 +22,7 @@ pub struct Memory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Of frames.
+    /// Bytes that unfinished frames may take together.
     most: u64,
     /// Large answers of operators that are not read yet, and those of others.
     answers: [Arc<Semaphore>; 2],

@@ -70,7 +70,7 @@ impl fmt::Debug for Frame {
 /// What is written in one piece.
 #[derive(Debug)]
 pub struct Piece {
-    /// The bytes.
+    /// The bytes that are written next.
     pub bytes: Vec<u8>,
     /// What it frees once it is written.
     places: Vec<Holds>,

@@ -24,19 +24,19 @@ pub enum Origin {
 pub enum Who {
     /// Somebody outside of all runs, who may use this daemon.
     Operator {
-        /// User.
+        /// The user who asks.
         uid: u32,
     },
     /// A process of a run.
     Run {
-        /// User.
+        /// The user who asks.
         uid: u32,
         /// The run.
         run: RunId,
     },
     /// Somebody of whom it cannot be told.
     Nobody {
-        /// Why not.
+        /// Why it cannot be told.
         why: String,
     },
 }
@@ -55,11 +55,11 @@ pub enum Kind {
 /// What a kind of caller may do with a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// Everything.
+    /// With all runs of the daemon.
     Yes,
     /// With the runs of its own tree; what it submits is a child of it.
     OwnTree,
-    /// Nothing.
+    /// Not at all.
     No,
 }
 
@@ -118,7 +118,7 @@ pub enum Refusal {
     OfRun {
         /// What was asked for.
         method: &'static str,
-        /// The run.
+        /// The run whose process asked.
         run: RunId,
     },
     /// It cannot be told who asks.
@@ -155,7 +155,7 @@ impl Who {
         }
     }
 
-    /// Its kind.
+    /// The kind of caller that it is.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Operator { .. } => Kind::Operator,

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 pub enum Order {
     /// Read the configuration again.
     Reload,
-    /// Stop.
+    /// End what executes, and leave.
     Stop,
 }
 

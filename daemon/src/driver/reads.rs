@@ -397,7 +397,7 @@ enum ToPrune {
 }
 
 impl ToPrune {
-    /// Its id.
+    /// The id of the run, which the journal knows where the world does not.
     fn resolved(self, archive: &Archive, uid: u32) -> Result<String, RpcError> {
         match self {
             Self::Here(name, run) => archive.only(&name, run, uid).map(|run| run.to_string()),

@@ -19,7 +19,7 @@ use crate::world::boundary::{Caller, Command, Input};
 /// What the configuration came to when it was read again.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// The file.
+    /// The file that was read, if there is one.
     pub file: Option<String>,
     /// The widths of the lanes.
     pub lanes: Vec<(Arc<str>, u32)>,

@@ -24,7 +24,7 @@ pub(super) enum Pending {
     AfterReload(Option<String>, Vec<String>, Responder),
     /// A part of the daemon asked.
     Own(oneshot::Sender<Result<Reply, RpcError>>),
-    /// Nobody asked.
+    /// No client and no part of the daemon waits for it.
     Nobody,
 }
 

@@ -18,7 +18,7 @@ use crate::journal::Journal;
 use crate::world::boundary::{Caller, Command, Effect, Input};
 
 impl<J: Journal> Driver<J> {
-    /// One turn.
+    /// Takes what came, steps the world with it, and hands over what that came to.
     pub(super) async fn turn(&mut self) {
         self.look_for_room().await;
         let mut inputs: Vec<Input> = self

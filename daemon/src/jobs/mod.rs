@@ -53,7 +53,7 @@ pub struct ExecutorConfig {
     pub tools: Tools,
     /// Providers.
     pub providers: Arc<Providers>,
-    /// Plays scripts.
+    /// Where scripts are played, off the workers of the runtime.
     pub scripts: Arc<Scripts>,
     /// Those that start processes; shared with the tools that have some started.
     pub keepers: Arc<Keepers>,

@@ -23,9 +23,9 @@ pub enum PutBackError {
     /// A file cannot be moved or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The file that was to be moved or written.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
 }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::identity::{Instance, JUMP};
 
-/// One epoch.
+/// A stretch of the history, with what tells it from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Epoch {
     /// By which clients name it.

@@ -191,7 +191,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Moves it.
+    /// Moves the mark to the event `seq`.
     ///
     /// # Errors
     /// Where it cannot be written; it may then be behind.

@@ -14,9 +14,9 @@ use super::{Record, record, writer};
 /// What was saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Salvaged {
-    /// Events.
+    /// How many events could be read.
     pub events: u64,
-    /// Runs.
+    /// How many runs these are of.
     pub runs: u64,
     /// Places at which something could not be read.
     pub holes: u64,
@@ -31,9 +31,9 @@ pub enum SalvageError {
     /// Not even its first page can be read.
     #[error("nothing can be read of {}: {why}", path.display())]
     Unreadable {
-        /// The file.
+        /// The file that was to be read or written.
         path: PathBuf,
-        /// Why.
+        /// What was wrong with it.
         why: String,
     },
     /// The new journal cannot be made.
@@ -42,9 +42,9 @@ pub enum SalvageError {
     /// The new journal cannot be written.
     #[error("{} cannot be written: {why}", path.display())]
     Write {
-        /// The file.
+        /// The file that was to be read or written.
         path: PathBuf,
-        /// Why.
+        /// What was wrong with it.
         why: String,
     },
 }

@@ -58,7 +58,7 @@ pub enum OpenError {
     /// It is a link to nothing: what it leads to may come back.
     #[error("{} leads to {}, and nothing is there. Nothing was touched; is a file system not mounted?", path.display(), to.display())]
     LeadsNowhere {
-        /// The link.
+        /// The link in the place of the journal.
         path: PathBuf,
         /// What it says.
         to: PathBuf,
@@ -70,11 +70,11 @@ pub enum OpenError {
         path.display()
     )]
     NotOurs {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// Its owner.
+        /// The user whose file it is.
         owner: u32,
-        /// Us.
+        /// The user that the daemon is.
         us: u32,
     },
     /// It is something else.
@@ -117,7 +117,7 @@ pub struct Fresh {
 /// An open journal.
 #[derive(Debug)]
 pub struct Opened {
-    /// For writing.
+    /// The connection, for writing.
     pub db: Connection,
     /// The version that it had; `None` where it was made.
     pub version: Option<u32>,

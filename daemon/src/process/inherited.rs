@@ -7,7 +7,7 @@ use std::fmt;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// No limit.
+/// The value that means that there is no limit.
 const INFINITE: u64 = nix::libc::RLIM_INFINITY;
 const MIB: u64 = 1024 * 1024;
 
@@ -17,7 +17,7 @@ struct Kind {
     resource: Resource,
     /// By which a keeper is told.
     name: &'static str,
-    /// For people.
+    /// What it limits, in words for people.
     words: &'static str,
     /// The letter of the shell's `ulimit`.
     letter: char,

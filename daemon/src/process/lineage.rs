@@ -68,7 +68,7 @@ pub enum Untraced {
 
 /// What of the machine is asked for; the tests have machines of their own.
 pub(super) struct Machine<'a> {
-    /// The daemon.
+    /// The daemon's own process.
     pub(super) own: i32,
     /// What a process is now.
     pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,

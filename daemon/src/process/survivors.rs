@@ -56,9 +56,9 @@ pub enum TakeOverError {
     /// The system refused.
     #[error("cannot lock {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: io::Error,
     },
 }

@@ -17,7 +17,7 @@ pub(super) enum Part<B> {
     Text(usize),
     /// As many bytes of the text, said in a phase of the provider's own (responses).
     Said {
-        /// Bytes.
+        /// How many bytes of the text.
         bytes: usize,
         /// The phase, by the provider's word.
         phase: String,

@@ -62,17 +62,17 @@ pub enum ScriptFault {
     /// A pattern that is none.
     #[error("/{pattern}/ is no pattern: {why}")]
     Pattern {
-        /// The pattern.
+        /// The pattern as it was written.
         pattern: String,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
     /// A pattern that takes more than one may.
     #[error("/{pattern}/ is too large a pattern: {why}")]
     LargePattern {
-        /// The pattern.
+        /// The pattern as it was written.
         pattern: String,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
     /// All patterns together take more than they may.

@@ -8,7 +8,7 @@
 pub(super) struct Counts {
     pub(super) input: Option<u64>,
     pub(super) output: Option<u64>,
-    /// Both together.
+    /// Input and output together.
     pub(super) total: Option<u64>,
     pub(super) cache_read: Option<u64>,
     pub(super) cache_written: Option<u64>,

@@ -38,7 +38,7 @@ enum Kind {
     Stop,
     /// The limit of output tokens.
     Length,
-    /// A filter.
+    /// A filter of the provider stopped it.
     Filter,
     /// The model will not.
     Refusal,

@@ -51,7 +51,7 @@ pub struct Restored {
 /// Why a start has no world.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The journal.
+    /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] OpenError),
     /// The journal has no thread to be written by.
@@ -62,7 +62,7 @@ pub enum RestoreError {
     Beside {
         /// The state directory.
         dir: String,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
 }

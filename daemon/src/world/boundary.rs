@@ -166,7 +166,7 @@ pub enum Command {
     Cancel {
         /// Which.
         select: Selector,
-        /// Without grace.
+        /// Whether their processes are killed at once.
         force: bool,
     },
     /// Pause runs.
@@ -202,12 +202,12 @@ pub enum Command {
 /// What can be done to many runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// End them.
+    /// End the selected runs.
     Cancel {
-        /// Without grace.
+        /// Whether their processes are killed at once.
         force: bool,
     },
-    /// Pause them.
+    /// Pause the selected runs.
     Pause,
     /// Let them go on.
     Resume,
@@ -318,7 +318,7 @@ pub enum Effect {
     Cancel {
         /// Which.
         job: JobId,
-        /// Without grace.
+        /// Whether their processes are killed at once.
         force: bool,
     },
     /// A job that was off its lane has its permit again.

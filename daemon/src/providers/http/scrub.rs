@@ -24,9 +24,9 @@ const MOST_BLANKS: usize = 64;
 /// Takes secrets out of texts.
 #[derive(Default)]
 pub(super) struct Scrubber {
-    /// For errors.
+    /// What is looked for in errors.
     short: Forms,
-    /// For answers.
+    /// What is looked for in answers.
     long: Forms,
 }
 
