@@ -132,7 +132,8 @@ fn events() -> Vec<EventBody> {
             provider: Some("other".into()),
             reserve: Some(Reserve { tokens: 700, nano_usd: 20_000, answer_tokens: 100 }),
         },
-        EventBody::StepPostponed { step: 1, budget_of: RUN },
+        EventBody::StepPostponed { step: 1, budget_of: RUN, provider: None },
+        EventBody::StepPostponed { step: 1, budget_of: RUN, provider: Some("local".into()) },
         EventBody::CompactionBegun {
             step: 1,
             provider: None,

@@ -221,9 +221,13 @@ impl Follower {
                 let (entries, bytes) = (entries, text.len());
                 self.note(out, notes, &format!("the first {entries} entries were summarised in {bytes} bytes"))?;
             }
-            EventBody::StepPostponed { budget_of, .. } => {
-                let note =
-                    format!("what is left of the budget of {budget_of} is held for others; waiting for one of them");
+            EventBody::StepPostponed { budget_of, provider, .. } => {
+                let note = match provider {
+                    Some(provider) => format!("waiting until the provider {provider} may be asked again"),
+                    None => {
+                        format!("what is left of the budget of {budget_of} is held for others; waiting for one of them")
+                    }
+                };
                 self.note(out, notes, &note)?;
             }
             EventBody::BatchQueued => self.note(out, notes, "in the tool lane")?,

@@ -11,7 +11,7 @@ use super::compaction::{self, Fit};
 use super::components::{Held, Identity, Life};
 use super::phase::Phase;
 use super::provider;
-use super::resources::Runs;
+use super::resources::{Postponed, Runs};
 use super::scene::Scene;
 use super::stop::fail_run;
 use crate::config::Provider;
@@ -30,20 +30,19 @@ pub(super) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
         }
     };
     // Nothing is held for who would only stand still with it.
-    let stands_still =
-        asked(scene, run, provider.as_ref()).is_some_and(|asked| provider::is_stalled(scene.world(), &asked));
+    let stalled = asked(scene, run, provider.as_ref()).filter(|asked| provider::is_stalled(scene.world(), asked));
     let reserve = match budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
-        Budget::Enough(Some(_)) if stands_still => {
-            postpone(scene, run, step, None);
+        Budget::UsedUp(why) => {
+            fail_run(scene, run, why, exit::BUDGET);
+            return;
+        }
+        Budget::Enough(Some(_)) | Budget::Held(_) if stalled.is_some() => {
+            postpone(scene, run, step, budget::owner(scene, run), stalled);
             return;
         }
         Budget::Enough(reserve) => reserve,
         Budget::Held(budget_of) => {
-            postpone(scene, run, step, Some(budget_of));
-            return;
-        }
-        Budget::UsedUp(why) => {
-            fail_run(scene, run, why, exit::BUDGET);
+            postpone(scene, run, step, Some(budget_of), None);
             return;
         }
     };
@@ -65,12 +64,18 @@ fn asked(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Ar
     instead.or(scene.spec(run)?.0.provider.as_ref()).cloned()
 }
 
-/// Lets a run wait outside its provider's lane, until others give back what they hold of the budget of `budget_of`, or its provider is asked again.
-fn postpone(scene: &mut Scene<'_>, run: RunId, step: u32, budget_of: Option<RunId>) {
-    let Some(budget_of) = budget_of.or_else(|| budget::owner(scene, run)) else { return };
-    let waits_already = scene.life(run).is_some_and(|life| life.phase == Phase::Postponed(budget_of));
+/// Lets a run wait outside its provider's lane: until others give back what they hold of the budget of `budget_of`, or until the provider that is
+/// `stalled` may be asked again.
+fn postpone(scene: &mut Scene<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
+    let Some(budget_of) = budget_of else { return };
+    let waits_already = scene.identity(run).zip(scene.life(run)).is_some_and(|(identity, life)| {
+        let waits = scene.res::<Postponed>();
+        let is_stalled = waits.stalled.contains(&(identity.number, run));
+        let is_same = life.phase == Phase::Postponed(budget_of) && life.step == step;
+        is_same && is_stalled == stalled.is_some()
+    });
     if !waits_already {
-        scene.emit(Some(run), EventBody::StepPostponed { step, budget_of });
+        scene.emit(Some(run), EventBody::StepPostponed { step, budget_of, provider: stalled });
     }
 }
 
@@ -87,7 +92,8 @@ pub(super) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
     };
     let holders: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
     for (run, step) in holders {
-        postpone(scene, run, step, None);
+        let budget_of = budget::owner(scene, run);
+        postpone(scene, run, step, budget_of, Some(Arc::clone(provider)));
         // It may have stood in the lane of a stand-in, and its own provider answers again.
         scene.wake(run);
     }

@@ -25,6 +25,8 @@ mod clock;
 mod compaction;
 mod components;
 mod condition;
+#[cfg(test)]
+mod crowds;
 mod decide;
 mod digest;
 mod dispatch;

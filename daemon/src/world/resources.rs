@@ -2,6 +2,7 @@
 //! what is not configured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
@@ -58,7 +59,30 @@ pub(crate) struct Runs {
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
 pub(crate) struct Interactions {
     pub(crate) open: BTreeMap<InteractionId, OpenInteraction>,
+    /// The open ones in the order of asking.
+    in_order: BTreeMap<u64, InteractionId>,
     pub(crate) closed: BTreeMap<InteractionId, ClosedInteraction>,
+}
+
+impl Interactions {
+    /// A person is asked.
+    pub(crate) fn opened(&mut self, id: InteractionId, open: OpenInteraction) {
+        self.in_order.insert(open.number, id);
+        self.open.insert(id, open);
+    }
+
+    /// Nobody is asked any more.
+    pub(crate) fn close(&mut self, id: InteractionId) -> Option<OpenInteraction> {
+        let open = self.open.remove(&id)?;
+        self.in_order.remove(&open.number);
+        Some(open)
+    }
+
+    /// The open ones that were asked after the event `number`, in the order of asking.
+    pub(crate) fn open_after(&self, number: u64) -> impl Iterator<Item = (InteractionId, &OpenInteraction)> {
+        let after = self.in_order.range((Bound::Excluded(number), Bound::Unbounded));
+        after.filter_map(|(_, id)| Some((*id, self.open.get(id)?)))
+    }
 }
 
 /// An open interaction.
@@ -229,13 +253,35 @@ impl Lanes {
 #[derive(Resource, Debug, Default)]
 pub(crate) struct Agenda(pub(crate) BTreeSet<(u64, RunId)>);
 
+/// How many runs were looked at. What a step costs is measured by it.
+#[cfg(test)]
+#[derive(Resource, Debug, Default)]
+pub(crate) struct Visits(pub(crate) u64);
+
 /// Runs whose batch could use one more permit, by number.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
 pub(crate) struct WantsExtra(pub(crate) BTreeSet<(u64, RunId)>);
 
-/// Runs that wait until others give back what they hold of a budget, by the top of their tree, with their numbers.
+/// Runs that wait outside their provider's lane, with their numbers. Those that are paused are in neither set.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
-pub(crate) struct Postponed(pub(crate) BTreeMap<RunId, BTreeSet<(u64, RunId)>>);
+pub(crate) struct Postponed {
+    /// Until others give back what they hold of a budget, by the run whose budget that is.
+    pub(crate) by_budget: BTreeMap<RunId, BTreeSet<(u64, RunId)>>,
+    /// Until their provider may be asked again.
+    pub(crate) stalled: BTreeSet<(u64, RunId)>,
+}
+
+impl Postponed {
+    /// Takes a run out. Says whether it was in.
+    pub(crate) fn remove(&mut self, budget_of: RunId, entry: (u64, RunId)) -> bool {
+        let Some(waiting) = self.by_budget.get_mut(&budget_of) else { return self.stalled.remove(&entry) };
+        let was_in = waiting.remove(&entry);
+        if waiting.is_empty() {
+            self.by_budget.remove(&budget_of);
+        }
+        was_in || self.stalled.remove(&entry)
+    }
+}
 
 /// What the daemon as a whole is about.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]

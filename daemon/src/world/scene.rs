@@ -101,6 +101,10 @@ impl<'w> Scene<'w> {
     pub(crate) fn next_on_agenda(&mut self) -> Option<(RunId, Entity)> {
         while let Some((_, run)) = self.world.resource_mut::<Agenda>().0.pop_first() {
             if let Some(entity) = self.entity(run) {
+                #[cfg(test)]
+                {
+                    self.world.get_resource_or_init::<super::resources::Visits>().0 += 1;
+                }
                 return Some((run, entity));
             }
         }

@@ -151,12 +151,16 @@ kinds! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
-    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of them is back.
+    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of them is back. Or its
+    /// provider may be asked nothing, and nothing of a budget is held back for it until that has changed.
     StepPostponed {
         /// Number of the step.
         step: u32,
         /// The run whose budget that is: itself, or one above it.
         budget_of: RunId,
+        /// The provider, where it waits for that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Arc<str>>,
     },
     /// An inference was granted, and is out.
     InferenceStarted {

@@ -123,7 +123,7 @@ pub(super) fn interaction_opened(
 ) {
     world.resource_mut::<Ids>().interactions += 1;
     let open = OpenInteraction { number: seq.0, run, call, question: Arc::clone(question), since: at };
-    world.resource_mut::<Interactions>().open.insert(interaction, open);
+    world.resource_mut::<Interactions>().opened(interaction, open);
     stage(world, entity, call, Stage::Asking(interaction), at);
 }
 
@@ -134,7 +134,7 @@ pub(super) fn interaction_closed(
     at: Timestamp,
 ) {
     let mut interactions = world.resource_mut::<Interactions>();
-    let Some(open) = interactions.open.remove(&interaction) else { return };
+    let Some(open) = interactions.close(interaction) else { return };
     interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
     if let Some(entity) = entity_of(world, open.run) {
         world.entity_mut(entity).entry::<Asked>().or_default().get_mut().0.push(interaction);

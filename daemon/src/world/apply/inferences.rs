@@ -46,7 +46,7 @@ pub(super) fn wanted(
     match phase(world, entity) {
         // It goes over to another provider.
         Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
-        Some(Phase::Postponed(_)) => pools::set_postponed(world, entity, false),
+        Some(Phase::Postponed(_)) => pools::stop_waiting(world, entity),
         _ => {}
     }
     edit::<Life>(world, entity, |life| life.provider.clone_from(provider));
@@ -59,8 +59,14 @@ pub(super) fn wanted(
     edit::<Life>(world, entity, |life| life.comes_to(step, Phase::Wanting(ticket)));
 }
 
-/// It waits for what is held back for others.
-pub(super) fn postponed(world: &mut World, entity: Entity, step: u32, budget_of: RunId, at: Timestamp) {
+/// It waits for what is held back for others, or for its provider.
+pub(super) fn postponed(
+    world: &mut World,
+    entity: Entity,
+    step: u32,
+    (budget_of, stalled): (RunId, bool),
+    at: Timestamp,
+) {
     leave_batch(world, entity, at);
     if let Some(Phase::Wanting(ticket)) = phase(world, entity) {
         with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
@@ -70,12 +76,12 @@ pub(super) fn postponed(world: &mut World, entity: Entity, step: u32, budget_of:
     if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
         world.resource_mut::<Timers>().set(Timer::Retry(run), None);
     }
+    pools::wait(world, entity, budget_of, stalled);
     edit::<Life>(world, entity, |life| {
         life.comes_to(step, Phase::Postponed(budget_of));
         // Whom it asks is decided when it looks again.
         life.provider = None;
     });
-    pools::set_postponed(world, entity, true);
 }
 
 pub(super) fn started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {

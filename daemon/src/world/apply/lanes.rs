@@ -71,12 +71,12 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         }
         EventBody::ProviderReleased { provider, at_most } => {
             super::providers::released(world, provider, *at_most);
-            super::pools::wake_all(world);
+            super::pools::wake_stalled(world);
         }
         EventBody::LanePaused { lane } => change(world, lane, |l| l.set_paused(true)),
         EventBody::LaneResumed { lane } => {
             change(world, lane, |l| l.set_paused(false));
-            super::pools::wake_all(world);
+            super::pools::wake_stalled(world);
         }
         _ => {}
     }

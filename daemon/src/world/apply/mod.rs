@@ -56,8 +56,8 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
             inferences::wanted(world, run, entity, (*step, provider), at);
             pools::hold(world, entity, *reserve);
         }
-        EventBody::StepPostponed { step, budget_of } => {
-            inferences::postponed(world, entity, *step, *budget_of, at);
+        EventBody::StepPostponed { step, budget_of, provider } => {
+            inferences::postponed(world, entity, *step, (*budget_of, provider.is_some()), at);
         }
         EventBody::CompactionBegun { step, provider, plan, reserve } => {
             inferences::compaction_begun(world, entity, plan);

@@ -8,8 +8,12 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{Reserve, Usage};
 
 use super::super::components::{Held, Identity, Pool, Spec, Spent};
+use super::super::phase::Phase;
 use super::super::resources::Postponed;
-use super::{entity, wake};
+use super::{entity, phase, wake};
+
+/// Runs that look again when something comes back to a budget that they wait for.
+const LOOK_AGAIN: usize = 4;
 
 /// Changes the pools that a run draws from.
 fn each_pool(world: &mut World, of: Entity, change: impl Fn(&mut Pool)) {
@@ -72,35 +76,60 @@ pub(super) fn hold(world: &mut World, of: Entity, reserve: Option<Reserve>) {
         world.entity_mut(of).insert(Held(reserve));
     }
     if before.is_some() {
-        wake_postponed(world, of);
+        wake_next(world, of);
     }
 }
 
-/// Something came back: whoever waits for that in the same tree looks again.
-fn wake_postponed(world: &mut World, of: Entity) {
-    let Some(root) = world.get::<Identity>(of).map(|identity| identity.root) else { return };
-    let waiting: Vec<RunId> =
-        world.resource::<Postponed>().0.get(&root).into_iter().flatten().map(|(_, run)| *run).collect();
-    waiting.into_iter().for_each(|run| wake(world, run));
+/// Something came back to the pools that a run draws from, or a run that waited for one of them does so no longer: the first that wait for
+/// them look again. Each of them that finds enough wakes the next, so that what an answer costs follows from what it gives back, and not
+/// from how many wait. A few look, and not one, so that a run that needs much does not keep those away that need little.
+fn wake_next(world: &mut World, of: Entity) {
+    let mut at = Some(of);
+    while let Some(current) = at {
+        let Some(identity) = world.get::<Identity>(current) else { return };
+        let (owner, parent) = (identity.id, identity.parent);
+        if world.get::<Pool>(current).is_some() {
+            let waiting = world.resource::<Postponed>().by_budget.get(&owner);
+            let first: Vec<RunId> = waiting.into_iter().flatten().take(LOOK_AGAIN).map(|(_, run)| *run).collect();
+            first.into_iter().for_each(|run| wake(world, run));
+        }
+        at = parent.and_then(|parent| entity(world, parent));
+    }
 }
 
 /// A provider is asked again: whoever waits for that looks again.
-pub(super) fn wake_all(world: &mut World) {
-    let waiting: Vec<RunId> = world.resource::<Postponed>().0.values().flatten().map(|(_, run)| *run).collect();
+pub(super) fn wake_stalled(world: &mut World) {
+    let waiting: Vec<RunId> = world.resource::<Postponed>().stalled.iter().map(|(_, run)| *run).collect();
     waiting.into_iter().for_each(|run| wake(world, run));
 }
 
-/// A run waits for what others hold, or no longer does.
-pub(super) fn set_postponed(world: &mut World, of: Entity, waits: bool) {
-    let Some(identity) = world.get::<Identity>(of) else { return };
-    let (root, entry) = (identity.root, (identity.number, identity.id));
-    let postponed = &mut world.resource_mut::<Postponed>().0;
-    if waits {
-        postponed.entry(root).or_default().insert(entry);
-    } else if let Some(waiting) = postponed.get_mut(&root) {
-        waiting.remove(&entry);
-        if waiting.is_empty() {
-            postponed.remove(&root);
-        }
+/// A run waits for what others hold of a budget, or for its provider.
+pub(super) fn wait(world: &mut World, of: Entity, budget_of: RunId, is_stalled: bool) {
+    let left = take_out(world, of);
+    let Some(entry) = world.get::<Identity>(of).map(|identity| (identity.number, identity.id)) else { return };
+    let mut postponed = world.resource_mut::<Postponed>();
+    if is_stalled {
+        postponed.stalled.insert(entry);
+    } else {
+        postponed.by_budget.entry(budget_of).or_default().insert(entry);
     }
+    // Whoever only waits for another budget above wakes the next when that gives it what it needs.
+    if left && is_stalled {
+        wake_next(world, of);
+    }
+}
+
+/// A run waits no longer: it goes on, ends, or is paused.
+pub(super) fn stop_waiting(world: &mut World, of: Entity) {
+    if take_out(world, of) {
+        wake_next(world, of);
+    }
+}
+
+fn take_out(world: &mut World, of: Entity) -> bool {
+    let (Some(identity), Some(Phase::Postponed(budget_of))) = (world.get::<Identity>(of), phase(world, of)) else {
+        return false;
+    };
+    let entry = (identity.number, identity.id);
+    world.resource_mut::<Postponed>().remove(budget_of, entry)
 }

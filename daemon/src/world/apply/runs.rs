@@ -141,6 +141,8 @@ pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestam
             with_provider_lane(world, entity, |lane| lane.park(ticket, at));
         }
         Some(Phase::Retrying(_)) => world.resource_mut::<Timers>().set(Timer::Retry(run), None),
+        // It would be in the way of those that can go on.
+        Some(Phase::Postponed(_)) => pools::stop_waiting(world, entity),
         Some(Phase::Acting) => park_if_idle(world, entity, at),
         _ => {}
     }
@@ -162,6 +164,8 @@ pub(super) fn resumed(world: &mut World, run: RunId, entity: Entity, at: Timesta
             with_provider_lane(world, entity, |lane| lane.resume(ticket, at));
         }
         Some(Phase::Retrying(until)) => world.resource_mut::<Timers>().set(Timer::Retry(run), Some(until)),
+        // It looks again, and is told if it has to wait for its provider.
+        Some(Phase::Postponed(budget_of)) => pools::wait(world, entity, budget_of, false),
         _ => {}
     }
     wake(world, run);
@@ -182,7 +186,7 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
             pools::hold(world, entity, None);
         }
         Some(Phase::Postponed(_)) => {
-            pools::set_postponed(world, entity, false);
+            pools::stop_waiting(world, entity);
             edit::<Life>(world, entity, |life| life.phase = Phase::Resting);
         }
         Some(Phase::Retrying(_)) => edit::<Life>(world, entity, |life| life.phase = Phase::Resting),
@@ -259,7 +263,7 @@ fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
     match phase(world, entity) {
         Some(Phase::Thinking(_)) => inferences::back(world, entity, at),
         Some(Phase::Wanting(ticket)) => drop(with_provider_lane(world, entity, |lane| lane.leave(ticket, at))),
-        Some(Phase::Postponed(_)) => pools::set_postponed(world, entity, false),
+        Some(Phase::Postponed(_)) => pools::stop_waiting(world, entity),
         _ => {}
     }
     let stages: Vec<Stage> = world

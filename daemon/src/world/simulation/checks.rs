@@ -132,19 +132,43 @@ impl Simulation {
             let kept = max.zip(most).is_none_or(|(max, most)| most <= max + 1e-7);
             assert!(kept, "{run} has a budget of {max:?} USD and comes to {most:?}");
         }
-        // Whoever waits for others has others to wait for.
-        for (number, run) in world.resource::<Postponed>().0.values().flatten() {
-            let life = world.get::<Life>(runs.live[number]).unwrap();
-            let Phase::Postponed(owner) = life.phase else { panic!("{run} is {:?}", life.phase) };
-            let pool = world.get::<Pool>(runs.by_id[&owner]).unwrap();
-            let asked =
-                life.provider.clone().or_else(|| world.get::<Spec>(runs.live[number]).unwrap().0.provider.clone());
-            let stands_still = is_stalled(world, asked.as_deref().unwrap());
-            assert!(pool.holding > 0 || life.paused || stands_still, "{run} waits for nobody");
+        self.check_postponed();
+    }
+
+    /// Whoever waits for others has others to wait for, or one that is in the same case as it waits for them further above.
+    fn check_postponed(&self) {
+        let world = &self.engine.world;
+        let (runs, postponed) = (world.resource::<Runs>(), world.resource::<Postponed>());
+        let life = |number: &u64| world.get::<Life>(runs.live[number]).unwrap();
+        let parent = |run: RunId| world.get::<Identity>(runs.by_id[&run]).unwrap().parent;
+        let is_below =
+            |run: RunId, top: RunId| std::iter::successors(Some(run), |&run| parent(run)).any(|at| at == top);
+        let all: Vec<(RunId, u64, RunId)> = postponed
+            .by_budget
+            .iter()
+            .flat_map(|(owner, waiting)| waiting.iter().map(|(number, run)| (*owner, *number, *run)))
+            .collect();
+        for &(owner, number, run) in &all {
+            assert_eq!(life(&number).phase, Phase::Postponed(owner), "{run}");
+            let is_held = |owner: RunId| world.get::<Pool>(runs.by_id[&owner]).unwrap().holding > 0;
+            let above = |&(other, _, waiting): &(RunId, u64, RunId)| {
+                other != owner && is_held(other) && is_below(waiting, owner) && is_below(owner, other)
+            };
+            assert!(is_held(owner) || all.iter().any(above), "{run} waits for nobody");
         }
-        let postponed = |entity: &&Entity| matches!(world.get::<Life>(**entity).unwrap().phase, Phase::Postponed(_));
-        let counted = world.resource::<Postponed>().0.values().flatten().count();
-        assert_eq!(runs.live.values().filter(postponed).count(), counted);
+        let asked = |number: &u64| {
+            let own = || world.get::<Spec>(runs.live[number]).unwrap().0.provider.clone();
+            life(number).provider.clone().or_else(own).unwrap()
+        };
+        for (number, run) in &postponed.stalled {
+            assert!(matches!(life(number).phase, Phase::Postponed(_)), "{run}");
+            assert!(is_stalled(world, &asked(number)), "{run} waits for a provider that can be asked");
+        }
+        let waits = |entity: &&Entity| {
+            let life = world.get::<Life>(**entity).unwrap();
+            matches!(life.phase, Phase::Postponed(_)) && !life.paused
+        };
+        assert_eq!(runs.live.values().filter(waits).count(), all.len() + postponed.stalled.len());
     }
 
     /// What the world believes to be out is what is out.

@@ -278,15 +278,13 @@ impl Engine {
 
     /// Open interactions, oldest first.
     pub fn interactions(&self, params: InteractionListParams) -> InteractionPage {
-        let open = &self.world.resource::<Interactions>().open;
-        let mut in_order: Vec<_> = open.iter().collect();
-        in_order.sort_by_key(|(_, open)| open.number);
+        let all = self.world.resource::<Interactions>();
         let limit = params.limit.map_or(MOST_INTERACTIONS, |limit| (limit as usize).clamp(1, MOST_INTERACTIONS));
         let after = params.cursor.unwrap_or(0);
         let mut bytes = 0;
-        let mut rest = in_order.into_iter().filter(|(_, open)| open.number > after).peekable();
+        let mut rest = all.open_after(after).peekable();
         let mut page = Vec::new();
-        while let Some((id, open)) = rest.peek().copied()
+        while let Some(&(id, open)) = rest.peek()
             && page.len() < limit
         {
             bytes += text_bytes(&open.question).min(PAGE_BYTES) + 300;
@@ -299,7 +297,7 @@ impl Engine {
         let cursor = rest.peek().and_then(|_| page.last()).map(|(_, open)| open.number);
         let interactions: Vec<InteractionView> = page
             .into_iter()
-            .map(|(&id, open)| InteractionView {
+            .map(|(id, open)| InteractionView {
                 id,
                 run: open.run,
                 run_name: self.entity(open.run).and_then(|e| self.world.get::<Spec>(e)).and_then(|s| s.0.name.clone()),
@@ -308,7 +306,7 @@ impl Engine {
                 since: open.since,
             })
             .collect();
-        InteractionPage { interactions, cursor, total: u32::try_from(open.len()).unwrap_or(u32::MAX) }
+        InteractionPage { interactions, cursor, total: u32::try_from(all.open.len()).unwrap_or(u32::MAX) }
     }
 
     /// Runs by state.
