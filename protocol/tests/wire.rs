@@ -105,6 +105,7 @@ fn events() -> Vec<EventBody> {
         EventBody::LaneReliefEnded { lane: lane.clone(), relief: RELIEF, undone: true },
         EventBody::LaneResized { lane: lane.clone(), width: 3 },
         EventBody::LaneConfigured { lane: lane.clone(), width: 3 },
+        EventBody::ClockSet { from: Timestamp::from_micros(1) },
         EventBody::LanePaused { lane: lane.clone() },
         EventBody::LaneResumed { lane },
         EventBody::ProviderHeld {

@@ -1,33 +1,45 @@
 //! The one place where the daemon reads its clocks.
+//!
+//! What goes on while the machine is suspended is time that passes, so the monotonic clock is the one that counts it (`CLOCK_BOOTTIME`).
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use harness_protocol::time::{Span, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::world::boundary::Now;
 
 /// The clocks of a daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    started: Instant,
+    started: Span,
+}
+
+/// Time since the machine was started.
+fn since_boot() -> Span {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
+    Span::from_micros(seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000))
 }
 
 impl Clock {
     /// Clocks that begin now.
-    #[expect(clippy::disallowed_methods, reason = "the driver reads the clocks, once for each step")]
     pub fn start() -> Self {
-        Self { started: Instant::now() }
+        Self { started: since_boot() }
     }
 
     /// The time.
     #[expect(clippy::disallowed_methods, reason = "the driver reads the clocks, once for each step")]
     pub fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Now { wall: Timestamp::from_micros(Span::from(wall).as_micros()), mono: self.started.elapsed().into() }
+        Now { wall: Timestamp::from_micros(Span::from(wall).as_micros()), mono: since_boot() - self.started }
     }
 
     /// When that much time has passed since the start.
+    #[expect(clippy::disallowed_methods, reason = "the driver reads the clocks")]
     pub fn at(&self, mono: Span) -> tokio::time::Instant {
-        (self.started + mono.to_std()).into()
+        let left = (self.started + mono) - since_boot();
+        (Instant::now() + left.to_std()).into()
     }
 }

@@ -34,6 +34,7 @@ mod turn;
 mod waiters;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ use crate::journal::epochs::Epoch;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Journal};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Command, Damage, Input};
+use crate::world::boundary::{Caller, Command, Damage, Input, Now};
 
 use archive::Archive;
 pub use clock::Clock;
@@ -69,8 +70,6 @@ use waiters::Waiters;
 
 /// What has to be there for a step to be made before the commit of the last one has gone through.
 const EARLY: usize = TURN;
-/// What the last event may be ahead of the clock without a word.
-const CLOCK_SLACK: Span = Span::from_secs(60);
 /// Look-ups of names and keys at once, and reads of `/proc`.
 const LOOKUPS: usize = 2;
 
@@ -175,6 +174,8 @@ pub struct Driver<J> {
     wants_step: bool,
     /// Runs that were waited for while nothing could be committed.
     waits_of_hold: Vec<RunId>,
+    /// What the time of events is ahead of the monotonic clock, in microseconds: ages are told by it, not by the wall clock.
+    line: Arc<AtomicU64>,
     /// Configurations that were read, to be taken over.
     read_again: Arc<Mutex<Vec<ReadAgain>>>,
 }
@@ -213,6 +214,7 @@ impl<J: Journal> Driver<J> {
             gathered: None,
             touched: BTreeSet::new(),
             orders,
+            line: Arc::default(),
             read_again: Arc::default(),
         }
     }
@@ -224,18 +226,20 @@ impl<J: Journal> Driver<J> {
     pub async fn run(mut self) -> Result<(), CommitError> {
         let damage = std::mem::take(&mut self.parts.damage);
         let now = self.parts.clock.now();
-        let ahead = self.parts.engine.time(now).since(now.wall);
-        if ahead > CLOCK_SLACK {
+        if let Some(ahead) = self.parts.engine.ahead(now) {
             warn!(
                 seconds = ahead.as_secs(),
-                "the clock was set back: events bear the time of the last one until it has caught up"
+                "events bear a time ahead of the clock, which was once in the future; it is set when the clock has gone on steadily for ten minutes"
             );
         }
         let step = self.parts.engine.recover(now, damage);
+        self.note_time(now);
         self.hand_over(step).await;
-        let clock = self.parts.clock;
+        let (clock, line) = (self.parts.clock, Arc::clone(&self.line));
         let retention = self.parts.engine.setup().0.retention;
-        let house = self.housekeeper.keep_within(retention, move || clock.now().wall);
+        let time =
+            move || Timestamp::from_micros(clock.now().mono.as_micros().saturating_add(line.load(Ordering::Relaxed)));
+        let house = self.housekeeper.keep_within(retention, time);
         while !self.stopping {
             self.orders.beat();
             self.wait().await;
@@ -297,6 +301,12 @@ impl<J: Journal> Driver<J> {
                 }
             }
         }
+    }
+
+    /// Notes the time of the step at hand.
+    fn note_time(&self, now: Now) {
+        let ahead = self.parts.engine.time(now).as_micros().saturating_sub(now.mono.as_micros());
+        self.line.store(ahead, Ordering::Relaxed);
     }
 
     fn obey(&mut self, order: Order) {

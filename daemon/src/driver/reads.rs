@@ -8,7 +8,7 @@ use harness_protocol::event::Gap;
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
-    DaemonStatusReply, DiskUsage, ErrorKind, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
+    DaemonStatusReply, DiskUsage, ErrorKind, Finding, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
     Selector, ShowParams, Shown, SubscribeParams, WaitParams,
 };
 use harness_protocol::run::{CallState, RunView, WaitKind, WaitingFor};
@@ -271,6 +271,8 @@ impl View<'_> {
             None if engine.is_draining() => Health::Draining,
             None => Health::Serving,
         };
+        let mut journal = service.journal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        journal.findings.extend(engine.ahead(self.now).map(|seconds| Finding::ClockAhead { seconds }));
         DaemonStatusReply {
             schema: "harness.status/1".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -292,7 +294,7 @@ impl View<'_> {
             open_files: None,
             disk: DiskUsage::default(),
             waited_behind,
-            journal: service.journal.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            journal,
         }
     }
 

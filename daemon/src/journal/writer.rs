@@ -11,6 +11,7 @@ use std::time::Duration;
 use harness_protocol::event::{Ending, Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{RunState, RunView};
+use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 
 use super::crash::{self, Point};
@@ -245,8 +246,18 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
             let at = event.at.as_micros().cast_signed();
             transaction.prepare_cached(sql)?.execute(params![run.to_string(), state.as_str(), at])?;
         }
+        (EventBody::ClockSet { from }, _) => set_clock(transaction, *from, event.at)?,
         _ => {}
     }
+    Ok(())
+}
+
+/// Ages are told by `ended_at`, and count what has passed: a clock that is set makes nothing older.
+fn set_clock(transaction: &Transaction<'_>, from: Timestamp, to: Timestamp) -> Result<(), rusqlite::Error> {
+    let (forward, back) = (to.since(from).as_micros().cast_signed(), from.since(to).as_micros().cast_signed());
+    let sql = "UPDATE run SET ended_at = max(0, ended_at + ?1 - ?2) WHERE state IS NOT NULL AND ended_at > ?3";
+    let above = if back > 0 { to.as_micros().cast_signed() } else { -1 };
+    transaction.prepare_cached(sql)?.execute([forward, back, above])?;
     Ok(())
 }
 

@@ -24,6 +24,7 @@ mod queue;
 mod report;
 mod saturation;
 mod slab;
+mod time;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use report::Waits;
 use saturation::Saturation;
 pub use slab::TicketId;
 use slab::{Slab, Ticket};
+pub use time::TimeSet;
 
 /// Largest width of a lane. A lane that is wider than this bounds nothing on any machine.
 pub const MAX_WIDTH: u32 = 1_000_000;

@@ -160,6 +160,11 @@ impl Slab {
         of_run.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation })
     }
 
+    /// Every ticket, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Ticket> {
+        self.pages.iter_mut().flatten().filter(|ticket| ticket.generation % 2 == 1)
+    }
+
     /// Every ticket.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
         self.pages.iter().flatten().filter(|ticket| ticket.generation % 2 == 1)

@@ -10,7 +10,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
 use harness_protocol::words::{self, Clock};
 use jiff::tz::TimeZone;
-use tracing::{Level, debug, enabled, info};
+use tracing::{Level, debug, enabled, info, warn};
 
 /// Failed runs of one step that have a line of their own.
 const MOST_FAILED: usize = 20;
@@ -95,6 +95,10 @@ fn at_info(event: &Event, crowds: &mut Crowds) {
         EventBody::RunPaused => crowds.done("runs paused", event),
         EventBody::RunResumed => crowds.done("runs resumed", event),
         EventBody::InteractionSettled { .. } => crowds.done("questions answered", event),
+        EventBody::ClockSet { from } => {
+            let (from, to) = (from.to_string(), event.at.to_string());
+            warn!(%from, %to, "the time of events was set: the clock says {to} where it was {from}");
+        }
         EventBody::DrainStarted => info!(uid, "draining: nothing new starts"),
         EventBody::DrainEnded => info!(uid, "no longer draining"),
         EventBody::LaneRelieved { lane, relief, by, until } => {

@@ -68,6 +68,8 @@ pub(crate) struct Life {
     /// Its model has answered at least once.
     pub(crate) answered: bool,
     pub(crate) submitted_at: Timestamp,
+    /// By so many microseconds time was set since then.
+    pub(crate) moved: i64,
     pub(crate) started_at: Option<Timestamp>,
 }
 

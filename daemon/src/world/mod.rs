@@ -56,17 +56,17 @@ use bevy_ecs::schedule::{
     IntoScheduleConfigs as _, LogLevel, Schedule, ScheduleBuildSettings, SingleThreadedExecutor, SystemSet,
 };
 use bevy_ecs::world::World;
-use harness_protocol::event::Event;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::RunView;
-use harness_protocol::time::Span;
+use harness_protocol::time::{Span, Timestamp};
 
 use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
 use boundary::{Damage, Effect, Input, Made, Now};
-use clock::Clock;
+use clock::{Clock, Reading};
 use ids::Ids;
 use resources::{Agenda, Daemon, Gates, Interactions, Lanes, Postponed, Runs, Setup, Timers, WantsExtra};
-use scene::{Incoming, Outgoing};
+use scene::{Incoming, Outgoing, Scene};
 
 /// The sets of a step, in their order.
 #[derive(SystemSet, Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,21 +177,33 @@ impl Engine {
 
     /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.
     pub fn recover(&mut self, now: Now, damage: Damage) -> Step {
-        self.begin(now, Vec::new());
+        let set_from = self.begin(now, Vec::new());
+        recover::start(&mut self.world);
+        // The time of being away is accounted for by then.
+        self.set_clock(set_from);
         recover::recover(&mut self.world, damage);
         self.run()
     }
 
     /// One step.
     pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Step {
-        self.begin(now, inputs);
+        let set_from = self.begin(now, inputs);
+        self.set_clock(set_from);
         self.run()
     }
 
-    fn begin(&mut self, now: Now, inputs: Vec<Input>) {
+    /// Tells where time is set, and from what.
+    fn begin(&mut self, now: Now, inputs: Vec<Input>) -> Option<Timestamp> {
         let last = self.world.resource::<Daemon>().last_at;
-        let now = self.clock.read(now, last);
-        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now, held: self.held };
+        let Reading { time, set_from } = self.clock.read(now, last);
+        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now: time, held: self.held };
+        set_from
+    }
+
+    fn set_clock(&mut self, set_from: Option<Timestamp>) {
+        if let Some(from) = set_from {
+            Scene::new(&mut self.world).emit(None, EventBody::ClockSet { from });
+        }
     }
 
     fn run(&mut self) -> Step {
@@ -202,7 +214,8 @@ impl Engine {
 
     /// When a step is due even if nothing comes, as time since the daemon started; `None` where nothing is.
     pub fn next_deadline(&self) -> Option<Span> {
-        self.world.resource::<Timers>().first().map(|at| self.clock.mono_at(at))
+        let timer = self.world.resource::<Timers>().first().map(|at| self.clock.mono_at(at));
+        timer.into_iter().chain(self.clock.due()).min()
     }
 }
 

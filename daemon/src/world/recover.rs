@@ -17,8 +17,8 @@ use super::stop::{self, emit_result, stop};
 const CHILDREN_GONE: &str =
     "[The harness was restarted: the processes that earlier calls had left running in the background are gone.]";
 
-/// Lets the world know that its jobs are gone, and settles them.
-pub(super) fn recover(world: &mut World, damage: Damage) {
+/// Lets the world know that its jobs are gone.
+pub(super) fn start(world: &mut World) {
     let mut scene = Scene::new(world);
     let config = &scene.setup().config;
     let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
@@ -27,6 +27,11 @@ pub(super) fn recover(world: &mut World, damage: Damage) {
     let lanes = std::iter::once(tool).chain(providers).collect();
     let last_at = scene.res::<Daemon>().last_at;
     scene.emit(None, EventBody::DaemonStarted { lanes, last_at });
+}
+
+/// Settles what was out.
+pub(super) fn recover(world: &mut World, damage: Damage) {
+    let mut scene = Scene::new(world);
     let live: Vec<RunId> =
         scene.res::<Runs>().live.values().filter_map(|&e| scene.get::<Identity>(e)).map(|i| i.id).collect();
     for run in live {

@@ -188,6 +188,13 @@ impl Timers {
         }
     }
 
+    /// Moves all of them. Tells which there are.
+    pub(crate) fn moved(&mut self, to: impl Fn(Timestamp) -> Timestamp) -> Vec<Timer> {
+        self.at.values_mut().for_each(|at| *at = to(*at));
+        self.by_time = self.at.iter().map(|(timer, at)| (*at, timer.clone())).collect();
+        self.at.keys().cloned().collect()
+    }
+
     /// The earliest.
     pub(crate) fn first(&self) -> Option<Timestamp> {
         self.by_time.first().map(|(at, _)| *at)

@@ -43,6 +43,12 @@ kinds! {
         /// Time of the last event before: from then on nothing was done.
         last_at: Timestamp,
     },
+    /// The time of events was set: it would have gone on from `from`, and goes on from the time of this event, which may be before. Nothing
+    /// becomes due or older by that; the numbers of events tell their order.
+    ClockSet {
+        /// The time that it was.
+        from: Timestamp,
+    },
     /// No new work starts from here on.
     DrainStarted,
     /// New work starts again.
@@ -349,6 +355,7 @@ impl EventBody {
             Self::LaneReliefEnded { .. } => "lane-relief-ended",
             Self::LaneResized { .. } => "lane-resized",
             Self::LaneConfigured { .. } => "lane-configured",
+            Self::ClockSet { .. } => "clock-set",
             Self::LanePaused { .. } => "lane-paused",
             Self::LaneResumed { .. } => "lane-resumed",
             Self::ProviderHeld { .. } => "provider-held",
@@ -442,6 +449,7 @@ fn is_empty(entries: &Arc<[Entry]>) -> bool {
 /// Every kind of event.
 pub const EVENT_KINDS: &[&str] = &[
     "daemon-started",
+    "clock-set",
     "drain-started",
     "drain-ended",
     "lane-relieved",

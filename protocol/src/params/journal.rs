@@ -144,7 +144,8 @@ impl fmt::Display for Finding {
             ),
             Self::ClockAhead { seconds } => write!(
                 f,
-                "events bear a time {} s ahead of the clock, which was once in the future; new events are mended",
+                "events bear a time {} s ahead of the clock, which was once in the future; their time is set back when the clock has \
+                 gone on steadily for ten minutes",
                 seconds.as_micros() / 1_000_000
             ),
         }

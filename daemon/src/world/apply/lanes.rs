@@ -27,6 +27,7 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
                 });
             }
         }
+        EventBody::ClockSet { from } => super::clock::set(world, *from, at),
         EventBody::DrainStarted => drain(world, true),
         EventBody::DrainEnded => {
             drain(world, false);

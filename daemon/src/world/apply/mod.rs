@@ -4,6 +4,7 @@
 //! what the lanes were made from and which tools there are.
 
 mod calls;
+mod clock;
 mod fits;
 mod inferences;
 mod lanes;
@@ -11,6 +12,7 @@ mod pools;
 mod providers;
 mod runs;
 
+pub(crate) use clock::end_of;
 pub(crate) use runs::deadline;
 
 use std::sync::Arc;

@@ -19,6 +19,7 @@ use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
 use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
 use super::calls::{interaction_closed, leave_batch};
+use super::clock::end_of;
 use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
@@ -53,6 +54,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         provider: None,
         answered: false,
         submitted_at: at,
+        moved: 0,
         started_at: None,
     };
     let watch = Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
@@ -109,7 +111,7 @@ pub(crate) fn deadline(world: &World, of: Entity) -> Option<Timestamp> {
     while let Some(current) = at {
         if let (Some(spec), Some(life)) = (world.get::<Spec>(current), world.get::<Life>(current)) {
             let limits = &spec.0.limits;
-            let relative = limits.deadline_seconds.map(|span| life.submitted_at + span);
+            let relative = limits.deadline_seconds.map(|span| end_of(life.submitted_at, span, life.moved));
             earliest = [earliest, relative, limits.deadline_at].into_iter().flatten().min();
         }
         let parent = world.get::<Identity>(current).and_then(|identity| identity.parent);

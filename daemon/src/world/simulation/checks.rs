@@ -43,7 +43,8 @@ impl Simulation {
             let id = world.get::<Identity>(entity).unwrap().id;
             *states.entry(watch.shown).or_default() += 1;
             let until = world.get::<Ended>(entity).map_or(now, |ended| ended.at);
-            assert_eq!(watch.timing_at(until).total(), until.since(life.submitted_at), "timing of {id}");
+            let passed = until.since(life.submitted_at).as_micros().saturating_add_signed(-life.moved);
+            assert_eq!(watch.timing_at(until).total().as_micros(), passed, "timing of {id}");
             let batch = world.get::<Batch>(entity);
             assert_eq!(batch.is_some(), life.phase == Phase::Acting, "{id} is {:?}", life.phase);
             assert_eq!(watch.shown.is_terminal(), world.get::<Ended>(entity).is_some());

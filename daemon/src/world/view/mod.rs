@@ -20,10 +20,11 @@ use harness_protocol::rpc::{
 };
 use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
-use harness_protocol::time::Timestamp;
+use harness_protocol::time::{Span, Timestamp};
 
 use super::Engine;
 use super::boundary::{Caller, Finished, KeySpace, Now};
+use super::clock::SMALL;
 use super::components::{Batch, Children, Identity, Spec, Transcript};
 use super::resources::{Daemon, Interactions, Runs, Setup};
 use super::{select, submit};
@@ -59,8 +60,12 @@ pub enum Named {
 impl Engine {
     /// The time that the world would give to what happens now.
     pub fn time(&self, now: Now) -> Timestamp {
-        let mut clock = self.clock;
-        clock.read(now, self.world.resource::<Daemon>().last_at)
+        self.clock.look(now, self.world.resource::<Daemon>().last_at)
+    }
+
+    /// By how much events are ahead of the wall clock; nothing where it is little.
+    pub fn ahead(&self, now: Now) -> Option<Span> {
+        Some(self.time(now).since(now.wall)).filter(|ahead| *ahead > SMALL)
     }
 
     /// The run that somebody means by id, unique prefix, name or `@last`.

@@ -12,7 +12,7 @@ use harness_protocol::run::{
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
 
-use super::super::apply::deadline;
+use super::super::apply::{deadline, end_of};
 use super::super::components::{
     Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Origin, Spec, Spent, Stage, Stopwatch,
 };
@@ -93,8 +93,8 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
 fn limits(world: &World, entity: Entity, spec: &RunSpec, is_child: bool) -> Limits {
     let mut limits = spec.limits.clone();
     if is_child && let Some(deadline) = deadline(world, entity) {
-        let submitted_at = world.get::<Life>(entity).map(|life| life.submitted_at).unwrap_or_default();
-        let own = limits.deadline_seconds.map(|span| submitted_at + span).into_iter().chain(limits.deadline_at).min();
+        let relative = |span| world.get::<Life>(entity).map(|life| end_of(life.submitted_at, span, life.moved));
+        let own = limits.deadline_seconds.and_then(relative).into_iter().chain(limits.deadline_at).min();
         if own.is_none_or(|own| deadline < own) {
             limits.deadline_at = Some(deadline);
         }

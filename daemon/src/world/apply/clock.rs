@@ -1,0 +1,86 @@
+//! The time was set: what the world measures spans by is moved along, so that nothing becomes due, or old, because of it.
+//!
+//! What has happened keeps its time where that may be true, and is moved back where it is in the future. Instants that people name stay:
+//! a deadline at a time of day is at that time of day.
+
+use bevy_ecs::entity::Entity;
+use bevy_ecs::world::World;
+use harness_protocol::id::RunId;
+use harness_protocol::time::{Span, Timestamp};
+
+use super::super::components::{Batch, Ended, Life, Stopwatch};
+use super::super::phase::Phase;
+use super::super::resources::{Gates, Interactions, Lanes, Runs, Timer, Timers};
+use super::{deadline, edit};
+use crate::lane::TimeSet;
+
+/// Moves all that is measured.
+pub(super) fn set(world: &mut World, from: Timestamp, to: Timestamp) {
+    let set = TimeSet { from, to };
+    let runs: Vec<(RunId, Entity)> =
+        world.resource::<Runs>().by_id.iter().map(|(run, entity)| (*run, *entity)).collect();
+    for &(_, entity) in &runs {
+        of_run(world, entity, set);
+    }
+    let mut interactions = world.resource_mut::<Interactions>();
+    interactions.open.values_mut().for_each(|open| open.since = set.shown(open.since));
+    interactions.closed.values_mut().for_each(|closed| closed.at = set.shown(closed.at));
+    for gate in world.resource_mut::<Gates>().0.values_mut() {
+        gate.failed_at = set.measured(gate.failed_at);
+        if let Some(hold) = &mut gate.hold {
+            (hold.since, hold.until) = (set.shown(hold.since), hold.until.map(|until| set.future(until)));
+        }
+    }
+    world.resource_mut::<Lanes>().iter_mut().for_each(|lane| lane.set_time(set));
+    let due = |timer: &Timer| match timer {
+        Timer::Deadline(run) => Some(*run),
+        _ => None,
+    };
+    let deadlines: Vec<RunId> =
+        world.resource_mut::<Timers>().moved(|at| set.future(at)).iter().filter_map(due).collect();
+    for run in deadlines {
+        let at = world.resource::<Runs>().by_id.get(&run).and_then(|&entity| deadline(world, entity));
+        world.resource_mut::<Timers>().set(Timer::Deadline(run), at);
+    }
+}
+
+fn of_run(world: &mut World, entity: Entity, set: TimeSet) {
+    let ended = world.get::<Ended>(entity).map(|ended| ended.at);
+    // What has ended before does not concern what is measured now.
+    if ended.is_some_and(|at| set.shown(at) == at) {
+        return;
+    }
+    edit::<Life>(world, entity, |life| {
+        let submitted_at = set.shown(life.submitted_at);
+        if submitted_at == life.submitted_at {
+            life.moved = life.moved.saturating_add(set.by());
+        }
+        life.submitted_at = submitted_at;
+        life.started_at = life.started_at.map(|at| set.shown(at));
+        if let Some(stopping) = &mut life.stopping {
+            stopping.at = set.shown(stopping.at);
+        }
+        if let Phase::Retrying(until) = life.phase {
+            life.phase = Phase::Retrying(set.future(until));
+        }
+    });
+    edit::<Stopwatch>(world, entity, |watch| watch.since = set.measured(watch.since));
+    edit::<Batch>(world, entity, |batch| {
+        batch.0.calls.iter_mut().for_each(|call| call.since = set.shown(call.since));
+    });
+    if let Some(at) = ended {
+        let number = world.get::<super::super::components::Identity>(entity).map(|identity| identity.number);
+        edit::<Ended>(world, entity, |ended| ended.at = set.shown(at));
+        let by_end = &mut world.resource_mut::<Runs>().by_end;
+        if let Some(number) = number
+            && by_end.remove(&(at, number))
+        {
+            by_end.insert((set.shown(at), number));
+        }
+    }
+}
+
+/// When a span that began at `start` ends, where time was set meanwhile by so many microseconds.
+pub(crate) fn end_of(start: Timestamp, span: Span, moved: i64) -> Timestamp {
+    Timestamp::from_micros((start + span).as_micros().saturating_add_signed(moved))
+}
