@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use harness_protocol::rpc::{ErrorKind, RpcError, SubmitParams, Submitted, method};
+use harness_protocol::rpc::{ErrorKind, MessageParams, Method, RetryParams, RpcError, SubmitParams, Submitted, method};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Span;
 
@@ -37,33 +37,82 @@ pub(crate) fn fresh_key() -> Result<SubmitKey, Failure> {
     Ok(SubmitKey::from_u128(u128::from_ne_bytes(bytes)))
 }
 
-/// Submits one run.
-pub(crate) fn one(
+/// A request that is sent under a key, so that it is done once however often it is sent.
+pub(crate) trait Keyed: Method<Reply = Submitted> {
+    /// Minor version of the protocol since which it has one.
+    const SINCE: u32;
+
+    /// Its key, and whether that is sent for the first time.
+    fn key(params: &mut Self::Params) -> (&mut Option<SubmitKey>, &mut bool);
+
+    /// Whether its user gave it a key.
+    fn has_other_key(_: &Self::Params) -> bool {
+        false
+    }
+}
+
+impl Keyed for method::RunSubmit {
+    const SINCE: u32 = SINCE_MINOR;
+
+    fn key(params: &mut SubmitParams) -> (&mut Option<SubmitKey>, &mut bool) {
+        (&mut params.submit_key, &mut params.first)
+    }
+
+    fn has_other_key(params: &SubmitParams) -> bool {
+        params.idempotency_key.is_some()
+    }
+}
+
+impl Keyed for method::RunRetry {
+    const SINCE: u32 = 2;
+
+    fn key(params: &mut RetryParams) -> (&mut Option<SubmitKey>, &mut bool) {
+        (&mut params.submit_key, &mut params.first)
+    }
+}
+
+impl Keyed for method::RunMessage {
+    const SINCE: u32 = 2;
+
+    fn key(params: &mut MessageParams) -> (&mut Option<SubmitKey>, &mut bool) {
+        (&mut params.submit_key, &mut params.first)
+    }
+}
+
+/// Submits one run, tries one again, or tells one something.
+pub(crate) fn one<M: Keyed>(
     session: &mut Session,
-    mut params: SubmitParams,
+    mut params: M::Params,
     retry_for: Option<Span>,
 ) -> Result<Submitted, Failure> {
     let mut attempts = Attempts::new(retry_for);
     loop {
-        let asked = session.client().and_then(|client| Ok(client.call::<method::RunSubmit>(&params)?));
+        let asked = session.client().and_then(|client| Ok(client.call::<M>(&params)?));
+        let has_other = M::has_other_key(&params);
+        let (key, first) = M::key(&mut params);
         let failed = match asked {
             Ok(submitted) => return Ok(submitted),
             // It has told by now which protocol it speaks, and has done nothing: it does not know such a key.
-            Err(Failure::Refused(error)) if params.submit_key.is_some() && is_too_old(session, &error)? => {
-                (params.submit_key, params.first) = (None, false);
+            Err(Failure::Refused(error)) if key.is_some() && is_too_old(session, &error, M::SINCE)? => {
+                (*key, *first) = (None, false);
                 continue;
             }
             Err(failure) => failure,
         };
-        params.first = false;
+        let key = *key;
+        *first = false;
+        // Without a key it might be done twice.
+        if key.is_none() && !has_other && !failed.is_unread() && is_undecided(&failed) {
+            return Err(failed);
+        }
         let again = attempts.again(session, failed);
-        again.map_err(|failure| attempts.end(failure, params.submit_key, 1, 0))?;
+        again.map_err(|failure| attempts.end(failure, key, 1, 0))?;
     }
 }
 
 /// Whether the daemon refuses a request because it was made before there were such keys.
-fn is_too_old(session: &mut Session, error: &RpcError) -> Result<bool, Failure> {
-    Ok(error.kind() == ErrorKind::Invalid && session.client()?.greeting()?.protocol_minor < SINCE_MINOR)
+fn is_too_old(session: &mut Session, error: &RpcError, since: u32) -> Result<bool, Failure> {
+    Ok(error.kind() == ErrorKind::Invalid && session.client()?.greeting()?.protocol_minor < since)
 }
 
 /// Whether the daemon knows keys of ours.
@@ -210,7 +259,8 @@ mod tests {
             });
             let server = fake.serve(vec![first, second]);
             let params = keyed();
-            let submitted = one(&mut session(&fake), params.clone(), None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let submitted = one::<method::RunSubmit>(&mut session(&fake), params.clone(), None)
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(submitted.existing, "{name}");
             let sent = told.recv().unwrap();
             assert_eq!(sent["submit_key"], params.submit_key.unwrap().to_string(), "{name}");
@@ -267,7 +317,7 @@ mod tests {
             assert_eq!(second["params"]["submit_key"], first["params"]["submit_key"]);
             crate::testing::answer(&stream, &second, r#"{"id":"0000000000001","seq":3,"existing":true}"#);
         })]);
-        assert!(one(&mut session, keyed(), Some(Span::from_secs(60))).unwrap().existing);
+        assert!(one::<method::RunSubmit>(&mut session, keyed(), Some(Span::from_secs(60))).unwrap().existing);
         server.join().unwrap();
     }
 }

@@ -44,11 +44,11 @@ struct Kept {
 }
 
 impl Kept {
-    /// Lets go of what happened to runs that were pruned: the journal has it no more.
-    fn forget(&mut self, runs: &BTreeSet<RunId>) {
+    /// Lets go of what was pruned: the journal has it no more.
+    fn forget(&mut self, is_gone: impl Fn(&Event) -> bool) {
         let bytes = &mut self.bytes;
         self.events.retain(|event| {
-            let stays = event.run.is_none_or(|run| !runs.contains(&run));
+            let stays = !is_gone(event);
             if !stays {
                 *bytes -= event.approximate_bytes();
             }
@@ -82,8 +82,16 @@ impl Feed {
             tail.bytes += events.iter().map(|event| event.approximate_bytes()).sum::<usize>();
             tail.events.extend(events.iter().map(Arc::clone));
             for event in events {
-                if let EventBody::RunsPruned { runs } = &event.body {
-                    tail.forget(&runs.iter().copied().collect());
+                match &event.body {
+                    EventBody::RunsPruned { runs } => {
+                        let runs: BTreeSet<RunId> = runs.iter().copied().collect();
+                        tail.forget(|event| event.run.is_some_and(|run| runs.contains(&run)));
+                    }
+                    EventBody::EventsPruned { events } => {
+                        let gone: BTreeSet<Seq> = events.iter().copied().collect();
+                        tail.forget(|event| event.run.is_none() && gone.contains(&event.seq));
+                    }
+                    _ => {}
                 }
             }
             while tail.events.len() > self.most || (tail.bytes > self.most_bytes && tail.events.len() > 1) {

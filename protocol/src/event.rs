@@ -46,6 +46,7 @@ impl Event {
                     + 1024
             }
             EventBody::RunsPruned { runs } => runs.len() * 8,
+            EventBody::EventsPruned { events } => events.len() * 8,
             EventBody::InferenceFinished { text, calls, carried, .. } => {
                 let carried = carried.as_ref().map_or(0, |carried| carried.parts.len());
                 text.len() + calls.iter().map(|call| call.args.len() + 64).sum::<usize>() + carried
@@ -54,7 +55,7 @@ impl Event {
             EventBody::InteractionOpened { question: text, .. }
             | EventBody::InteractionSettled { answer: text, .. }
             | EventBody::Denied { what: text }
-            | EventBody::MessageReceived { text }
+            | EventBody::MessageReceived { text, .. }
             | EventBody::CompactionFinished { text, .. }
             | EventBody::ProviderHeld { error: text, .. }
             | EventBody::InferenceFailed { error: text, .. } => text.len(),

@@ -326,6 +326,12 @@ pub struct RetryParams {
     /// What the new run has that the finished one had not.
     #[serde(default, skip_serializing_if = "SpecChanges::is_empty")]
     pub changes: Box<SpecChanges>,
+    /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submit_key: Option<SubmitKey>,
+    /// That key is sent for the first time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first: bool,
 }
 
 /// Parameters of `run.message`.
@@ -337,6 +343,12 @@ pub struct MessageParams {
     pub run: String,
     /// The text.
     pub text: Arc<str>,
+    /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submit_key: Option<SubmitKey>,
+    /// That key is sent for the first time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first: bool,
 }
 
 /// Parameters of `run.prune`. What is given must all hold.

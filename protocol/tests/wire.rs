@@ -188,13 +188,15 @@ fn events() -> Vec<EventBody> {
         EventBody::InteractionSettled { interaction: INTERACTION, answer: "this".into() },
         EventBody::InteractionClosed { interaction: INTERACTION },
         EventBody::Denied { what: "question: which?".into() },
-        EventBody::MessageReceived { text: "also".into() },
+        EventBody::MessageReceived { text: "also".into(), submit_key: None },
+        EventBody::MessageReceived { text: "also".into(), submit_key: Some(SubmitKey::from_u128(7)) },
         EventBody::RunPaused,
         EventBody::RunResumed,
         EventBody::RunStopping { reason: StopReason::Deadline, force: true },
         EventBody::RunFinished { ending: Ending::Failed { error: "no".into(), exit_code: 9 } },
         EventBody::RunArchived,
         EventBody::RunsPruned { runs: vec![RunId::from_u64(1)] },
+        EventBody::EventsPruned { events: vec![Seq(1), Seq(u64::MAX >> 1)] },
     ]
 }
 
@@ -451,7 +453,7 @@ fn what_was_written_at_its_bounds_is_read_back() {
                             cut: true,
                         },
                         EventBody::DaemonStarted { lanes: Vec::new(), last_at: at },
-                        EventBody::MessageReceived { text: text.into() },
+                        EventBody::MessageReceived { text: text.into(), submit_key: None },
                     ];
                     for body in bodies {
                         let cause = Cause { via: Via::Socket, uid: Some(small), by_run: Some(RunId::from_u64(size)) };

@@ -64,5 +64,6 @@ mod starters;
 mod submitting;
 mod subscribers;
 mod systemd;
+mod time_jumps;
 mod waiting;
 mod waiting_crowds;

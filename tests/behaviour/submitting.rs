@@ -182,3 +182,73 @@ fn what_a_tool_submits_is_queued_once_as_well_and_its_key_is_its_own() {
     run.wait();
     assert!(run.envelopes()[0].contains("another caller"), "{:?}", run.envelopes());
 }
+
+/// A19: a retry and a message happen exactly once as well, whatever is lost on the way.
+#[test]
+fn however_many_replies_are_lost_a_retry_and_a_message_happen_once() {
+    let daemon = Daemon::start();
+    let ended = daemon.submit_with(&says("done"), json!({"labels": {"case": "ended"}}));
+    ended.wait();
+    let asks = daemon.submit_with(&turn("").ask("well?").turn("on"), json!({"labels": {"case": "asks"}}));
+    asks.reach(harness_protocol::run::RunState::Waiting);
+    // What, replies that pass on each connection before it is cut, and how many more runs and messages there are then.
+    let cases: [(&[&str], &[usize], usize, usize); 6] = [
+        (&["retry", &ended.id], &[0], 1, 0),
+        (&["retry", &ended.id], &[0, 0, 0], 1, 0),
+        (&["retry", &ended.id, "--retry-for", "60s"], &[0, 0, 0, 0, 0, 0, 0], 1, 0),
+        (&["message", &ended.id, "and?"], &[0, 0], 1, 0),
+        (&["message", &asks.id, "and?"], &[0, 0], 0, 1),
+        (&["message", &asks.id, "and?", "--retry-for", "60s"], &[0, 0, 0, 0, 0, 0, 0], 0, 1),
+    ];
+    let count = || {
+        let runs = labelled(&daemon, "ended").len();
+        let told = daemon.ctl(["events", "--run", &asks.id]).ok().matches("message-received").count();
+        (runs, told)
+    };
+    for (words, cuts, runs, told) in cases {
+        let before = count();
+        let relay = Relay::cutting(&daemon, cuts);
+        let socket = relay.socket();
+        daemon.ctl(words.iter().copied().chain(["--socket", &socket])).ok();
+        let after = count();
+        assert_eq!((after.0 - before.0, after.1 - before.1), (runs, told), "{words:?} {cuts:?}");
+        assert_eq!(relay.cuts(), cuts.len() as u64, "{words:?}");
+        std::fs::remove_file(daemon.path("relay.sock")).unwrap();
+    }
+}
+
+/// A19: in the world, out of it, under another daemon; whatever became of the run that was named.
+#[test]
+fn a_retry_and_a_message_are_known_by_their_keys() {
+    let place = Place::configured("[limits]\nfinished_runs = 1\n");
+    let daemon = place.start();
+    let run = daemon.submit_with(&turn("").ask("well?").turn("done"), json!({"name": "asker"}));
+    run.reach(harness_protocol::run::RunState::Waiting);
+    let key = |number: u32| format!("{number:032x}");
+    let message = |first: bool| {
+        place.rpc("run.message", json!({"run": "asker", "text": "and?", "submit_key": key(1), "first": first}))
+    };
+    let told = message(true);
+    assert_eq!((&told["id"], &message(false)["seq"]), (&json!(run.id), &told["seq"]));
+    run.reply("fine");
+    run.wait();
+    // It has ended, and would go on as a new run.
+    assert_eq!(message(false)["seq"], told["seq"]);
+    let retry = |first: bool| place.rpc("run.retry", json!({"run": run.id, "submit_key": key(2), "first": first}));
+    let tried = retry(true);
+    assert_eq!((&tried["existing"], &retry(false)["id"]), (&json!(false), &tried["id"]));
+    place.run(tried["id"].as_str().unwrap()).cancel();
+    for _ in 0..4 {
+        daemon.submit(&says("more")).wait();
+    }
+    crate::archived::has_left(&daemon, &run);
+    assert_eq!((&message(false)["seq"], &retry(false)["id"]), (&told["seq"], &tried["id"]));
+    drop(daemon);
+    let daemon = place.start();
+    assert_eq!((&message(false)["seq"], &retry(false)["id"]), (&told["seq"], &tried["id"]));
+    // Other keys are other requests.
+    let other = place.rpc("run.retry", json!({"run": run.id, "submit_key": key(3), "first": false}));
+    assert_eq!(other["existing"], false);
+    daemon.ctl(["prune", &run.id]).ok();
+    assert_eq!(retry(false)["id"], tried["id"], "the run that was made is still there");
+}

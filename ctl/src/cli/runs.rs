@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use harness_protocol::rpc::OutputStream;
 use harness_protocol::run::RunState;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Span;
 
 use super::select::{ChangeArgs, FilterArgs, SelectArgs};
@@ -153,7 +154,20 @@ pub(crate) struct RetryArgs {
     #[command(flatten)]
     pub(crate) settings: ChangesArgs,
     #[command(flatten)]
+    pub(crate) once: OnceArgs,
+    #[command(flatten)]
     pub(crate) then: ThenArgs,
+}
+
+/// How a request is done exactly once.
+#[derive(Debug, Args)]
+pub(crate) struct OnceArgs {
+    /// Repeat a request whose end is not known, under the key that it told then: nothing is done twice
+    #[arg(long, value_name = "KEY")]
+    pub(crate) again: Option<SubmitKey>,
+    /// Try so long again while the daemon refuses for now, or has gone; it is done once, however often it is tried
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) retry_for: Option<Span>,
 }
 
 /// `message`.
@@ -167,6 +181,8 @@ pub(crate) struct MessageArgs {
     /// Do not ask on a terminal where it is more than one run
     #[arg(short, long)]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) once: OnceArgs,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
 }

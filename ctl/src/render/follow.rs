@@ -249,7 +249,7 @@ impl Follower {
             EventBody::InteractionSettled { answer, .. } => self.user(out, answer)?,
             EventBody::InteractionClosed { .. } => self.note(out, notes, "the question is closed")?,
             EventBody::Denied { what } => self.note(out, notes, &format!("denied: {}", first_line(what)))?,
-            EventBody::MessageReceived { text } => self.user(out, text)?,
+            EventBody::MessageReceived { text, .. } => self.user(out, text)?,
             EventBody::RunPaused => self.note(out, notes, "paused")?,
             EventBody::RunResumed => self.note(out, notes, "resumed")?,
             EventBody::RunStopping { .. } => self.note(out, notes, "being ended")?,

@@ -141,7 +141,7 @@ fn bodies(text: &str) -> Vec<EventBody> {
             result: Arc::new(CallResult::plain(call, Arc::clone(&text), Arc::clone(&text), true)),
         },
         EventBody::Denied { what: Arc::clone(&text) },
-        EventBody::MessageReceived { text: Arc::clone(&text) },
+        EventBody::MessageReceived { text: Arc::clone(&text), submit_key: None },
         EventBody::RunFinished { ending: Ending::Succeeded { answer: Arc::clone(&text) } },
         EventBody::RunFinished { ending: Ending::Failed { error: Arc::clone(&text), exit_code: 1 } },
         EventBody::RunFinished { ending: Ending::Cancelled { error: text } },

@@ -8,7 +8,8 @@ use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::selecting::{choose, confirm, only_name};
 use crate::verbs::each::each;
-use crate::{specify, then};
+use crate::verbs::submit::{key_of, only_one};
+use crate::{specify, submitting, then};
 
 pub(super) fn run(ctx: &mut Ctx, args: &MessageArgs) -> Result<u8, Failure> {
     then::check(&args.then)?;
@@ -24,12 +25,16 @@ pub(super) fn run(ctx: &mut Ctx, args: &MessageArgs) -> Result<u8, Failure> {
         return Err(Failure::usage_hint("a run or the message is missing", "harnessctl message RUN TEXT"));
     }
     let text = specify::text(text, "the message")?;
-    let tell =
-        |ctx: &mut Ctx, run: String| ctx.session.call::<method::RunMessage>(&MessageParams { run, text: text.clone() });
+    let tell = |ctx: &mut Ctx, run: String| {
+        let (key, first) = key_of(args.once.again)?;
+        let params = MessageParams { run, text: text.clone(), submit_key: Some(key), first };
+        submitting::one::<method::RunMessage>(&mut ctx.session, params, args.once.retry_for)
+    };
     if let Some(name) = only_name(&select) {
         let submitted = tell(ctx, name.to_owned())?;
         return then::go_on(ctx, &submitted, &args.then, false);
     }
+    only_one(args.once.again)?;
     let runs = choose(ctx, &select)?.runs;
     confirm(&select.filter.selector(&[]), runs.len(), args.yes, "tell")?;
     each(ctx, &runs, &args.then, "told", tell)

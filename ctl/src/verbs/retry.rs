@@ -7,6 +7,7 @@ use harness_protocol::rpc::{RetryParams, Selector, Submitted, method};
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::spec::SpecChanges;
 
+use crate::cli::runs::OnceArgs;
 use crate::cli::runs::RetryArgs;
 use crate::ctx::Ctx;
 use crate::exit::Failure;
@@ -14,15 +15,17 @@ use crate::output::note;
 use crate::render::units::count;
 use crate::selecting::{confirm, find, once, only_name, selector};
 use crate::verbs::each::each;
-use crate::{specify, then};
+use crate::verbs::submit::{key_of, only_one};
+use crate::{specify, submitting, then};
 
 pub(super) fn run(ctx: &mut Ctx, args: &RetryArgs) -> Result<u8, Failure> {
     then::check(&args.then)?;
     let changes = specify::changes(&args.settings, &args.add_labels)?;
     if let Some(name) = only_name(&args.change.select) {
-        let submitted = retry(ctx, name.to_owned(), &changes)?;
+        let submitted = retry(ctx, name.to_owned(), &changes, &args.once)?;
         return then::go_on(ctx, &submitted, &args.then, false);
     }
+    only_one(args.once.again)?;
     let mut select = selector(&args.change.select)?;
     if !select.waiting_for.is_empty() {
         return Err(Failure::usage("only finished runs are tried again, and they wait for nothing"));
@@ -42,11 +45,13 @@ pub(super) fn run(ctx: &mut Ctx, args: &RetryArgs) -> Result<u8, Failure> {
         return Err(Failure::usage("a name is of one run, and these are several"));
     }
     confirm(&select, runs.len(), args.change.yes, "retry")?;
-    each(ctx, &runs, &args.then, "queued", |ctx, run| retry(ctx, run, &changes))
+    each(ctx, &runs, &args.then, "queued", |ctx, run| retry(ctx, run, &changes, &args.once))
 }
 
-fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges) -> Result<Submitted, Failure> {
-    ctx.session.call::<method::RunRetry>(&RetryParams { run, changes: Box::new(changes.clone()) })
+fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges, once: &OnceArgs) -> Result<Submitted, Failure> {
+    let (key, first) = key_of(once.again)?;
+    let params = RetryParams { run, changes: Box::new(changes.clone()), submit_key: Some(key), first };
+    submitting::one::<method::RunRetry>(&mut ctx.session, params, once.retry_for)
 }
 
 /// Of the runs that were selected those that have ended and whose work nothing else does again.

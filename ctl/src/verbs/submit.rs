@@ -1,6 +1,6 @@
 //! `submit`: one run from the command line.
 
-use harness_protocol::rpc::SubmitParams;
+use harness_protocol::rpc::{SubmitParams, method};
 use harness_protocol::submit_key::SubmitKey;
 
 use crate::cli::submit::SubmitArgs;
@@ -23,17 +23,28 @@ pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs) -> Result<u8, Failure> {
         first: idempotency_key.is_none() && first,
         idempotency_key,
     };
-    let submitted =
-        submitting::one(&mut ctx.session, params, args.retry_for).map_err(|failure| explain(args, failure))?;
+    let submitted = submitting::one::<method::RunSubmit>(&mut ctx.session, params, args.retry_for)
+        .map_err(|failure| explain(args, failure))?;
     then::go_on(ctx, &submitted, &args.then, args.quiet)
 }
 
 /// The key of this submit, and whether it is sent for the first time.
 pub(super) fn own_key(args: &SubmitArgs) -> Result<(SubmitKey, bool), Failure> {
-    Ok(match args.again {
+    key_of(args.again)
+}
+
+/// The key of a request, and whether it is sent for the first time.
+pub(super) fn key_of(again: Option<SubmitKey>) -> Result<(SubmitKey, bool), Failure> {
+    Ok(match again {
         Some(key) => (key, false),
         None => (submitting::fresh_key()?, true),
     })
+}
+
+/// A key is of one request.
+pub(super) fn only_one(again: Option<SubmitKey>) -> Result<(), Failure> {
+    let several = again.map(|_| Failure::usage("--again is for one run; name it"));
+    several.map_or(Ok(()), Err)
 }
 
 fn explain(args: &SubmitArgs, failure: Failure) -> Failure {

@@ -132,6 +132,7 @@ impl Draft {
         to.age =
             retention.count("age_days", 1..=36_500).map(|days| Span::from_secs(u64::from(days) * 86_400)).or(to.age);
         to.runs = retention.count("runs", 0..=MANY).or(to.runs);
+        set(&mut to.events, retention.count("events", 10..=MANY));
         set(&mut to.every, retention.seconds("every_seconds"));
     }
 

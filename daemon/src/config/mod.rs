@@ -141,13 +141,15 @@ pub struct Retention {
     pub age: Option<Span>,
     /// Those beyond this many of the latest.
     pub runs: Option<u32>,
+    /// Events of the daemon, its lanes and providers that stay in any case; older ones go when they say nothing any more.
+    pub events: u32,
     /// How often that is looked at.
     pub every: Span,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { age: None, runs: None, every: Span::from_secs(60) }
+        Self { age: None, runs: None, events: 10_000, every: Span::from_secs(60) }
     }
 }
 

@@ -88,8 +88,14 @@ pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
             let sent = Sent { key: params.submit_key, first: params.first, made: None };
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None, sent }
         }
-        Call::RunRetry(params) => Command::Retry { run: params.run, changes: params.changes, left: None },
-        Call::RunMessage(params) => Command::Message { run: params.run, text: params.text, left: None },
+        Call::RunRetry(params) => {
+            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            Command::Retry { run: params.run, changes: params.changes, left: None, sent }
+        }
+        Call::RunMessage(params) => {
+            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            Command::Message { run: params.run, text: params.text, left: None, sent }
+        }
         Call::RunCancel(params) => Command::Cancel { select: params.select, force: params.force },
         Call::RunPause(params) => Command::Pause(params.select),
         Call::RunResume(params) => Command::Resume(params.select),

@@ -217,8 +217,11 @@ impl Archive {
     }
 
     /// The run that was made under a key that its client made.
-    pub(super) fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
-        self.history.by_submit_key(key)
+    pub(super) fn by_submit_key(&self, key: SubmitKey, is_message: bool) -> Result<Option<MadeRun>, RpcError> {
+        match self.history.by_submit_key(key)? {
+            None if is_message => self.history.told_under(key),
+            made => Ok(made),
+        }
     }
 
     /// A run by name, as far as another one can come from it, if it has left the world.

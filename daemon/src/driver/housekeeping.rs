@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_protocol::id::RunId;
+use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError, Unchanged};
 use harness_protocol::time::Timestamp;
 use tokio::runtime::Handle;
@@ -21,9 +21,12 @@ use crate::fair::Party;
 use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
 use crate::world::boundary::{Command, Reply};
+use crate::world::spent::spent;
 
 /// Runs removed with one step.
 const CHUNK: usize = 200;
+/// Events removed with one step.
+const MOST_EVENTS: usize = 1_000;
 /// Runs that one request removes or names.
 const MOST: usize = 200_000;
 
@@ -78,9 +81,7 @@ impl Housekeeper {
     }
 
     async fn keep(self, retention: Retention, time: impl Fn() -> Timestamp + Send) {
-        if retention.age.is_none() && retention.runs.is_none() {
-            return;
-        }
+        let mut left = 0;
         loop {
             let order = Order { which: Prunable::default(), keep: None, dry_run: false };
             let by_count = retention.runs.map(|runs| Order { keep: Some(runs), ..order.clone() });
@@ -95,8 +96,39 @@ impl Housekeeper {
                     Err(error) => warn!(%error, "nothing could be pruned by configuration"),
                 }
             }
+            left = self.prune_events(&retention, left, time()).await.unwrap_or_else(|error| {
+                warn!(%error, "old events could not be pruned");
+                left
+            });
             tokio::time::sleep(Duration::from_micros(retention.every.as_micros())).await;
         }
+    }
+
+    /// Removes events of the daemon, its lanes and providers that are old, or beyond those that stay, and say nothing any more. Looks only
+    /// when there are some more than the `left` of last time. Tells how many are left.
+    async fn prune_events(&self, retention: &Retention, left: usize, now: Timestamp) -> Result<usize, RpcError> {
+        let _turn = self.turn.lock().await;
+        let history = self.history.clone();
+        let count = self.blocking.get(Party::Daemon, move || history.count_of_daemon()).await.ok_or_else(unread)??;
+        let keep = retention.events as usize;
+        // What tells of a pruning is an event itself, and no reason for the next one.
+        if left > 0 && count < left + (keep / 10).max(2) {
+            return Ok(left);
+        }
+        let (history, before) = (self.history.clone(), retention.age.map(|age| now.before(age)));
+        let found = self.blocking.get(Party::Daemon, move || {
+            let (events, needed_from) = history.of_daemon()?;
+            let old = before.map_or(0, |before| events.iter().take_while(|event| event.at < before).count());
+            Ok::<_, RpcError>(spent(&events, old.max(events.len().saturating_sub(keep)), needed_from))
+        });
+        let spent: Vec<Seq> = found.await.ok_or_else(unread)??;
+        for events in spent.chunks(MOST_EVENTS) {
+            self.tell(|tell| Wanted::Own(Command::PruneEvents(events.to_vec()), tell)).await??;
+        }
+        if !spent.is_empty() {
+            self.tidy().await;
+        }
+        Ok((count - spent.len().min(count)).max(1))
     }
 
     async fn obey(&self, order: Order) -> Result<Changed, RpcError> {

@@ -18,7 +18,7 @@ use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::boundary::{Command, KeySpace, Sent};
+use crate::world::boundary::{Command, KeySpace};
 
 /// What has to be read before a request can be dealt with.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ enum Question {
     Key(KeySpace, Arc<str>),
     /// Which run was made under this key of its client's.
     Sent(SubmitKey),
+    /// The same, or which one was told something under it.
+    Told(SubmitKey),
     /// This run, as far as another one can come from it.
     Finished(String),
     /// Whether this prefix of the id of a run of the world is one of another run's, too.
@@ -75,8 +77,14 @@ impl Lookups {
     /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be large.
     pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
         let (name, message) = match &request.wanted {
+            // What may have been done already is not refused before that is known.
+            Wanted::Command(Command::Retry { sent, .. } | Command::Message { sent, .. }, _)
+                if sent.key.is_some_and(|key| !sent.first || sent.made.is_some() || engine.knows_submit(key)) =>
+            {
+                return None;
+            }
             Wanted::Command(Command::Retry { run, left: None, .. }, _) => (run, None),
-            Wanted::Command(Command::Message { run, text, left: None }, _) => (run, Some(&**text)),
+            Wanted::Command(Command::Message { run, text, left: None, .. }, _) => (run, Some(&**text)),
             _ => return None,
         };
         let is_gone = engine.find(name, request.caller.uid).is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -89,8 +97,25 @@ impl Lookups {
         let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         match &mut request.wanted {
             // Only one that is sent again may be that of a run that has left the world.
-            Wanted::Command(Command::Submit { sent: Sent { key: Some(key), first: false, made: None }, .. }, _) => {
-                (!engine.knows_submit(*key)).then_some(Question::Sent(*key))
+            Wanted::Command(Command::Submit { sent, .. }, _) if sent.to_be_looked_up().is_some() => {
+                sent.to_be_looked_up().filter(|key| !engine.knows_submit(*key)).map(Question::Sent)
+            }
+            Wanted::Command(Command::Retry { sent, .. } | Command::Message { sent, .. }, _)
+                if caller.run.is_none()
+                    && sent.key.is_some_and(|key| engine.knows_submit(key) || sent.made.is_some()) =>
+            {
+                // It was done already, whatever has become of the run that it names.
+                None
+            }
+            Wanted::Command(Command::Retry { sent, .. }, _)
+                if caller.run.is_none() && sent.to_be_looked_up().is_some() =>
+            {
+                sent.to_be_looked_up().map(Question::Sent)
+            }
+            Wanted::Command(Command::Message { sent, .. }, _)
+                if caller.run.is_none() && sent.to_be_looked_up().is_some() =>
+            {
+                sent.to_be_looked_up().map(Question::Told)
             }
             Wanted::Command(Command::Submit { idempotency_key: Some(key), known: None, .. }, _) => {
                 let used = &request.known.key_used;
@@ -187,6 +212,7 @@ impl Drop for Hold {
 /// Answers a question: the request comes again with the answer, or is answered by it.
 fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hold) {
     let uid = request.caller.uid;
+    let is_told = matches!(question, Question::Told(_));
     let refused = match question {
         Question::Ended(select, gone) => match archive.ended(&select, &gone, uid) {
             Ok((mut ended, mut here)) => {
@@ -218,9 +244,13 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
             }
             Err(error) => Some(error),
         },
-        Question::Sent(key) => match archive.by_submit_key(key) {
+        Question::Sent(key) | Question::Told(key) => match archive.by_submit_key(key, is_told) {
             Ok(found) => {
-                if let Wanted::Command(Command::Submit { sent, .. }, _) = &mut request.wanted {
+                if let Wanted::Command(
+                    Command::Submit { sent, .. } | Command::Retry { sent, .. } | Command::Message { sent, .. },
+                    _,
+                ) = &mut request.wanted
+                {
                     // It was looked for, as it need not be for one that is sent for the first time.
                     (sent.made, sent.first) = (found, true);
                 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use harness_protocol::event::EventBody;
+use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId, Seq};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::{RunState, RunView};
@@ -20,11 +20,13 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 
 use super::record::{self, COLUMNS};
 use super::writer::reason;
-use super::{Record, backup};
+use super::{Record, backup, lost};
 use crate::world::boundary::{KeySpace, MadeRun, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
+/// Events among which a message is looked for that was sent before.
+const LATEST: u64 = 200_000;
 /// Bytes of listings that are read for one page.
 const LISTED_BYTES: usize = 8 * 1024 * 1024;
 
@@ -168,18 +170,28 @@ impl History {
     /// The run that was made under a key that its client made, whether it has left the world or not.
     pub fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
         let sql = "SELECT id, seq, parent FROM run WHERE idempotency_key = ?1 ORDER BY number DESC LIMIT 1";
-        let made = |row: &rusqlite::Row<'_>| {
-            let seq = Seq(row.get::<_, i64>(1)?.cast_unsigned());
-            let parent = row.get::<_, Option<String>>(2)?.and_then(|parent| parent.parse().ok());
-            Ok(MadeRun { id: run_id(row)?, seq, parent })
-        };
         self.read(|db| db.prepare_cached(sql)?.query_row([record::submit_key(key)], made).optional())
+    }
+
+    /// The run that was told something under a key that its client made, with the event by which it came: of the latest events, as a
+    /// message is sent again soon or not at all.
+    pub fn told_under(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
+        let sql = "SELECT event.run, event.seq, run.parent FROM event LEFT JOIN run ON run.id = event.run
+            WHERE event.seq > (SELECT max(seq) FROM event) - ?2 AND kind = 'message-received' AND instr(body, ?1) > 0
+            ORDER BY event.seq LIMIT 1";
+        let said = format!("\"submit_key\":\"{key}\"");
+        self.read(|db| db.prepare_cached(sql)?.query_row(params![said, LATEST.cast_signed()], made).optional())
     }
 
     /// A run that has left the world, as it is listed.
     pub fn view(&self, run: RunId) -> Result<Option<RunView>, RpcError> {
-        let sql = "SELECT view FROM run JOIN listing USING (number) WHERE id = ?1";
-        self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], view).optional())
+        let sql =
+            format!("SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE id = ?1", lost::COLUMNS);
+        let listed = |row: &rusqlite::Row<'_>| {
+            Ok(view(row).map_err(|error| error.to_string()).or_else(|why| unreadable(row, &why)).ok())
+        };
+        let found = self.read(|db| db.prepare_cached(&sql)?.query_row([run.to_string()], listed).optional())?;
+        Ok(found.flatten())
     }
 
     /// Whether the journal knows a run.
@@ -211,6 +223,31 @@ impl History {
                 }
             }
             Ok(found)
+        })
+    }
+
+    /// How many events there are of the daemon, its lanes and providers.
+    pub fn count_of_daemon(&self) -> Result<usize, RpcError> {
+        let sql = "SELECT count(*) FROM event WHERE run IS NULL";
+        let count = self.read(|db| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// These events, as far as they can be read, and the first event of the runs that have not left.
+    pub fn of_daemon(&self) -> Result<(Vec<Arc<Event>>, Option<Seq>), RpcError> {
+        let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL ORDER BY seq");
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&sql)?;
+            let mut rows = statement.query([])?;
+            let mut events = Vec::new();
+            while let Some(row) = rows.next()? {
+                if let Record::Event(event) = Record::read(row)?.0 {
+                    events.push(event);
+                }
+            }
+            let first = "SELECT min(seq) FROM run WHERE archived = 0";
+            let first: Option<i64> = db.prepare_cached(first)?.query_row([], |row| row.get(0))?;
+            Ok((events, first.map(|seq| Seq(seq.cast_unsigned()))))
         })
     }
 
@@ -248,7 +285,8 @@ impl History {
             filter.and("(root = ? OR id = ?)", [Sql::Text(root.to_string()), Sql::Text(root.to_string())]);
         }
         let sql = format!(
-            "SELECT view, number FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT {most}",
+            "SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT {most}",
+            lost::COLUMNS,
             filter.sql
         );
         self.read(|db| {
@@ -261,7 +299,12 @@ impl History {
                     return Ok((page, full));
                 };
                 bytes += row.get_ref(0)?.as_bytes().map_or(0, <[u8]>::len);
-                page.push((row.get::<_, i64>(1)?.cast_unsigned(), view(row)?));
+                let number = row.get::<_, i64>(1)?.cast_unsigned();
+                match view(row).map_err(|error| error.to_string()).or_else(|why| unreadable(row, &why)) {
+                    Ok(view) => page.push((number, view)),
+                    // Not even an id is left.
+                    Err(why) => tracing::error!(number, why, "a run cannot be listed"),
+                }
             }
             Ok((page, true))
         })
@@ -385,7 +428,9 @@ impl Filter {
             self.and(&format!("state IN ({places})"), states);
         }
         for (key, value) in &select.labels {
-            let holds = "EXISTS (SELECT 1 FROM json_each(run.labels) WHERE key = ? AND value = ?)";
+            // Labels of one run that are no JSON are no reason to select nothing at all.
+            let holds = "CASE WHEN json_valid(run.labels) THEN
+                EXISTS (SELECT 1 FROM json_each(run.labels) WHERE key = ? AND value = ?) ELSE false END";
             self.and(holds, [Sql::Text(key.clone()), Sql::Text(value.clone())]);
         }
         if !select.waiting_for.is_empty() {
@@ -405,10 +450,24 @@ fn number(number: u64) -> Sql {
     Sql::Integer(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
+fn made(row: &rusqlite::Row<'_>) -> Read<MadeRun> {
+    let seq = Seq(row.get::<_, i64>(1)?.cast_unsigned());
+    let parent = row.get::<_, Option<String>>(2)?.and_then(|parent| parent.parse().ok());
+    Ok(MadeRun { id: run_id(row)?, seq, parent })
+}
+
 fn run_id(row: &rusqlite::Row<'_>) -> Read<RunId> {
     let text: String = row.get(0)?;
     let wrong = |error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error));
     text.parse().map_err(wrong)
+}
+
+/// A run whose listing cannot be read, as far as its row tells something.
+fn unreadable(row: &rusqlite::Row<'_>, why: &str) -> Result<RunView, String> {
+    let run = row.get::<_, String>(2).map_err(|error| error.to_string())?;
+    let run: RunId = run.parse().map_err(|error| format!("{run:?} is no run: {error}"))?;
+    tracing::error!(%run, why, "what a run is listed as cannot be read");
+    lost::listed(run, row, 3).map_err(|error| error.to_string())
 }
 
 fn view(row: &rusqlite::Row<'_>) -> Read<RunView> {

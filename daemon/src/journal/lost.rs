@@ -10,6 +10,12 @@ use harness_protocol::run::{RUN_SCHEMA, RunState, RunView, Timing, Usage, exit};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
+/// The columns of a run that are read.
+pub const COLUMNS: &str =
+    "run.owner, run.parent, run.root, run.name, run.labels, run.submitted_at, run.ended_at, run.state";
+
+/// The title of a run whose listing cannot be read.
+const UNLISTED: &str = "(what it is listed as cannot be read)";
 /// What is told of an end of which only the state is left.
 const UNKNOWN: &str = "how it ended cannot be read";
 
@@ -18,9 +24,17 @@ const UNKNOWN: &str = "how it ended cannot be read";
 /// # Errors
 /// Where the file cannot be read.
 pub fn view(db: &Connection, run: RunId, ending: Option<Ending>) -> Result<Option<RunView>, rusqlite::Error> {
-    let sql = "SELECT owner, parent, root, name, labels, submitted_at, ended_at, state FROM run WHERE id = ?1 AND archived = 0";
-    let found = db.query_row(sql, [run.to_string()], |row| of_row(run, row)).optional()?;
+    let sql = format!("SELECT {COLUMNS} FROM run WHERE id = ?1 AND archived = 0");
+    let found = db.query_row(&sql, [run.to_string()], |row| of_row(run, row, 0)).optional()?;
     Ok(found.map(|view| with(view, ending)))
+}
+
+/// A run that has left and whose listing cannot be read, by its row, of which these columns begin at `first`.
+///
+/// # Errors
+/// Where not even that can be read.
+pub fn listed(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::Error> {
+    Ok(RunView { title: UNLISTED.to_owned(), ..with(of_row(run, row, first)?, None) })
 }
 
 /// Runs that the table has, that have not left the world, and of which `is_made` does not know.
@@ -37,8 +51,9 @@ pub fn unmade(db: &Connection, is_made: impl Fn(RunId) -> bool) -> Result<Vec<Ru
     Ok(unmade)
 }
 
-fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
-    let text = |at| row.get::<_, Option<String>>(at);
+fn of_row(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::Error> {
+    // What is no text, or no UTF-8, says nothing.
+    let text = |at: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(first + at).ok().flatten());
     let id = |text: Option<String>| text.and_then(|text| text.parse().ok());
     let time = |at: Option<i64>| at.and_then(super::record::time);
     let labels: BTreeMap<String, String> =
@@ -54,7 +69,7 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
         labels,
         share: "default".into(),
         priority: Default::default(),
-        owner: row.get(0)?,
+        owner: row.get(first).unwrap_or_default(),
         state: text(7)?.and_then(|state| state.parse().ok()).unwrap_or(RunState::Queued),
         waiting_for: None,
         workdir: "/".into(),
@@ -64,9 +79,9 @@ fn of_row(run: RunId, row: &Row<'_>) -> Result<RunView, rusqlite::Error> {
         steps: 0,
         limits: Default::default(),
         on_interaction: Default::default(),
-        submitted_at: time(row.get(5)?).unwrap_or_default(),
+        submitted_at: time(row.get(first + 5)?).unwrap_or_default(),
         started_at: None,
-        ended_at: time(row.get(6)?),
+        ended_at: time(row.get(first + 6)?),
         stop_requested_at: None,
         answer: None,
         error: None,

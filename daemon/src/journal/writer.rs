@@ -113,8 +113,15 @@ impl Writer {
         tally(&transaction, &commit.archived)?;
         // Last: what is pruned may have left the world with the same step.
         for event in &commit.events {
-            if let EventBody::RunsPruned { runs } = &event.body {
-                runs.iter().try_for_each(|run| prune(&transaction, *run))?;
+            match &event.body {
+                EventBody::RunsPruned { runs } => runs.iter().try_for_each(|run| prune(&transaction, *run))?,
+                EventBody::EventsPruned { events } => {
+                    let mut delete = transaction.prepare_cached("DELETE FROM event WHERE seq = ?1 AND run IS NULL")?;
+                    for gone in events.iter().filter(|gone| **gone < event.seq) {
+                        delete.execute([gone.0.cast_signed()])?;
+                    }
+                }
+                _ => {}
             }
         }
         crash::here(Point::Written);

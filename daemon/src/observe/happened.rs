@@ -114,6 +114,9 @@ fn at_info(event: &Event, crowds: &mut Crowds) {
         }
         EventBody::LanePaused { lane } => info!(%lane, uid, "lane {lane} paused"),
         EventBody::LaneResumed { lane } => info!(%lane, uid, "lane {lane} resumed"),
+        EventBody::EventsPruned { events } => {
+            info!(events = events.len(), "old events of the daemon and its lanes pruned")
+        }
         EventBody::RunsPruned { runs } => info!(runs = runs.len(), "runs pruned"),
         _ => {}
     }

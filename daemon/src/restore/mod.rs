@@ -285,7 +285,7 @@ mod tests {
             let mut engine = Engine::new(simulation::config(), simulation::tools(), before.id_key);
             let unreadable = replay(&mut engine, &path).unwrap().unreadable;
             engine.catch_up(&before.made);
-            assert!(unreadable.is_empty());
+            assert!(unreadable.is_empty(), "seed {seed}: {unreadable:?}");
             let (before, after) = (text(&live), text(&engine));
             let differ = before.lines().zip(after.lines()).find(|(a, b)| a != b);
             if let Some((live, restored)) = differ {

@@ -24,6 +24,8 @@ pub(super) struct Bench {
     config: Config,
     pub(super) journal: Vec<Arc<Event>>,
     pub(super) micros: u64,
+    /// Seconds that the wall clock is off.
+    pub(super) off: i64,
 }
 
 fn tools() -> crate::catalogue::Catalogue {
@@ -39,7 +41,7 @@ impl Bench {
     }
 
     pub(super) fn with(config: Config) -> Self {
-        Self { engine: Engine::new(config.clone(), tools(), 7), config, journal: Vec::new(), micros: 0 }
+        Self { engine: Engine::new(config.clone(), tools(), 7), config, journal: Vec::new(), micros: 0, off: 0 }
     }
 
     /// The jobs that come of it.
@@ -55,7 +57,8 @@ impl Bench {
 
     pub(super) fn now(&mut self) -> Now {
         self.micros += 1;
-        let wall = Timestamp::from_micros(1_800_000_000_000_000 + self.micros);
+        let wall = (1_800_000_000_000_000 + self.micros).saturating_add_signed(self.off * 1_000_000);
+        let wall = Timestamp::from_micros(wall);
         Now { wall, mono: Span::from_micros(self.micros) }
     }
 

@@ -115,8 +115,15 @@ pub struct Sent {
     pub key: Option<SubmitKey>,
     /// It has not sent that key before.
     pub first: bool,
-    /// The run that was made under that key, where it has left the world.
+    /// The run that was made under that key, where it has left the world; or that was told something under it.
     pub made: Option<MadeRun>,
+}
+
+impl Sent {
+    /// The key, where it may have come before and was not looked for.
+    pub fn to_be_looked_up(&self) -> Option<SubmitKey> {
+        self.key.filter(|_| !self.first && self.made.is_none())
+    }
 }
 
 /// A run that a submit has made, as far as its repetition is answered from it.
@@ -152,6 +159,8 @@ pub enum Command {
         changes: Box<SpecChanges>,
         /// That run, where it has left the world.
         left: Option<Box<Finished>>,
+        /// What the client said of the request itself.
+        sent: Sent,
     },
     /// Tell a run something; a finished one goes on as a new run.
     Message {
@@ -161,6 +170,8 @@ pub enum Command {
         text: Arc<str>,
         /// That run, where it has left the world.
         left: Option<Box<Finished>>,
+        /// What the client said of the request itself.
+        sent: Sent,
     },
     /// End runs and what is below them.
     Cancel {
@@ -177,6 +188,8 @@ pub enum Command {
     Each(Change, Vec<RunId>),
     /// Remove what the journal and the disk hold of finished runs.
     Prune(Vec<RunId>),
+    /// Remove these events of the daemon, its lanes and providers, which say nothing any more.
+    PruneEvents(Vec<Seq>),
     /// Settle an interaction.
     Answer {
         /// By id, unique prefix, or the run that waits.

@@ -1,5 +1,6 @@
 //! What an entity is made of: the nouns of a run. Data only; `apply` alone writes them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bevy_ecs::component::Component;
@@ -42,6 +43,10 @@ pub(crate) struct Origin {
 /// The key that a client made for the submit of a run. Never changes.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SentAs(pub(crate) SubmitKey);
+
+/// The keys that clients made for messages to a run, with the events by which they came.
+#[derive(Component, Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ToldUnder(pub(crate) VecDeque<(SubmitKey, Seq)>);
 
 /// What a run was asked to be, defaults filled in. Never changes.
 #[derive(Component, Debug, Clone, PartialEq)]

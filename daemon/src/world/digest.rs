@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Engine;
 use super::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, LastAsked, Life, Mail, Origin, Pool, Spec,
-    Spent, Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
+    Spent, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
 };
 use super::ids::Ids;
 use super::resources::{Daemon, Gates, Interactions, Lanes, Postponed, Runs, Timers, WantsExtra};
@@ -52,7 +52,8 @@ impl Engine {
             );
             let _ = writeln!(
                 text,
-                "  {:?} {:?} {:?} {:?} {:?} {:?}",
+                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+                world.get::<ToldUnder>(entity),
                 world.get::<Stopwatch>(entity),
                 world.get::<Transcript>(entity),
                 world.get::<Spent>(entity),

@@ -15,8 +15,8 @@ use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::time::Span;
 
 use super::StepSystems;
-use super::boundary::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply};
-use super::components::{Children, Ended, Mail};
+use super::boundary::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply, Sent};
+use super::components::{Children, Ended, Mail, ToldUnder};
 use super::ids::Ids;
 use super::phase::Phase;
 use super::publish::archive_tree;
@@ -62,6 +62,7 @@ fn is_promise(command: &Command) -> bool {
         Command::Each(Change::Cancel { .. }, _) => true,
         Command::Pause(_) | Command::Resume(_) | Command::Each(Change::Pause | Change::Resume, _) => false,
         Command::Lane { .. } | Command::Drain(_) | Command::Reconfigure(_) | Command::Release(_) => false,
+        Command::PruneEvents(_) => false,
     }
 }
 
@@ -80,13 +81,17 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
             let descent = Descent { owner, parent: caller.run, idempotency_key, known, sent, ..Descent::default() };
             submit(scene, &spec, descent).map(Reply::Submitted)
         }
-        Command::Retry { run, changes, left } => retry(scene, caller, &run, &changes, left),
-        Command::Message { run, text, left } => message(scene, caller, &run, text, left),
+        Command::Retry { run, changes, left, sent } => retry(scene, caller, &run, &changes, left, sent),
+        Command::Message { run, text, left, sent } => message(scene, caller, &run, text, left, sent),
         Command::Cancel { select, force } => cancel(scene, caller, &select, force),
         Command::Pause(select) => pause(scene, caller, &select, true),
         Command::Resume(select) => pause(scene, caller, &select, false),
         Command::Each(change, runs) => Ok(each(scene, change, &runs)),
         Command::Prune(runs) => Ok(Reply::Changed(prune(scene, &runs))),
+        Command::PruneEvents(events) => {
+            scene.emit(None, EventBody::EventsPruned { events });
+            Ok(Reply::Done)
+        }
         Command::Answer { interaction, answer } => settle(scene, caller, &interaction, &answer),
         Command::Lane { lane, change } => change_lane(scene, lane, &change),
         Command::Drain(on) => {
@@ -116,13 +121,29 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     }
 }
 
+/// What this very request has done already: its reply was lost, and it was sent again.
+fn done_before(scene: &Scene<'_>, sent: &Sent) -> Option<Reply> {
+    let key = sent.key?;
+    let here = scene.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
+        let told =
+            scene.get::<ToldUnder>(scene.entity(run)?).and_then(|told| told.0.iter().find(|(one, _)| *one == key));
+        Some((run, told.map_or(scene.identity(run)?.seq, |(_, seq)| *seq)))
+    });
+    let (id, seq) = here.or(sent.made.map(|made| (made.id, made.seq)))?;
+    Some(Reply::Submitted(Submitted { id, seq, existing: true }))
+}
+
 fn retry(
     scene: &mut Scene<'_>,
     caller: Caller,
     name: &str,
     changes: &SpecChanges,
     left: Option<Box<Finished>>,
+    sent: Sent,
 ) -> Result<Reply, RpcError> {
+    if let Some(done) = done_before(scene, &sent) {
+        return Ok(done);
+    }
     // The specification was taken once, what changes was not.
     check_all_characters(&changes.applied_to(&RunSpec::default()))?;
     let mut first = match left {
@@ -142,6 +163,7 @@ fn retry(
         retry_of: Some(first.id),
         continues: first.continues,
         earlier: first.transcript.into(),
+        sent,
         ..Descent::default()
     };
     submit(scene, &changes.applied_to(&first.spec), descent).map(Reply::Submitted)
@@ -157,10 +179,14 @@ fn message(
     name: &str,
     text: Arc<str>,
     left: Option<Box<Finished>>,
+    sent: Sent,
 ) -> Result<Reply, RpcError> {
+    if let Some(done) = done_before(scene, &sent) {
+        return Ok(done);
+    }
     check_message(&text, scene.setup().config.limits.text_bytes)?;
     if let Some(left) = left {
-        return go_on_from(scene, caller, *left, text);
+        return go_on_from(scene, caller, *left, text, sent);
     }
     let (run, entity) = select::one(scene.world(), name, caller.uid)?;
     let Some(life) = scene.life(run) else { return Err(gone(run)) };
@@ -173,15 +199,21 @@ fn message(
         if life.stopping.is_some() {
             return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is being ended")));
         }
-        let seq = scene.emit(Some(run), EventBody::MessageReceived { text });
+        let seq = scene.emit(Some(run), EventBody::MessageReceived { text, submit_key: sent.key });
         return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
     }
     let finished = select::finished(scene.world(), entity).ok_or_else(|| gone(run))?;
-    go_on_from(scene, caller, finished, text)
+    go_on_from(scene, caller, finished, text, sent)
 }
 
 /// A new run that begins with the transcript of a finished one.
-fn go_on_from(scene: &mut Scene<'_>, caller: Caller, first: Finished, text: Arc<str>) -> Result<Reply, RpcError> {
+fn go_on_from(
+    scene: &mut Scene<'_>,
+    caller: Caller,
+    first: Finished,
+    text: Arc<str>,
+    sent: Sent,
+) -> Result<Reply, RpcError> {
     if first.transcript.is_empty() {
         return Err(RpcError::new(ErrorKind::Invalid, format!("run {} has no transcript to go on from", first.id)));
     }
@@ -190,6 +222,7 @@ fn go_on_from(scene: &mut Scene<'_>, caller: Caller, first: Finished, text: Arc<
         owner: caller.uid,
         continues: Some(first.id),
         earlier: first.transcript.into(),
+        sent,
         ..Descent::default()
     };
     submit(scene, &spec, descent).map(Reply::Submitted)

@@ -35,6 +35,8 @@ mod holds;
 mod ids;
 mod ingest;
 mod inherit;
+#[cfg(test)]
+mod jumps;
 mod phase;
 mod provider;
 mod publish;
@@ -45,6 +47,7 @@ mod select;
 mod settle;
 #[cfg(test)]
 pub(crate) mod simulation;
+pub mod spent;
 mod stop;
 mod submit;
 pub mod view;

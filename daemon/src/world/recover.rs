@@ -79,7 +79,7 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         emit_result(scene, run, CallResult { interrupted: true, ..CallResult::plain(call, tool, text, true) });
     }
     if left_some_running(scene, run) {
-        scene.emit(Some(run), EventBody::MessageReceived { text: CHILDREN_GONE.into() });
+        scene.emit(Some(run), EventBody::MessageReceived { text: CHILDREN_GONE.into(), submit_key: None });
     }
 }
 

@@ -231,6 +231,14 @@ impl Simulation {
         )
     }
 
+    /// What a client says of a retry or a message: some are sent again.
+    fn sent(&mut self) -> Sent {
+        let number = self.submit_keys.saturating_sub(if self.random.chance(20) { self.random.below(5) } else { 0 });
+        self.submit_keys += 1;
+        let key = SubmitKey::from_u128((1 << 64) + number as u128);
+        Sent { key: self.random.chance(50).then_some(key), ..Sent::default() }
+    }
+
     fn outcome(&mut self) -> Option<Input> {
         let jobs: Vec<JobId> = self.out.iter().filter(|(_, s)| **s != JobState::Returning).map(|(j, _)| *j).collect();
         let job = self.random.pick(&jobs)?;
@@ -355,6 +363,9 @@ impl Simulation {
     }
 
     fn change_lane(&mut self) -> Input {
+        if self.random.chance(3) {
+            return self.command(OPERATOR, Command::PruneEvents(Vec::new()));
+        }
         let lane = self
             .random
             .pick(&[
@@ -410,11 +421,13 @@ impl Simulation {
             33 | 34 => self.change_lane(),
             35 => {
                 let run = self.some_run()?.to_string();
-                self.command(OPERATOR, Command::Message { run, text: "and?".into(), left: None })
+                let sent = self.sent();
+                self.command(OPERATOR, Command::Message { run, text: "and?".into(), left: None, sent })
             }
             36 => {
                 let run = self.some_run()?.to_string();
-                self.command(OPERATOR, Command::Retry { run, changes: Box::default(), left: None })
+                let sent = self.sent();
+                self.command(OPERATOR, Command::Retry { run, changes: Box::default(), left: None, sent })
             }
             37 if self.random.chance(20) => {
                 let width = 1 + self.random.below(4) as u32;

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor}
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
 use super::{Ending, LaneWidth, ProviderFault, StopReason};
-use crate::id::{CallId, InteractionId, ReliefId, RunId};
+use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Reserve, Usage};
 use crate::spec::RunSpec;
@@ -310,6 +310,9 @@ kinds! {
     MessageReceived {
         /// The text.
         text: Arc<str>,
+        /// The key that its sender made for it alone, so that it can be sent again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        submit_key: Option<SubmitKey>,
     },
     /// Nothing new starts in this run.
     RunPaused,
@@ -333,6 +336,11 @@ kinds! {
     RunsPruned {
         /// The runs.
         runs: Vec<RunId>,
+    },
+    /// Old events of the daemon, its lanes and providers were removed, which said nothing any more.
+    EventsPruned {
+        /// Their numbers.
+        events: Vec<Seq>,
     },
 }
 
@@ -388,6 +396,7 @@ impl EventBody {
             Self::RunFinished { .. } => "run-finished",
             Self::RunArchived => "run-archived",
             Self::RunsPruned { .. } => "runs-pruned",
+            Self::EventsPruned { .. } => "events-pruned",
         }
     }
 }
@@ -488,4 +497,5 @@ pub const EVENT_KINDS: &[&str] = &[
     "run-finished",
     "run-archived",
     "runs-pruned",
+    "events-pruned",
 ];

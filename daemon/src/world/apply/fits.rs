@@ -64,7 +64,11 @@ fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Res
         }
         EventBody::InferenceStarted { step, .. } => matches!(life.phase, Phase::Wanting(_)) && is_at(*step),
         EventBody::InferenceFinished { step, .. } => thinks && is_at(*step) && !is_compacting,
-        EventBody::CompactionFinished { step, .. } => thinks && is_at(*step) && is_compacting,
+        EventBody::CompactionFinished { step, .. } => {
+            // One that stands in for a summary that was not given follows on the last failure.
+            let is_makeshift = matches!(life.phase, Phase::Retrying(_)) && !is_compacting;
+            is_at(*step) && (thinks && is_compacting || is_makeshift)
+        }
         EventBody::InferenceFailed { step, .. } => thinks && is_at(*step),
         EventBody::BatchQueued | EventBody::BatchParked | EventBody::BatchYielded { .. } => acts,
         EventBody::CallStarted { call } => acts && stage(*call) == Some(&Stage::Pending) && has_ticket(world, entity),

@@ -93,7 +93,12 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         }
         EventBody::InteractionClosed { interaction } => calls::interaction_closed(world, *interaction, None, at),
         EventBody::Denied { what } => runs::denied(world, entity, what),
-        EventBody::MessageReceived { text } => runs::message_received(world, run, entity, text),
+        EventBody::MessageReceived { text, submit_key } => {
+            runs::message_received(world, run, entity, text);
+            if let Some(key) = submit_key {
+                runs::told_under(world, run, entity, *key, event.seq);
+            }
+        }
         EventBody::RunPaused => runs::paused(world, run, entity, at),
         EventBody::RunResumed => runs::resumed(world, run, entity, at),
         EventBody::RunStopping { reason, .. } => runs::stopping(world, run, entity, *reason, at),

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::{Ending, Event, EventBody, StopReason};
-use harness_protocol::id::RunId;
+use harness_protocol::id::{RunId, Seq};
 use harness_protocol::run::{Entry, RunState};
 use harness_protocol::spec::RunSpec;
+use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::super::boundary::KeySpace;
 use super::super::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, SentAs, Spec, Stage,
-    Stopping, Stopwatch, TooLong, Transcript, Unsummarised, Watchers,
+    Stopping, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
 };
 use super::super::ids::Ids;
 use super::super::phase::{Bucket, Phase};
@@ -21,6 +22,9 @@ use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, 
 use super::calls::{interaction_closed, leave_batch};
 use super::clock::end_of;
 use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};
+
+/// Keys of messages that a run remembers.
+const MOST_TOLD: usize = 64;
 
 pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     let EventBody::RunSubmitted {
@@ -127,6 +131,19 @@ pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {
 pub(super) fn message_received(world: &mut World, run: RunId, entity: Entity, text: &Arc<str>) {
     world.entity_mut(entity).entry::<Mail>().or_default().get_mut().0.push(Arc::clone(text));
     wake(world, run);
+}
+
+/// A message came under a key of its sender's. The latest keys are known here, the others by the journal.
+pub(super) fn told_under(world: &mut World, run: RunId, entity: Entity, key: SubmitKey, seq: Seq) {
+    world.resource_mut::<Runs>().submit_keys.insert(key, run);
+    let mut entity = world.entity_mut(entity);
+    let mut told = entity.entry::<ToldUnder>().or_default();
+    let keys = &mut told.get_mut().0;
+    keys.push_back((key, seq));
+    let forgotten = if keys.len() > MOST_TOLD { keys.pop_front() } else { None };
+    if let Some((key, _)) = forgotten {
+        world.resource_mut::<Runs>().submit_keys.remove(&key);
+    }
 }
 
 pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
@@ -320,6 +337,8 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     let shown = world.get::<Stopwatch>(entity).map(|watch| watch.shown);
     let key = world.get::<Origin>(entity).and_then(|origin| origin.idempotency_key.clone());
     let sent_as = world.get::<SentAs>(entity).copied();
+    let told: Vec<SubmitKey> =
+        world.get::<ToldUnder>(entity).into_iter().flat_map(|told| told.0.iter().map(|(key, _)| *key)).collect();
     let mut runs = world.resource_mut::<Runs>();
     runs.by_id.remove(&run);
     runs.finished.remove(&identity.number);
@@ -334,7 +353,7 @@ pub(super) fn archived(world: &mut World, run: RunId) {
         let space = KeySpace::of(identity.parent.is_some().then_some(identity.root), identity.owner);
         runs.keys.remove(&(space, key));
     }
-    if let Some(SentAs(key)) = sent_as {
+    for key in sent_as.map(|sent_as| sent_as.0).into_iter().chain(told) {
         runs.submit_keys.remove(&key);
     }
     if runs.last_of.get(&identity.owner) == Some(&run) {
