@@ -110,7 +110,7 @@ fn old_events_of_the_daemon_go_and_what_they_left_behind_stays() {
     let daemon = daemon.crash().start();
     let after = daemon.lane("tool");
     assert_eq!((after.width, after.reliefs.len()), (before.width, before.reliefs.len()));
-    assert_eq!((before.width, before.reliefs.len()), (3, 1));
+    assert_eq!((before.width, before.reliefs.len()), (5, 1));
     assert!(daemon.ctl(["show", &run.id]).ok().contains("paused"), "its lane is still paused");
     daemon.ctl(["lane", "resume", "scripted"]).ok();
     assert_eq!(run.answer(), "late");

@@ -164,6 +164,9 @@ impl<J: Journal> Driver<J> {
     fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
         self.parts.feed.publish(&commit.events);
         happened::log(&commit.events);
+        if let Some(set) = commit.events.iter().rfind(|event| matches!(event.body, EventBody::ClockSet { .. })) {
+            self.note_time(set.at, self.parts.clock.now());
+        }
         crash::here(Point::BeforeEffect);
         self.act(effects);
         let waiters = &self.waiters;

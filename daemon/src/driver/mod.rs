@@ -233,8 +233,10 @@ impl<J: Journal> Driver<J> {
             );
         }
         let step = self.parts.engine.recover(now, damage);
-        self.note_time(now);
         self.hand_over(step).await;
+        self.catch_up().await;
+        let now = self.parts.clock.now();
+        self.note_time(self.parts.engine.time(now), now);
         let (clock, line) = (self.parts.clock, Arc::clone(&self.line));
         let retention = self.parts.engine.setup().0.retention;
         let time =
@@ -303,10 +305,9 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Notes the time of the step at hand.
-    fn note_time(&self, now: Now) {
-        let ahead = self.parts.engine.time(now).as_micros().saturating_sub(now.mono.as_micros());
-        self.line.store(ahead, Ordering::Relaxed);
+    /// Notes how time goes on by which ages are told. What the journal has is of the same time: it was moved with it.
+    fn note_time(&self, time: Timestamp, now: Now) {
+        self.line.store(time.as_micros().saturating_sub(now.mono.as_micros()), Ordering::Relaxed);
     }
 
     fn obey(&mut self, order: Order) {

@@ -40,7 +40,6 @@ impl<J: Journal> Driver<J> {
         let due = self.parts.engine.next_deadline().is_some_and(|due| due <= now.mono);
         if !inputs.is_empty() || due || std::mem::take(&mut self.wants_step) {
             let step = self.parts.engine.step(now, inputs);
-            self.note_time(now);
             self.hand_over(step).await;
         }
         if !self.reads.is_empty() || self.lookups.are_due() || self.waiters.is_due(self.parts.clock.now()) {
