@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use harness_files::open_to_write;
 use harness_protocol::run::{RunState, RunView, exit};
 
 use crate::ctx::Ctx;
@@ -53,7 +54,8 @@ pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result
 
 /// Writes an answer into the file that was named for it.
 pub(crate) fn write_answer(path: &Path, answer: &str, run: &str) -> Result<(), Failure> {
-    std::fs::write(path, with_newline(answer).as_bytes()).map_err(|source| Failure::Write {
+    let written = open_to_write(path).and_then(|mut file| file.write_all(with_newline(answer).as_bytes()));
+    written.map_err(|source| Failure::Write {
         path: path.to_owned(),
         source,
         hint: Some(format!("the daemon has the answer: harnessctl show --answer {run}")),

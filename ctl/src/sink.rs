@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use harness_files::open_to_write;
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -19,7 +20,7 @@ impl Sink {
     /// The file that was named, emptied, or standard output.
     pub(crate) fn new(path: Option<&Path>) -> Result<Self, Failure> {
         let file = match path {
-            Some(path) => Some((path.to_owned(), BufWriter::new(File::create(path).map_err(|e| failed(path, e))?))),
+            Some(path) => Some((path.to_owned(), BufWriter::new(open_to_write(path).map_err(|e| failed(path, e))?))),
             None => None,
         };
         Ok(Self { file })

@@ -153,7 +153,7 @@ fn pure_modules_touch_nothing() {
 
 #[test]
 fn the_client_and_the_protocol_know_nothing_of_the_daemon() {
-    for member in ["ctl", "protocol"] {
+    for member in ["ctl", "protocol", "files"] {
         let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
         let names = |line: &str| line.starts_with("harnessd") || (member == "ctl" && line.starts_with("tokio"));
         assert!(!manifest.lines().any(names), "{member} depends on more than it may");
@@ -169,7 +169,7 @@ fn the_client_and_the_protocol_know_nothing_of_the_daemon() {
 fn every_file_says_what_it_is_for_and_is_not_too_long() {
     let mut seen = 0;
     let mut found = Vec::new();
-    for dir in ["daemon/src", "daemon/tests", "protocol/src", "ctl/src", "tests"] {
+    for dir in ["daemon/src", "daemon/tests", "protocol/src", "files/src", "ctl/src", "tests"] {
         for source in sources(dir) {
             seen += 1;
             // A file with nothing in it yet has nothing to say.

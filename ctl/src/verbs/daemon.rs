@@ -1,7 +1,8 @@
 //! `daemon`: starts, stops, drains, backs up and shows it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
 use harness_protocol::run::exit;
@@ -171,14 +172,31 @@ fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
         })
     };
     puts_back(&["restore".as_ref(), "--check".as_ref()])?;
-    // Who puts a backup in place has the daemon stopped for it: that is what was asked for.
-    let state_dir = match stopping::stop(ctx, &|_| Ok(()))? {
-        Stopped::Asked(status) => PathBuf::from(status.state_dir),
-        Stopped::DidNotRun | Stopped::BySignal { .. } => place.state_dir,
-    };
-    puts_back(&["--state-dir".as_ref(), state_dir.as_os_str(), "restore".as_ref()])?;
+    // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved aside is what a start
+    // from here would have, and never what somebody at the socket says.
+    drop(stopping::stop(ctx, &|status| is_of(&place.state_dir, status))?);
+    puts_back(&["--state-dir".as_ref(), place.state_dir.as_os_str(), "restore".as_ref()])?;
     note(ctx.notes.dim("go on from it: harnessctl daemon start"));
     ctx.done()
+}
+
+/// Refuses where the daemon that answers has another state directory than `own`.
+fn is_of(own: &Path, status: &DaemonStatusReply) -> Result<(), Failure> {
+    let told = Path::new(&status.state_dir);
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    if told == own || identity(own).is_some_and(|own| identity(told) == Some(own)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the daemon at {} says that its state directory is {}, and that of a start from here is {}; nothing was done",
+        one_line(&status.socket),
+        one_line(&status.state_dir),
+        own.display()
+    );
+    Err(Failure::usage_hint(
+        message,
+        "where that one is meant, name it: HARNESS_STATE_DIR=DIR harnessctl daemon restore FILE",
+    ))
 }
 
 fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {

@@ -1,12 +1,14 @@
 //! `export`: everything of one run in a directory.
 //!
-//! The directory gets its name once it is whole: until then it is a hidden one beside it.
+//! The directory gets its name once it is whole: until then it is a hidden one beside it. All is written relative to that very one: a run
+//! may be able to write where it is.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use harness_files::{Anew, Dir};
 use harness_protocol::event::EventBody;
 use harness_protocol::id::CallId;
 use harness_protocol::rpc::{ExportParams, OutputParams, OutputStream, ShowParams, method};
@@ -40,14 +42,11 @@ pub(super) fn run(ctx: &mut Ctx, args: &ExportArgs) -> Result<u8, Failure> {
 
 /// Writes one run into a directory of its own.
 fn one(ctx: &mut Ctx, run: &str, dir: &Path) -> Result<u8, Failure> {
-    let partial = partial_beside(dir)?;
-    DirBuilder::new().mode(0o700).create(&partial).map_err(|source| failed(&partial, source))?;
-    let told = write_all(ctx, run, &partial)
-        .and_then(|told| fs::rename(&partial, dir).map(|()| told).map_err(|source| failed(dir, source)));
-    let told = told.inspect_err(|_| {
-        // What is left is hidden, and is called partial.
-        let _gone = fs::remove_dir_all(&partial);
-    })?;
+    check(dir)?;
+    let anew = Anew::beside(dir).map_err(|source| failed(dir, source))?;
+    // Dropped before it has its name, it goes.
+    let told = write_all(ctx, run, &Place { dir: anew.dir(), path: dir })?;
+    anew.place_whole().map_err(|source| failed(dir, source))?;
     if ctx.json {
         ctx.json(&told)?;
     }
@@ -61,21 +60,36 @@ fn one(ctx: &mut Ctx, run: &str, dir: &Path) -> Result<u8, Failure> {
     Ok(if told.missing.is_empty() { exit::SUCCEEDED } else { exit::FAILED })
 }
 
-/// Where it is written until it is whole. Refuses what is there already, unless it is an empty directory.
-fn partial_beside(dir: &Path) -> Result<PathBuf, Failure> {
-    let (Some(name), Some(parent)) = (dir.file_name(), dir.parent()) else {
+/// Refuses what is there already, unless it is an empty directory.
+fn check(dir: &Path) -> Result<(), Failure> {
+    if dir.file_name().is_none() {
         return Err(Failure::usage(format!("{} is no name for a new directory", dir.display())));
-    };
+    }
     match fs::read_dir(dir).map(Iterator::count) {
-        Ok(0) => {}
+        Ok(0) => Ok(()),
         Ok(_) => {
             let message = format!("{} is not empty", dir.display());
-            return Err(Failure::usage_hint(message, "name a new directory, or an empty one"));
+            Err(Failure::usage_hint(message, "name a new directory, or an empty one"))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(failed(dir, source)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed(dir, source)),
     }
-    Ok(parent.join(format!(".{}.partial-{}", name.to_string_lossy(), std::process::id())))
+}
+
+/// A directory that is written to, and the path that it is told by.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    dir: &'a Dir,
+    path: &'a Path,
+}
+
+impl Place<'_> {
+    /// A file that is not there yet.
+    fn create(self, name: &str) -> Result<(PathBuf, File), Failure> {
+        let path = self.path.join(name);
+        let file = self.dir.create(name, 0o666).map_err(|source| failed(&path, source))?;
+        Ok((path, file))
+    }
 }
 
 /// What was written.
@@ -91,34 +105,34 @@ struct Told {
     missing: Vec<String>,
 }
 
-fn write_all(ctx: &mut Ctx, name: &str, dir: &Path) -> Result<Told, Failure> {
+fn write_all(ctx: &mut Ctx, name: &str, place: &Place<'_>) -> Result<Told, Failure> {
     let mut told = Told::default();
     let mut progress = Progress::new();
     let mut script = Exported::default();
     let mut streams = Vec::new();
-    let run = events(ctx, name, dir, &mut told, &mut |body| {
+    let run = events(ctx, name, place, &mut told, &mut |body| {
         if let EventBody::CallFinished { result } = body {
             streams.extend(streams_of(result));
         }
         script.take(body);
     })?;
     told.run = run.id.to_string();
-    transcript(ctx, &told.run.clone(), dir, &mut told)?;
+    transcript(ctx, &told.run.clone(), place, &mut told)?;
     told.turns = script.turns();
     match script.text(&run) {
         Ok(text) => {
-            let path = dir.join("script.toml");
-            fs::write(&path, text).map_err(|source| failed(&path, source))?;
+            let (path, mut file) = place.create("script.toml")?;
+            file.write_all(text.as_bytes()).map_err(|source| failed(&path, source))?;
         }
         Err(why) => told.missing.push(format!("there is no script.toml: {why}")),
     }
-    let path = dir.join("run.json");
-    let mut json = Lines::create(path)?;
+    let mut json = Lines::create(place, "run.json")?;
     json.line(&run)?;
     json.finish()?;
     if !streams.is_empty() {
-        let outputs = dir.join("outputs");
-        fs::create_dir(&outputs).map_err(|source| failed(&outputs, source))?;
+        let path = place.path.join("outputs");
+        let dir = place.dir.make("outputs").map_err(|source| failed(&path, source))?;
+        let outputs = Place { dir: &dir, path: &path };
         for (call, stream, written) in streams {
             progress.show(format_args!("{} of outputs", bytes(told.output_bytes)));
             output(ctx, &outputs, (call, stream, written), &mut told)?;
@@ -131,11 +145,11 @@ fn write_all(ctx: &mut Ctx, name: &str, dir: &Path) -> Result<Told, Failure> {
 fn events(
     ctx: &mut Ctx,
     name: &str,
-    dir: &Path,
+    place: &Place<'_>,
     told: &mut Told,
     each: &mut dyn FnMut(&EventBody),
 ) -> Result<RunView, Failure> {
-    let mut file = Lines::create(dir.join("events.jsonl"))?;
+    let mut file = Lines::create(place, "events.jsonl")?;
     let mut params = ExportParams { run: name.to_owned(), limit: None, cursor: None };
     loop {
         let page = ctx.session.call::<method::RunExport>(&params)?;
@@ -156,8 +170,8 @@ fn events(
     }
 }
 
-fn transcript(ctx: &mut Ctx, run: &str, dir: &Path, told: &mut Told) -> Result<(), Failure> {
-    let mut file = Lines::create(dir.join("transcript.jsonl"))?;
+fn transcript(ctx: &mut Ctx, run: &str, place: &Place<'_>, told: &mut Told) -> Result<(), Failure> {
+    let mut file = Lines::create(place, "transcript.jsonl")?;
     let mut params = ShowParams { run: run.to_owned(), transcript: true, limit: None, cursor: None };
     loop {
         let page = ctx.session.call::<method::RunShow>(&params)?;
@@ -185,7 +199,7 @@ fn streams_of(result: &CallResult) -> impl Iterator<Item = (CallId, OutputStream
 /// Writes one stream of a call, as far as it was kept.
 fn output(
     ctx: &mut Ctx,
-    dir: &Path,
+    place: &Place<'_>,
     (call, stream, written): (CallId, OutputStream, u64),
     told: &mut Told,
 ) -> Result<(), Failure> {
@@ -193,8 +207,7 @@ fn output(
         OutputStream::Stdout => "stdout",
         OutputStream::Stderr => "stderr",
     };
-    let path = dir.join(format!("{call}.{word}"));
-    let mut file = File::create(&path).map_err(|source| failed(&path, source))?;
+    let (path, mut file) = place.create(&format!("{call}.{word}"))?;
     let mut offset = 0;
     loop {
         let at = i64::try_from(offset).unwrap_or(i64::MAX);
@@ -221,8 +234,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn create(path: PathBuf) -> Result<Self, Failure> {
-        let file = File::create(&path).map_err(|source| failed(&path, source))?;
+    fn create(place: &Place<'_>, name: &str) -> Result<Self, Failure> {
+        let (path, file) = place.create(name)?;
         Ok(Self { path, file: BufWriter::new(file) })
     }
 
@@ -250,12 +263,10 @@ mod tests {
     #[test]
     fn a_directory_with_something_in_it_is_refused_and_an_empty_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let beside = partial_beside(&dir.path().join("new")).unwrap();
-        assert_eq!(beside.parent().unwrap(), dir.path());
-        assert!(beside.file_name().unwrap().to_string_lossy().starts_with(".new.partial-"));
+        assert!(check(&dir.path().join("new")).is_ok());
         fs::create_dir(dir.path().join("empty")).unwrap();
-        assert!(partial_beside(&dir.path().join("empty")).is_ok());
-        assert_eq!(partial_beside(dir.path()).unwrap_err().code(), 2);
-        assert_eq!(partial_beside(Path::new("/")).unwrap_err().code(), 2);
+        assert!(check(&dir.path().join("empty")).is_ok());
+        assert_eq!(check(dir.path()).unwrap_err().code(), 2);
+        assert_eq!(check(Path::new("/")).unwrap_err().code(), 2);
     }
 }

@@ -1,13 +1,14 @@
 //! Backups of the journal: making one, and putting one in the journal's place.
 //!
 //! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What was in the place
-//! is moved aside, never deleted.
+//! is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced: runs may be able to write where it goes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use harness_files::{Anew, Dir};
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::identity::free_name;
@@ -51,6 +52,65 @@ pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite:
     Ok(())
 }
 
+/// A backup that has no name yet. Dropped, it goes.
+pub(super) struct Unnamed {
+    place: Anew,
+    to: PathBuf,
+}
+
+/// Where the copy of a journal is made.
+pub(super) struct Draft {
+    /// An empty file.
+    pub(super) path: PathBuf,
+    between: Option<Anew>,
+}
+
+/// What a backup is called until it is whole, in a directory of its own.
+const JOURNAL: &str = "journal";
+const OUTPUTS: &str = "outputs";
+
+impl Unnamed {
+    /// Begins a backup that will be `to`, and `to.outputs` where outputs are copied as well. Neither may be there.
+    pub(super) fn new(to: &Path, with_outputs: bool) -> io::Result<Self> {
+        let outputs = with_outputs.then(|| outputs_of(to));
+        if [Some(to), outputs.as_deref()].into_iter().flatten().any(|path| path.symlink_metadata().is_ok()) {
+            return Err(rustix::io::Errno::EXIST.into());
+        }
+        Ok(Self { place: Anew::beside(to)?, to: to.to_owned() })
+    }
+
+    /// Where SQLite is to copy the journal to. It opens by name: where somebody else could turn that, this is in the state directory.
+    pub(super) fn draft(&self, state_dir: &Path) -> io::Result<Draft> {
+        let between = (!self.place.is_ours()).then(|| Anew::beside(&state_dir.join("backup"))).transpose()?;
+        let place = between.as_ref().unwrap_or(&self.place);
+        drop(place.dir().create(JOURNAL, 0o600)?);
+        Ok(Draft { path: place.path().join(JOURNAL), between })
+    }
+
+    /// Takes what was copied there, and gives its bytes.
+    pub(super) fn take(&self, draft: &Draft) -> io::Result<u64> {
+        let place = draft.between.as_ref().unwrap_or(&self.place);
+        let mut made = place.dir().file(JOURNAL)?.ok_or(ErrorKind::NotFound)?;
+        match draft.between {
+            Some(_) => io::copy(&mut made, &mut self.place.dir().create(JOURNAL, 0o600)?),
+            None => Ok(made.metadata()?.len()),
+        }
+    }
+
+    /// Copies outputs.
+    pub(super) fn outputs(&self, from: &Path) -> io::Result<u64> {
+        self.place.dir().make(OUTPUTS)?.copy_from(&Dir::open(from)?)
+    }
+
+    /// Gives it its name: the outputs first, so that where the journal is they are there.
+    pub(super) fn name(self, has_outputs: bool) -> io::Result<()> {
+        if has_outputs {
+            self.place.place(OUTPUTS, outputs_of(&self.to).file_name().unwrap_or_default())?;
+        }
+        self.place.place(JOURNAL, self.to.file_name().unwrap_or_default())
+    }
+}
+
 /// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved into a directory
 /// of its own. Outputs that are beside the backup take the place of those that were there.
 ///
@@ -72,9 +132,13 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
     copy_as_backup(&db, &fresh).map_err(failed)?;
     File::open(&fresh).and_then(|file| file.sync_all()).map_err(io(&fresh))?;
     let outputs = outputs_of(file);
+    let kept = match Dir::open(&outputs) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        kept => Some(kept.map_err(io(&outputs))?),
+    };
     let before = free_name(state_dir, "replaced");
     let mut moved = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}")).to_vec();
-    if outputs.is_dir() {
+    if kept.is_some() {
         moved.push("outputs".to_owned());
     }
     let mut is_there = false;
@@ -86,8 +150,9 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
             is_there = true;
         }
     }
-    if outputs.is_dir() {
-        copy_tree(&outputs, &state_dir.join("outputs")).map_err(io(&outputs))?;
+    if let Some(kept) = kept {
+        let made = Dir::open(state_dir).and_then(|dir| dir.make("outputs"));
+        made.and_then(|made| made.copy_from(&kept)).map_err(io(&outputs))?;
     }
     fs::rename(&fresh, state_dir.join(FILE)).map_err(io(&fresh))?;
     File::open(state_dir).and_then(|dir| dir.sync_all()).map_err(io(state_dir))?;
@@ -115,37 +180,4 @@ pub fn outputs_of(backup: &Path) -> PathBuf {
     let mut name = backup.file_name().unwrap_or_default().to_owned();
     name.push(".outputs");
     backup.with_file_name(name)
-}
-
-/// Copies a directory and what is in it: directories and files, for their owner alone. Links are left out.
-///
-/// # Errors
-/// Where something cannot be copied. What goes away meanwhile is left out.
-pub fn copy_tree(from: &Path, to: &Path) -> io::Result<u64> {
-    let mut bytes = 0;
-    DirBuilder::new().recursive(true).mode(0o700).create(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        let to = to.join(entry.file_name());
-        let copied = if kind.is_dir() {
-            copy_tree(&entry.path(), &to)
-        } else if kind.is_file() {
-            copy_file(&entry.path(), &to)
-        } else {
-            Ok(0)
-        };
-        match copied {
-            Ok(copied) => bytes += copied,
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(bytes)
-}
-
-fn copy_file(from: &Path, to: &Path) -> io::Result<u64> {
-    let mut from = File::open(from)?;
-    let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
-    io::copy(&mut from, &mut to)
 }

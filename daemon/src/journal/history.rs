@@ -4,8 +4,6 @@
 //! connections that read. Changes nothing but the file of a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -361,18 +359,16 @@ impl History {
     /// Also `invalid` where the file is there already or cannot be made.
     pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), RpcError> {
         let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(refused)?;
-        if let Err(error) = self.read(|db| backup::copy_as_backup(db, to)) {
-            // A copy that is not whole is none.
-            let _ = std::fs::remove_file(to);
-            return Err(error);
-        }
-        let bytes = to.metadata().map(|file| file.len()).map_err(refused)?;
+        let backup = backup::Unnamed::new(to, with_outputs).map_err(refused)?;
+        let state_dir = self.inner.as_ref().and_then(|inner| inner.path.parent()).unwrap_or(Path::new("/"));
+        let draft = backup.draft(state_dir).map_err(refused)?;
+        self.read(|db| backup::copy_as_backup(db, &draft.path))?;
+        let bytes = backup.take(&draft).map_err(refused)?;
+        drop(draft);
         // After the journal: what it knows of is there then, but for what was pruned meanwhile.
-        let outputs = self.inner.as_ref().filter(|_| with_outputs).and_then(|inner| inner.path.parent());
-        let outputs = outputs.map(|dir| dir.join("outputs")).filter(|dir| dir.is_dir());
-        let copied =
-            outputs.map(|dir| backup::copy_tree(&dir, &backup::outputs_of(to))).transpose().map_err(refused)?;
+        let outputs = Some(state_dir.join("outputs")).filter(|dir| with_outputs && dir.is_dir());
+        let copied = outputs.as_deref().map(|dir| backup.outputs(dir)).transpose().map_err(refused)?;
+        backup.name(copied.is_some()).map_err(refused)?;
         Ok((bytes, with_outputs.then_some(copied.unwrap_or(0))))
     }
 }

@@ -5,11 +5,15 @@
 
 use std::path::{Path, PathBuf};
 
+use harness_files::Anew;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
 use super::schema::{self, Fresh, OpenError};
 use super::{Record, record, writer};
+
+/// What the new journal is called until it is whole, in a directory of its own.
+const NEW: &str = "journal";
 
 /// What was saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +32,9 @@ pub enum SalvageError {
     /// There is a file already where the new journal is to be.
     #[error("{} is there already; name a file that is not", .0.display())]
     Taken(PathBuf),
+    /// Others may write to the directory of the new journal, or to one above it.
+    #[error("others may write to the directory of {}, or to one above it; name a file in a place of your own", .0.display())]
+    OfOthers(PathBuf),
     /// Not even its first page can be read.
     #[error("nothing can be read of {}: {why}", path.display())]
     Unreadable {
@@ -69,13 +76,21 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
         return Err(SalvageError::Unreadable { path: from.to_owned(), why });
     }
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
-    let mut new = schema::open(to, false, || Ok(Fresh { id_key: key }))?.db;
+    let write = |why: String| SalvageError::Write { path: to.to_owned(), why };
+    let place = Anew::beside(to).map_err(|error| write(error.to_string()))?;
+    if !place.is_ours() {
+        // SQLite opens by name, which somebody else could turn.
+        return Err(SalvageError::OfOthers(to.to_owned()));
+    }
+    let mut new = schema::open(&place.path().join(NEW), false, || Ok(Fresh { id_key: key }))?.db;
     let saved = copy(&old, &mut new).and_then(|saved| {
         new.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(saved)
     });
-    let write = |error: rusqlite::Error| SalvageError::Write { path: to.to_owned(), why: error.to_string() };
-    saved.map_err(write)
+    let saved = saved.map_err(|error| write(error.to_string()))?;
+    drop(new);
+    place.place(NEW, to.file_name().unwrap_or_default()).map_err(|error| write(error.to_string()))?;
+    Ok(saved)
 }
 
 fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {

@@ -1,0 +1,99 @@
+//! What gets its name when it is whole: until then it is in a hidden directory beside it, which only its owner may write to.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, RenameFlags, renameat, renameat_with, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::dir::{Dir, Refusal};
+
+/// Tells several of one process apart.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A hidden directory beside a name that is to be taken. What is left in it is removed with it.
+#[derive(Debug)]
+pub struct Anew {
+    parent: Dir,
+    parent_path: PathBuf,
+    name: OsString,
+    hidden: OsString,
+    dir: Dir,
+    is_placed: bool,
+}
+
+impl Anew {
+    /// Makes the hidden directory beside `path`.
+    ///
+    /// # Errors
+    /// Where it cannot be made, or the way there is another user's: a [`Refusal`].
+    pub fn beside(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let (Some(name), Some(parent_path)) = (path.file_name(), path.parent()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no name for something new"));
+        };
+        let parent = Dir::open(parent_path)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".partial-{}-{number}", std::process::id()));
+        let dir = parent.make(&hidden)?;
+        let (name, parent_path) = (name.to_owned(), parent_path.to_owned());
+        Ok(Self { parent, parent_path, name, hidden, dir, is_placed: false })
+    }
+
+    /// The hidden directory.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// Its path. It is sure to mean this directory where [`Self::is_ours`].
+    pub fn path(&self) -> PathBuf {
+        self.parent_path.join(&self.hidden)
+    }
+
+    /// Whether nobody else can make its path mean another place.
+    pub fn is_ours(&self) -> bool {
+        self.parent.is_ours()
+    }
+
+    /// Gives what is called `from` in the hidden directory the name `to` beside it. Nothing is replaced.
+    ///
+    /// # Errors
+    /// Where something of that name is there.
+    pub fn place(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        match renameat_with(&self.dir, from, &self.parent, to, RenameFlags::NOREPLACE) {
+            // Some file systems cannot promise it. To rename follows no link, and replaces a name and no content.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                if statat(&self.parent, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+                    return Err(Errno::EXIST.into());
+                }
+                Ok(renameat(&self.dir, from, &self.parent, to)?)
+            }
+            placed => Ok(placed?),
+        }
+    }
+
+    /// Gives the hidden directory itself the name that is to be taken: where there is nothing, or an empty directory.
+    ///
+    /// # Errors
+    /// Where something is there, or somebody else put another directory in its place.
+    pub fn place_whole(mut self) -> io::Result<()> {
+        renameat(&self.parent, &self.hidden, &self.parent, &self.name)?;
+        self.is_placed = self.dir.is_named(&self.parent, &self.name);
+        if self.is_placed { Ok(()) } else { Err(Refusal::Replaced(self.name.clone()).into()) }
+    }
+}
+
+impl Drop for Anew {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            self.dir.clear();
+            // Only an empty one goes: what somebody else put in its place stays.
+            let _stays = unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Directories that are held open, and what is made in them.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs, mkdirat, openat, readlinkat,
+};
+use rustix::process::geteuid;
+
+/// Links that are followed on one way, as by the kernel.
+const LINKS: usize = 40;
+
+/// Why a place is not written to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A link on the way was made by somebody else, who may turn it to any file.
+    #[error("{0:?} is a link that another user (uid {1}) made; name the place that it leads to")]
+    Link(OsString, u32),
+    /// What was made was replaced before it could be opened, or cannot be kept from others.
+    #[error(
+        "{0:?} was replaced by somebody else, or others may write to it; name a directory to which only you may write"
+    )]
+    Replaced(OsString),
+    /// A file with several names in a directory of others.
+    #[error(
+        "{0:?} is also another file, and others may write to its directory; name a new file, or a directory of your own"
+    )]
+    Linked(OsString),
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, refusal)
+    }
+}
+
+/// A directory that is held open: what becomes of its name does not matter any more.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    ours: bool,
+}
+
+/// Where a way ends that was gone step by step.
+pub(crate) enum End {
+    /// There is nothing of this name in the directory.
+    New(Dir, OsString),
+    /// It is this directory.
+    Dir(Dir),
+    /// Something else of this name in the directory, no link but one that the kernel alone can follow.
+    Other(Dir, OsString),
+}
+
+const HOLD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+impl Dir {
+    /// The directory of that path; no link on the way to it is another user's.
+    ///
+    /// # Errors
+    /// Also a [`Refusal`].
+    pub fn open(path: &Path) -> io::Result<Self> {
+        match Self::walk(path)? {
+            End::Dir(dir) => Ok(dir),
+            End::New(..) => Err(io::ErrorKind::NotFound.into()),
+            End::Other(..) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    /// Goes a way step by step.
+    pub(crate) fn walk(path: &Path) -> io::Result<End> {
+        let mut ahead: VecDeque<OsString> = VecDeque::new();
+        let path = std::path::absolute(path)?;
+        push(&mut ahead, &path);
+        let mut dir = Self::root()?;
+        let mut links = 0;
+        // Whether nobody else can turn a link on the way.
+        let mut is_ours = true;
+        while let Some(name) = ahead.pop_front() {
+            let held = match openat(&dir.fd, &name, HOLD, Mode::empty()) {
+                Ok(held) => held,
+                Err(rustix::io::Errno::NOENT) if ahead.is_empty() => return Ok(End::New(dir.readable(is_ours)?, name)),
+                Err(errno) => return Err(errno.into()),
+            };
+            let found = fstat(&held)?;
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => {
+                    let ours = is_safe(&found) && dir.ours;
+                    dir = Self { fd: held, ours };
+                }
+                FileType::Symlink => {
+                    links += 1;
+                    if links > LINKS {
+                        return Err(rustix::io::Errno::LOOP.into());
+                    }
+                    if !is_trusted(found.st_uid) {
+                        return Err(Refusal::Link(name, found.st_uid).into());
+                    }
+                    is_ours &= dir.ours;
+                    // What /proc shows as links are none: their text says nothing.
+                    if fstatfs(&dir.fd)?.f_type == PROC_SUPER_MAGIC {
+                        if ahead.is_empty() {
+                            return Ok(End::Other(dir, name));
+                        }
+                        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                        dir = Self { fd: openat(&dir.fd, &name, flags, Mode::empty())?, ours: false };
+                        continue;
+                    }
+                    let to = readlinkat(&held, "", Vec::new())?;
+                    let to = Path::new(OsStr::from_bytes(to.as_bytes()));
+                    if to.is_absolute() {
+                        dir = Self::root()?;
+                    }
+                    push(&mut ahead, to);
+                }
+                _ if ahead.is_empty() => return Ok(End::Other(dir, name)),
+                _ => return Err(io::ErrorKind::NotADirectory.into()),
+            }
+        }
+        Ok(End::Dir(dir.readable(is_ours)?))
+    }
+
+    fn root() -> io::Result<Self> {
+        let fd = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { ours: is_safe(&fstat(&fd)?), fd })
+    }
+
+    /// One in which can be made something; one that may only be passed through stays as it is.
+    fn readable(mut self, is_ours: bool) -> io::Result<Self> {
+        self.ours &= is_ours;
+        match openat(&self.fd, ".", READ, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd, ours: self.ours }),
+            Err(rustix::io::Errno::ACCESS) => Ok(self),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether nobody else may put something in the place of what we make here, nor of any directory above it.
+    pub fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// Makes a directory here for its owner alone. It must not be there.
+    ///
+    /// # Errors
+    /// Where it is there, or was replaced.
+    pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
+        mkdirat(&self.fd, name, Mode::RWXU)?;
+        let replaced = || io::Error::from(Refusal::Replaced(name.to_owned()));
+        let made = Self::below(self, name).map_err(|_| replaced())?;
+        let found = fstat(&made.fd)?;
+        let is_empty = made.names()?.is_empty();
+        // Some file systems give everything the mode and the owner that they were mounted with.
+        let is_closed = found.st_uid == geteuid().as_raw() && found.st_mode & 0o022 == 0;
+        if is_closed && is_empty { Ok(made) } else { Err(replaced()) }
+    }
+
+    /// The directory of this name here, which is no link.
+    ///
+    /// # Errors
+    /// Where it is none.
+    pub fn below(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let fd = openat(&self.fd, name.as_ref(), READ, Mode::empty())?;
+        Ok(Self { ours: self.ours && is_safe(&fstat(&fd)?), fd })
+    }
+
+    /// Makes a file here, which must not be there.
+    ///
+    /// # Errors
+    /// Where it is there, or cannot be made.
+    pub fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.fd, name.as_ref(), flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// The regular file of this name here, to be read; none where it is something else, as a link or a pipe.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<File>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(&self.fd, name.as_ref(), flags, Mode::empty()) {
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NXIO) => return Ok(None),
+            file => File::from(file?),
+        };
+        Ok(file.metadata()?.is_file().then_some(file))
+    }
+
+    /// What is here: names, and whether each is a directory.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn names(&self) -> io::Result<Vec<(OsString, bool)>> {
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match rustix::fs::statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(found) => FileType::from_raw_mode(found.st_mode),
+                    Err(_) => continue,
+                },
+                kind => kind,
+            };
+            found.push((name, kind == FileType::Directory));
+        }
+        Ok(found)
+    }
+
+    /// Copies what is in `from` into this one: directories and files, for their owner alone, each made anew. Links are left out, as is what
+    /// goes away meanwhile. Gives the bytes.
+    ///
+    /// # Errors
+    /// Where something is there already, or cannot be copied.
+    pub fn copy_from(&self, from: &Self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for (name, is_dir) in from.names()? {
+            let copied = if is_dir { self.copy_dir(from, &name) } else { self.copy_file(from, &name) };
+            bytes += copied?;
+        }
+        Ok(bytes)
+    }
+
+    fn copy_dir(&self, from: &Self, name: &OsStr) -> io::Result<u64> {
+        match from.below(name) {
+            Ok(from) => self.make(name)?.copy_from(&from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn copy_file(&self, from: &Self, name: &OsStr) -> io::Result<u64> {
+        match from.file(name) {
+            Ok(Some(mut file)) => io::copy(&mut file, &mut self.create(name, 0o600)?),
+            Ok(None) => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes all that is in it. What cannot be removed stays.
+    pub(crate) fn clear(&self) {
+        for (name, is_dir) in self.names().unwrap_or_default() {
+            if is_dir && let Ok(below) = self.below(&name) {
+                below.clear();
+            }
+            let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let _stays = rustix::fs::unlinkat(&self.fd, &name, flags);
+        }
+    }
+
+    /// Whether this very directory has that name in `parent`.
+    pub(crate) fn is_named(&self, parent: &Self, name: &OsStr) -> bool {
+        match (fstat(&self.fd), rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            (Ok(own), Ok(named)) => (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino),
+            _ => false,
+        }
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Puts the steps of a path before those that are ahead.
+fn push(ahead: &mut VecDeque<OsString>, path: &Path) {
+    let steps = path.components().filter_map(|step| match step {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    for step in steps.collect::<Vec<_>>().into_iter().rev() {
+        ahead.push_front(step);
+    }
+}
+
+/// Whether a user may do anyway what we do.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// Whether nobody else may replace in this directory what we make.
+fn is_safe(found: &Stat) -> bool {
+    is_trusted(found.st_uid) && (found.st_mode & 0o022 == 0 || found.st_mode & 0o1000 != 0)
+}

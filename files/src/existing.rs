@@ -1,0 +1,37 @@
+//! Files that are written to wherever they are there already, as a shell does for `>`.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::dir::{Dir, End, Refusal};
+
+/// The file of that path, emptied; it is made where it is not there. No link on the way is another user's, nor is the file one of
+/// several names in a directory that others may write to.
+///
+/// # Errors
+/// Also a [`Refusal`].
+pub fn open_to_write(path: &Path) -> io::Result<File> {
+    let (dir, name, more) = match Dir::walk(path)? {
+        End::Dir(_) => return Err(io::ErrorKind::IsADirectory.into()),
+        End::New(dir, name) => (dir, name, OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW),
+        End::Other(dir, name) if is_of_proc(&dir)? => (dir, name, OFlags::empty()),
+        End::Other(dir, name) => (dir, name, OFlags::NOFOLLOW),
+    };
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | more;
+    let file = File::from(openat(&dir, &name, flags, Mode::from_raw_mode(0o666))?);
+    let found = rustix::fs::fstat(&file)?;
+    if rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() {
+        if found.st_nlink > 1 && !dir.is_ours() && !is_of_proc(&dir)? {
+            return Err(Refusal::Linked(name).into());
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn is_of_proc(dir: &Dir) -> io::Result<bool> {
+    Ok(rustix::fs::fstatfs(dir)?.f_type == rustix::fs::PROC_SUPER_MAGIC)
+}

@@ -1,0 +1,220 @@
+//! What a run plants or swaps where an operator writes.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::{Anew, Dir, open_to_write};
+
+/// What must stay as it is.
+const PRECIOUS: &str = "precious";
+
+/// A directory that others may write to, with a file beside it that they may not.
+fn shared() -> (TempDir, std::path::PathBuf, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, precious) = (dir.path().join("shared"), dir.path().join("precious"));
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    fs::write(&precious, PRECIOUS).unwrap();
+    (dir, shared, precious)
+}
+
+fn is_intact(precious: &Path, after: &str) {
+    assert_eq!(fs::read_to_string(precious).unwrap(), PRECIOUS, "{after}");
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_planted_under_a_name_is_neither_written_to_nor_entered() {
+    type Plant = fn(&Path, &Path);
+    let plants: [(&str, Plant); 7] = [
+        ("a link to a file", |at, precious| symlink(precious, at).unwrap()),
+        ("a link to nothing", |at, precious| symlink(precious.with_extension("new"), at).unwrap()),
+        ("a link to a directory", |at, precious| symlink(precious.parent().unwrap(), at).unwrap()),
+        ("another name of a file", |at, precious| fs::hard_link(precious, at).unwrap()),
+        ("a file", |at, _| fs::write(at, "x").unwrap()),
+        ("a directory", |at, _| fs::create_dir(at).unwrap()),
+        ("a directory of links", |at, precious| {
+            fs::create_dir(at).unwrap();
+            symlink(precious, at.join("file")).unwrap();
+        }),
+    ];
+    for (plant, planted) in plants {
+        let (_all, at, precious) = shared();
+        planted(&at.join("x"), &precious);
+        let dir = Dir::open(&at).unwrap();
+        assert_eq!(dir.create("x", 0o600).unwrap_err().kind(), ErrorKind::AlreadyExists, "{plant}");
+        assert_eq!(dir.make("x").unwrap_err().kind(), ErrorKind::AlreadyExists, "{plant}");
+        let new = Anew::beside(&at.join("x")).unwrap();
+        new.dir().create("a", 0o600).unwrap().write_all(b"mine").unwrap();
+        assert_eq!(new.place("a", "x").unwrap_err().kind(), ErrorKind::AlreadyExists, "{plant}");
+        drop(new);
+        assert_eq!(names(&at), ["x"], "{plant}: nothing of ours is left");
+        is_intact(&precious, plant);
+        assert!(!precious.with_extension("new").exists(), "{plant}");
+    }
+}
+
+#[test]
+fn what_is_swapped_after_it_was_made_gets_nothing() {
+    let (_all, at, precious) = shared();
+    let new = Anew::beside(&at.join("x")).unwrap();
+    let hidden = new.path();
+    fs::rename(&hidden, at.join("theirs")).unwrap();
+    fs::create_dir(&hidden).unwrap();
+    for name in ["file", "events.jsonl", "below"] {
+        symlink(&precious, hidden.join(name)).unwrap();
+    }
+    new.dir().create("file", 0o600).unwrap().write_all(b"mine").unwrap();
+    let below = new.dir().make("below").unwrap();
+    below.create("events.jsonl", 0o600).unwrap().write_all(b"mine").unwrap();
+    is_intact(&precious, "all is written to what was made");
+    assert_eq!(fs::read_to_string(at.join("theirs/below/events.jsonl")).unwrap(), "mine");
+    assert_eq!(new.place_whole().unwrap_err().kind(), ErrorKind::PermissionDenied, "and the other one is told of");
+    is_intact(&precious, "nor is anything removed");
+}
+
+#[test]
+fn what_was_begun_and_not_ended_goes_and_takes_nothing_of_others_along() {
+    let (_all, at, precious) = shared();
+    let new = Anew::beside(&at.join("x")).unwrap();
+    new.dir().make("below").unwrap().create("file", 0o600).unwrap();
+    symlink(precious.parent().unwrap(), new.path().join("below/link")).unwrap();
+    drop(new);
+    assert!(names(&at).is_empty());
+    is_intact(&precious, "a link was removed, and not what it leads to");
+    let new = Anew::beside(&at.join("x")).unwrap();
+    let hidden = new.path();
+    fs::rename(&hidden, at.join("theirs")).unwrap();
+    fs::create_dir(&hidden).unwrap();
+    fs::write(hidden.join("of-others"), "").unwrap();
+    drop(new);
+    assert!(hidden.join("of-others").exists());
+}
+
+#[test]
+fn a_whole_one_takes_the_place_of_nothing_or_of_an_empty_directory() {
+    let (_all, at, _) = shared();
+    for (before, name) in [(false, "new"), (true, "empty")] {
+        if before {
+            fs::create_dir(at.join(name)).unwrap();
+        }
+        let new = Anew::beside(&at.join(name)).unwrap();
+        new.dir().create("file", 0o600).unwrap();
+        new.place_whole().unwrap();
+        assert_eq!(names(&at.join(name)), ["file"], "{name}");
+    }
+    let new = Anew::beside(&at.join("new")).unwrap();
+    assert!(new.place_whole().is_err());
+    assert_eq!(names(&at), ["empty", "new"]);
+}
+
+#[test]
+fn a_copy_has_files_and_directories_and_nothing_of_links() {
+    let (_all, at, precious) = shared();
+    let from = at.join("from");
+    fs::create_dir_all(from.join("a/b")).unwrap();
+    fs::write(from.join("a/b/file"), "12345").unwrap();
+    fs::write(from.join("top"), "678").unwrap();
+    for (name, to) in [("link", precious.as_path()), ("a/up", Path::new("..")), ("a/dangling", Path::new("no"))] {
+        symlink(to, from.join(name)).unwrap();
+    }
+    nix_fifo(&from.join("pipe"));
+    let to = Dir::open(&at).unwrap().make("to").unwrap();
+    assert_eq!(to.copy_from(&Dir::open(&from).unwrap()).unwrap(), 8);
+    assert_eq!(names(&at.join("to")), ["a", "top"]);
+    assert_eq!(names(&at.join("to/a")), ["b"]);
+    assert_eq!(names(&at.join("to/a/b")), ["file"]);
+    assert_eq!(fs::metadata(at.join("to/a/b/file")).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(to.copy_from(&Dir::open(&from).unwrap()).unwrap_err().kind(), ErrorKind::AlreadyExists);
+}
+
+fn nix_fifo(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+/// The ways of naming a place that people have.
+#[test]
+fn a_file_that_is_named_is_written_to_as_a_shell_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path();
+    fs::write(at.join("old"), "much more than what is written").unwrap();
+    fs::create_dir(at.join("sub")).unwrap();
+    symlink("sub", at.join("to-sub")).unwrap();
+    symlink(at.join("old"), at.join("to-old")).unwrap();
+    symlink("../made-through-a-link", at.join("sub/dangling")).unwrap();
+    for (name, lands) in [
+        ("new", "new"),
+        ("old", "old"),
+        ("to-old", "old"),
+        ("to-sub/new", "sub/new"),
+        ("sub/../new", "new"),
+        ("sub/./new", "sub/new"),
+        ("to-sub/dangling", "made-through-a-link"),
+    ] {
+        open_to_write(&at.join(name)).unwrap().write_all(name.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(at.join(lands)).unwrap(), name);
+    }
+    open_to_write(Path::new("/dev/null")).unwrap().write_all(b"x").unwrap();
+    assert!(open_to_write(&at.join("sub")).is_err());
+    assert!(open_to_write(&at.join("no/x")).is_err());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let named = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));
+    open_to_write(Path::new(&named)).unwrap().write_all(b"through a pipe").unwrap();
+    drop(writer);
+    let mut read = String::new();
+    reader.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "through a pipe");
+}
+
+#[test]
+fn another_name_of_a_file_is_not_written_to_where_others_may_have_made_it() {
+    let (_all, at, precious) = shared();
+    fs::hard_link(&precious, at.join("x")).unwrap();
+    assert_eq!(open_to_write(&at.join("x")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    is_intact(&precious, "it is the same file");
+}
+
+#[test]
+#[ignore = "needs root, to make a link of another user"]
+fn links_of_another_user_are_not_followed() {
+    let (_all, at, precious) = shared();
+    let theirs = |name: &str, to: &Path| {
+        symlink(to, at.join(name)).unwrap();
+        std::os::unix::fs::lchown(at.join(name), Some(61_234), None).unwrap();
+    };
+    theirs("file", &precious);
+    theirs("dir", precious.parent().unwrap());
+    assert!(open_to_write(&at.join("file")).unwrap_err().to_string().contains("another user (uid 61234)"));
+    assert!(open_to_write(&at.join("dir/new")).unwrap_err().to_string().contains("another user (uid 61234)"));
+    assert!(Dir::open(&at.join("dir")).is_err() && Anew::beside(&at.join("dir/x")).is_err());
+    is_intact(&precious, "neither");
+}
+
+#[test]
+fn a_place_is_ours_where_nobody_else_can_turn_its_name() {
+    let (all, at, _) = shared();
+    let own = all.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::create_dir(at.join("below")).unwrap();
+    symlink(&own, at.join("to-own")).unwrap();
+    symlink(&own, all.path().join("link")).unwrap();
+    for (place, ours) in
+        [("own", true), ("link", true), ("shared", false), ("shared/below", false), ("shared/to-own", false)]
+    {
+        assert_eq!(Dir::open(&all.path().join(place)).unwrap().is_ours(), ours, "{place}");
+    }
+    fs::set_permissions(&at, Permissions::from_mode(0o1777)).unwrap();
+    assert!(Dir::open(&at.join("below")).unwrap().is_ours(), "as in /tmp");
+}
