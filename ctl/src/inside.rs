@@ -8,7 +8,7 @@ use harness_protocol::inside::{RUN_VARIABLE, is_keeper, is_marked};
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Parents that are looked at.
-const PARENTS: usize = 256;
+pub(crate) const PARENTS: usize = 256;
 
 /// By what it is known that we are inside a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,26 +41,48 @@ fn signs(variable: bool, hard: u64, parent: i32, read: &dyn Fn(i32, &str) -> Opt
     if is_marked(hard) {
         return Some(Inside::Marked);
     }
-    let mut pid = parent;
+    match chain(parent, read) {
+        Chain::Keeper(pid) => Some(Inside::Keeper(pid)),
+        Chain::TooLong(pid) => Some(Inside::Hidden(pid)),
+        Chain::None => None,
+    }
+}
+
+/// The keeper that a process is, or that is above it; whatever is at the end of a chain that is too long counts as one.
+pub(crate) fn keeper_above(pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Option<i32> {
+    match chain(pid, read) {
+        Chain::Keeper(pid) | Chain::TooLong(pid) => Some(pid),
+        Chain::None => None,
+    }
+}
+
+/// What a chain of parents passes.
+enum Chain {
+    None,
+    Keeper(i32),
+    TooLong(i32),
+}
+
+fn chain(mut pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Chain {
     for _ in 0..PARENTS {
         // The first process, or one outside of this pid namespace.
         if pid <= 1 {
-            return None;
+            return Chain::None;
         }
         if read(pid, "cmdline").is_some_and(|line| is_keeper(&line)) {
-            return Some(Inside::Keeper(pid));
+            return Chain::Keeper(pid);
         }
         match read(pid, "stat").as_deref().and_then(parent_of) {
             Some(above) => pid = above,
             // Without the mark, where /proc shows only the own processes, this is the shell's own parent.
-            None => return None,
+            None => return Chain::None,
         }
     }
-    Some(Inside::Hidden(pid))
+    Chain::TooLong(pid)
 }
 
 /// The parent, as `/proc/PID/stat` has it behind the name, which may hold anything.
-fn parent_of(stat: &[u8]) -> Option<i32> {
+pub(crate) fn parent_of(stat: &[u8]) -> Option<i32> {
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
     str::from_utf8(stat.get(after..)?).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }

@@ -23,6 +23,7 @@ mod output;
 mod patience;
 mod render;
 mod selecting;
+mod server;
 mod session;
 mod sink;
 mod spawn;

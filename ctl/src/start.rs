@@ -15,6 +15,7 @@ use crate::connect::{ConnectError, connect};
 use crate::holder::Holder;
 use crate::inside::inside;
 use crate::patience::PATIENCE;
+use crate::server;
 use crate::spawn::{Spawned, spawn};
 use crate::start_error::StartError;
 
@@ -47,8 +48,14 @@ pub(crate) struct Found {
     pub(crate) started: bool,
 }
 
-/// Connects to the daemon that is there.
+/// Connects to the daemon that is there. Nothing is sent to anybody else.
 pub(crate) fn find(place: &Place) -> Result<Found, StartError> {
+    let found = reach(place)?;
+    server::check(&found.stream, &found.socket, &place.state_dir)?;
+    Ok(found)
+}
+
+fn reach(place: &Place) -> Result<Found, StartError> {
     match connect(&place.socket, PATIENCE) {
         Ok(stream) => Ok(Found { stream, socket: place.socket.clone(), started: false }),
         Err(ConnectError::Absent) => match Holder::of(&place.state_dir) {
@@ -100,6 +107,9 @@ fn find_soon(place: &Place) -> Result<Found, StartError> {
         let patience = |settled| if settled { UNTIL_BOUND_AGAIN } else { PATIENCE };
         match find(place) {
             Err(StartError::Unreachable { settled, .. }) if begun.elapsed() < patience(settled) => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(StartError::Untrusted { why, .. }) if why.may_pass() && begun.elapsed() < UNTIL_BOUND_AGAIN => {
                 std::thread::sleep(LOOK_AGAIN);
             }
             found => return found,

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::inside::Inside;
+use crate::server::Untrusted;
 
 /// Why there is no daemon to talk to.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,14 @@ pub(crate) enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// Somebody answers who is not to be believed.
+    #[error("at {}, {why}", socket.display())]
+    Untrusted {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        why: Untrusted,
+    },
     /// Nobody serves the socket, and from inside a run none is started.
     #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
     InsideRun {
@@ -96,7 +105,11 @@ pub(crate) enum StartError {
 impl StartError {
     /// Whether nobody serves the socket now. Somebody may in a moment.
     pub(crate) fn is_absent(&self) -> bool {
-        matches!(self, Self::NotRunning { .. } | Self::Unreachable { .. })
+        match self {
+            Self::NotRunning { .. } | Self::Unreachable { .. } => true,
+            Self::Untrusted { why, .. } => why.may_pass(),
+            _ => false,
+        }
     }
 
     /// What to do next.
@@ -117,6 +130,7 @@ impl StartError {
             )),
             Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
             Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),
+            Self::Untrusted { why, .. } => Some(why.hint()),
             Self::InsideRun { .. } => Some(
                 "start it from outside; for one that is only of this run: harnessd --socket PATH --state-dir DIR"
                     .to_owned(),

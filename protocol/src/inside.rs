@@ -42,6 +42,12 @@ pub const fn is_marked(hard: u64) -> bool {
     hard <= LARGEST
 }
 
+/// How many times a mark was set below one that is unlimited, for a process with the hard limit `hard`: by daemons, each for itself and for
+/// what it starts.
+pub const fn depth(hard: u64) -> u64 {
+    if is_marked(hard) { (LARGEST >> OF_DAEMON) - (hard >> OF_DAEMON) } else { 0 }
+}
+
 /// Whether the mark `hard` was set by the daemon that is called `daemon`.
 pub const fn is_mark_of(hard: u64, daemon: u32) -> bool {
     is_marked(hard) && hard & u32::MAX as u64 == daemon as u64
@@ -105,6 +111,7 @@ mod tests {
             prop_assert!(is_marked(one) && is_marked(two) && is_marked(three));
             prop_assert!(is_marked_below(one, u64::MAX) && is_marked_below(two, one) && is_marked_below(three, two));
             prop_assert!(!is_marked_below(one, one));
+            prop_assert_eq!([u64::MAX, one, two, three].map(depth), [0, 1, 2, 3]);
             prop_assert!(is_mark_of(one, first) && is_mark_of(two, second) && is_mark_of(three, third));
         }
 
