@@ -73,16 +73,14 @@ impl Archive {
         self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO }).ok_or_else(gone)
     }
 
-    /// The run of the world that a name means, unless it is the prefix of the id of another one as well.
+    /// The run that a name means, where that is not sure of `found` in the world: it is a prefix of ids, or the name of a child.
     ///
     /// # Errors
     /// `ambiguous`, with the candidates.
     pub(super) fn only(&self, name: &str, found: RunId, uid: u32) -> Result<RunId, RpcError> {
-        // Also where it is the name of that run: of those that have left, one may have an id that begins like this.
-        let may_be_prefix = name.parse::<RunId>().is_err() && name.parse::<IdPrefix>().is_ok();
-        match may_be_prefix.then(|| self.history.find(name, uid)) {
-            Some(Err(error)) if error.kind() == ErrorKind::Ambiguous => Err(error),
-            _ => Ok(found),
+        match self.history.find(name, uid) {
+            Err(error) if error.kind() == ErrorKind::Ambiguous => Err(error),
+            run => Ok(run.unwrap_or(found)),
         }
     }
 
@@ -180,7 +178,8 @@ impl Archive {
         for name in names {
             let run = self.history.find(name, uid)?;
             if !self.history.has_left(run)? {
-                here.push(name.clone());
+                // By its id: the world alone would take the name for that of a child.
+                here.push(run.to_string());
                 continue;
             }
             let view = self.view(run)?;

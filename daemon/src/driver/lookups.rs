@@ -18,7 +18,7 @@ use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::boundary::{Command, KeySpace};
+use crate::world::boundary::{Command, KeySpace, may_be_an_id};
 
 /// What has to be read before a request can be dealt with.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ enum Question {
     Told(SubmitKey),
     /// This run, as far as another one can come from it.
     Finished(String),
-    /// Whether this prefix of the id of a run of the world is one of another run's, too.
+    /// Whether this prefix of the id of a run of the world, or name of a child, is one of another run's, too.
     Only(String, RunId),
 }
 
@@ -95,6 +95,7 @@ impl Lookups {
         let caller = request.caller;
         let find = |name: &str| engine.find(name, caller.uid);
         let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_child = |name: &str| engine.is_child_by_name(name, caller.uid);
         match &mut request.wanted {
             // Only one that is sent again may be that of a run that has left the world.
             Wanted::Command(Command::Submit { sent, .. }, _) if sent.to_be_looked_up().is_some() => {
@@ -126,10 +127,11 @@ impl Lookups {
             // The world of a caller that descends from a run is that run's tree.
             _ if caller.run.is_some() => None,
             Wanted::Command(Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select), _) => {
-                if !select.runs.iter().any(is_gone) {
+                let is_asked = |name: &String| is_gone(name) || is_child(name);
+                if !select.runs.iter().any(is_asked) {
                     return None;
                 }
-                let (gone, here) = std::mem::take(&mut select.runs).into_iter().partition(is_gone);
+                let (gone, here) = std::mem::take(&mut select.runs).into_iter().partition(is_asked);
                 select.runs = here;
                 let which = Selector { runs: Vec::new(), ..select.clone() };
                 Some(Question::Ended(which, gone))
@@ -139,12 +141,16 @@ impl Lookups {
             {
                 Some(Question::Finished(run.clone()))
             }
+            Wanted::Command(Command::Answer { interaction: name, .. }, _) => {
+                let is_asked = !may_be_an_id(name) && is_child(name);
+                is_asked.then(|| find(name).ok()).flatten().map(|found| Question::Only(name.clone(), found))
+            }
             wanted => {
                 let name = name_of(wanted)?;
                 let found = find(name).ok()?;
                 // Also where it is the name of that run: of those that have left, one may have an id that begins like this.
                 let is_prefix = name.parse::<IdPrefix>().is_ok_and(|prefix| !prefix.is_whole());
-                is_prefix.then(|| Question::Only(name.clone(), found))
+                (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found))
             }
         }
     }
@@ -290,6 +296,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
 fn name_of(wanted: &mut Wanted) -> Option<&mut String> {
     match wanted {
         Wanted::Command(Command::Retry { run, .. } | Command::Message { run, .. }, _) => Some(run),
+        Wanted::Command(Command::Answer { interaction, .. }, _) => Some(interaction),
         Wanted::Read(Read::Show(params), _) => Some(&mut params.run),
         Wanted::Read(Read::Export(params), _) => Some(&mut params.run),
         Wanted::Read(Read::List(params), _) => params.root.as_mut(),

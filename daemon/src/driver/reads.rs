@@ -50,7 +50,7 @@ pub(super) struct View<'v> {
 impl View<'_> {
     /// Finds a run of the world that the caller may look at.
     pub(super) fn find(&self, name: &str) -> Result<RunId, RpcError> {
-        let found = self.engine.find(name, self.caller.uid)?;
+        let found = self.engine.find_for(name, self.caller)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
             // Whether another run's id begins so was looked up before.

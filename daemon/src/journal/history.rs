@@ -125,8 +125,9 @@ impl History {
             let last = self.read(|db| db.prepare_cached(sql)?.query_row([uid], run_id).optional())?;
             return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
         }
+        // A child may take the name of a run that has ended.
         let by_name = || {
-            let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY number DESC LIMIT 1";
+            let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY parent IS NOT NULL, number DESC LIMIT 1";
             self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())
         };
         let Ok(prefix) = name.parse::<IdPrefix>() else { return by_name()?.ok_or_else(not_found) };

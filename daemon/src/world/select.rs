@@ -17,8 +17,13 @@ use super::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, 
 use super::resources::{Interactions, Runs};
 use super::view::waits_for;
 
-/// The run that `name` means.
+/// The run that `name` means to an operator.
 pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity), RpcError> {
+    one_for(world, name, uid, None)
+}
+
+/// The run that `name` means to an operator, or to a run of the tree below `root`.
+pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) -> Result<(RunId, Entity), RpcError> {
     let runs = world.resource::<Runs>();
     if name == "@last" {
         let last = runs.last_of.get(&uid).and_then(|run| runs.by_id.get_key_value(run));
@@ -29,7 +34,12 @@ pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity)
         let found = runs.by_id.get(&id).map(|&entity| (id, entity));
         return found.ok_or_else(|| not_found(&format!("no run {}", shown(name))));
     }
-    let named = runs.names.get(name).and_then(|run| runs.by_id.get_key_value(run)).map(|(&run, &entity)| (run, entity));
+    let live = runs.names.get(name).and_then(|run| runs.by_id.get_key_value(run)).map(|(&run, &entity)| (run, entity));
+    // A child may take the name of a run that has ended: whoever meant that one is not to hit the child.
+    let named = live.map(|live| match is_meant(world, live.1, root) {
+        true => live,
+        false => by_finished_name(world, name, |entity| is_meant(world, entity, root)).unwrap_or(live),
+    });
     let beginning = beginning_with(runs, name, 8);
     match (named, beginning.as_slice()) {
         (Some((run, entity)), others) => {
@@ -40,7 +50,9 @@ pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity)
             }
         }
         (None, [one]) => Ok(*one),
-        (None, []) => by_finished_name(world, name).ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
+        (None, []) => by_finished_name(world, name, |entity| is_meant(world, entity, root))
+            .or_else(|| by_finished_name(world, name, |_| true))
+            .ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
         (None, several) => {
             let candidates: Vec<String> = several.iter().map(|(run, _)| run.to_string()).collect();
             let message = format!("{} may be any of {}", shown(name), candidates.join(", "));
@@ -78,12 +90,27 @@ fn beginning_with(runs: &Runs, name: &str, most: usize) -> Vec<(RunId, Entity)> 
     runs.by_id.range(range).map(|(&run, &entity)| (run, entity)).take(most).collect()
 }
 
-/// The latest finished run of that name. Names are unique among live runs only.
-fn by_finished_name(world: &World, name: &str) -> Option<(RunId, Entity)> {
+/// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its tree.
+fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
+    world.get::<Identity>(entity).is_some_and(|identity| match root {
+        Some(root) => identity.root == root,
+        None => identity.parent.is_none(),
+    })
+}
+
+/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
+pub(crate) fn is_child_by_name(world: &World, name: &str, uid: u32) -> bool {
+    let named = |entity| world.get::<Spec>(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
+    name.parse::<RunId>().is_err()
+        && one(world, name, uid).is_ok_and(|(_, entity)| named(entity) && !is_meant(world, entity, None))
+}
+
+/// The latest finished run of that name which is meant. Names are unique among live runs only.
+fn by_finished_name(world: &World, name: &str, meant: impl Fn(Entity) -> bool) -> Option<(RunId, Entity)> {
     let runs = world.resource::<Runs>();
     runs.finished.values().rev().take(10_000).copied().find_map(|entity| {
         let spec = world.get::<Spec>(entity)?;
-        let found = spec.0.name.as_deref() == Some(name);
+        let found = spec.0.name.as_deref() == Some(name) && meant(entity);
         found.then(|| world.get::<Identity>(entity).map(|identity| (identity.id, entity))).flatten()
     })
 }
@@ -313,6 +340,19 @@ mod tests {
             // Of one that has left the world nothing here has the id, and the impostor neither.
             let without = world(&[(4, None, ""), (5, Some(4), spelling)]);
             assert_eq!(without.find(&id, 7).unwrap_err().kind(), ErrorKind::NotFound, "{spelling}");
+        }
+    }
+
+    /// A child that takes the name of an operator's run is hit by nobody who means that one.
+    #[test]
+    fn a_name_means_the_run_of_an_operator_before_any_child() {
+        for name in ["weekly", "nightly", "b-1", "release 2.0", "x", "@weekly"] {
+            let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, name)]);
+            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(6)), "{name}");
+            let engine = world(&[(4, None, ""), (5, Some(4), name)]);
+            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(5)), "{name}: there is no other");
+            assert!(is_child_by_name(&engine.world, name, 7));
+            assert!(!is_child_by_name(&engine.world, &RunId::from_u64(5).to_string(), 7), "an id means one run");
         }
     }
 

@@ -170,8 +170,8 @@ fn targets(scene: &Scene<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>,
     }
     let identity = scene.identity(run).ok_or("This agent is gone.")?;
     for name in names {
-        let (target, entity) =
-            select::one(scene.world(), name, identity.owner).map_err(|e| format!("Refused: {e}."))?;
+        let (target, entity) = select::one_for(scene.world(), name, identity.owner, Some(identity.root))
+            .map_err(|e| format!("Refused: {e}."))?;
         let same_tree = scene.get::<super::components::Identity>(entity).is_some_and(|i| i.root == identity.root);
         if !same_tree {
             return Err(format!("Refused: agent {target} does not belong to this agent's tree."));

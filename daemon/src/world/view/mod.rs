@@ -76,6 +76,20 @@ impl Engine {
         select::one(&self.world, name, uid).map(|(run, _)| run)
     }
 
+    /// The same for a caller: to a run, a name means first what is in its tree.
+    ///
+    /// # Errors
+    /// As for [`Self::find`].
+    pub fn find_for(&self, name: &str, caller: Caller) -> Result<RunId, RpcError> {
+        let root = caller.run.map(|run| self.root_of(run).unwrap_or(run));
+        select::one_for(&self.world, name, caller.uid, root).map(|(run, _)| run)
+    }
+
+    /// Whether a name means a child here, so that the journal has to be asked for a run of an operator's that has it.
+    pub fn is_child_by_name(&self, name: &str, uid: u32) -> bool {
+        select::is_child_by_name(&self.world, name, uid)
+    }
+
     /// The state of a run; `None` once it has left the world.
     pub fn state_of(&self, run: RunId) -> Option<RunState> {
         select::state(&self.world, self.entity(run)?)
