@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use harness_protocol::event::{Event, EventBody};
-use harness_protocol::id::{IdPrefix, RunId, Seq};
+use harness_protocol::id::{RunId, Seq};
 use harness_protocol::json_size::value_bytes;
 use harness_protocol::rpc::{
     ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
