@@ -24,7 +24,7 @@ use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
-use harnessd::process::{KeeperProgram, Keepers};
+use harnessd::process::{KeeperProgram, Keepers, Standing};
 use harnessd::providers::http::{Providers, Surroundings};
 use harnessd::restore::restore;
 use harnessd::tools;
@@ -100,7 +100,7 @@ async fn path(runs: usize) -> f64 {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
         scripts: Arc::default(),
-        keepers: Arc::new(Keepers::new(program)),
+        keepers: Arc::new(Keepers::new(program, Standing::read())),
     };
     let reports = inbox.clone();
     let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
-use harnessd::process::{KeeperProgram, Keepers, Outputs, canceller};
+use harnessd::process::{KeeperProgram, Keepers, Outputs, Standing, canceller};
 use harnessd::tools::shell::{Asked, Shell};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -116,7 +116,7 @@ fn main() {
             env: Vec::new(),
             lock: None,
         };
-        let keepers = Arc::new(Keepers::new(program));
+        let keepers = Arc::new(Keepers::new(program, Standing::read()));
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path());
         let config = Config::default().shell;

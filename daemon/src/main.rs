@@ -24,12 +24,14 @@ use harnessd::journal::backup::{check, put_back};
 use harnessd::journal::salvage::salvage;
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
-use harnessd::process::{KeepersLock, TakeOverError, keeper, launch};
+use harnessd::process::{KeepersLock, Standing, TakeOverError, end_false_holders, keeper, launch};
 use harnessd::providers::http::Variables;
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::shed::shed;
 use harnessd::signals::Signals;
 
+/// How often a state directory is tried whose locks somebody held who had no right to.
+const TRIES_FOR_STATE: u32 = 20;
 /// How long threads that block are waited for at the end.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
@@ -43,6 +45,8 @@ fn main() -> ExitCode {
         Some(first) if first == "launch" => return launch::main(arguments),
         _ => {}
     }
+    // Once, and before anything is waited for: others may change later what it tells.
+    let standing = Standing::read();
     // What reads the words would not say which of them it cannot read.
     if let Err(error) = cli::readable(&|name| std::env::var_os(name)) {
         complain(&error);
@@ -50,7 +54,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     if let Some(verb) = &cli.verb {
-        return match mend(&cli, verb) {
+        return match mend(&cli, verb, &standing) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&chain(&*error));
@@ -80,7 +84,7 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::USAGE);
         }
     };
-    match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited, variables)) {
+    match adopted.map_err(Into::into).and_then(|activated| run(&cli, activated, inherited, variables, standing)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&chain(&*error));
@@ -95,18 +99,25 @@ fn keys_of(cli: &Cli) -> BTreeSet<String> {
     config.map(|config| config.variables_with_keys()).unwrap_or_default()
 }
 
-fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables: Variables) -> anyhow::Result<()> {
+fn run(
+    cli: &Cli,
+    activated: Option<Activated>,
+    inherited: Inherited,
+    variables: Variables,
+    standing: Standing,
+) -> anyhow::Result<()> {
     let paths = cli.paths().context("cannot tell where the files are")?;
     if cli.on_demand {
         detach::leave_session().context("cannot enter /")?;
     }
     let config = paths.config.load()?;
     let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
-    let state_dir = StateDir::open(&paths.state_dir)?;
+    let state_dir = open_state(&paths, &standing)?;
     let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Before anything is recovered, and before anybody can connect.
-        let keepers_lock = KeepersLock::take_over(state_dir.path())?;
+        let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
+        keepers_lock.mark_this_process()?;
         let bound = bind(activated, &paths, members)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(async {
@@ -136,14 +147,29 @@ fn run(cli: &Cli, activated: Option<Activated>, inherited: Inherited, variables:
     result
 }
 
+/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any more, is ended.
+fn open_state(paths: &Paths, standing: &Standing) -> Result<StateDir, LockError> {
+    for _ in 0..TRIES_FOR_STATE {
+        match StateDir::open(&paths.state_dir) {
+            Err(error @ LockError::Held { .. }) => {
+                if !end_false_holders(&paths.state_dir, &StateDir::lock_file(&paths.state_dir), standing) {
+                    return Err(error);
+                }
+            }
+            opened => return opened,
+        }
+    }
+    StateDir::open(&paths.state_dir)
+}
+
 /// Does something about a journal that no daemon serves.
-fn mend(cli: &Cli, verb: &Verb) -> anyhow::Result<()> {
+fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
     let mut out = io::stdout();
     match verb {
         Verb::Restore { file, check: true } => check(file)?,
         Verb::Restore { file, check: false } => {
             let paths = cli.paths().context("cannot tell where the files are")?;
-            let state_dir = StateDir::open(&paths.state_dir)?;
+            let state_dir = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
             writeln!(out, "{} is in place in {dir}; a start goes on from it, in a new epoch", file.display())?;
@@ -172,6 +198,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<LoadError>()
         || error.is::<GroupError>()
         || error.is::<NotUtf8>()
+        || error.downcast_ref::<LockError>().is_some_and(LockError::is_usage)
         || error.downcast_ref::<TakeOverError>().is_some_and(|error| matches!(error, TakeOverError::Inside { .. }))
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);
     let is_held = error.downcast_ref::<LockError>().is_some_and(LockError::is_held)

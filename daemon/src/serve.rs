@@ -144,7 +144,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     if let Err(error) = ballast.take() {
         warn!(%error, "there is no room to keep back for a full disk");
     }
-    let keepers = Keepers::new(keeper_program(&setup.inherited, setup.keepers_lock))
+    let standing = setup.keepers_lock.standing().clone();
+    let keepers = Keepers::new(keeper_program(&setup.inherited, setup.keepers_lock), standing)
         .grouped()
         .adopting()
         .map_err(ServeError::Keepers)?;
@@ -360,7 +361,7 @@ fn door(
         bounds: config.limits.clone(),
         memory: Memory::new(config.limits.memory_bytes.saturating_sub(config.limits.event_bytes)),
         trace: Box::new(move |process| match keepers.trace(process) {
-            Lineage::Outside => Origin::Outside,
+            Lineage::Outside | Lineage::Beside => Origin::Outside,
             Lineage::Of(run) => Origin::Run(run),
             Lineage::Unknown(why) => Origin::Unknown(why.to_string()),
         }),

@@ -3,8 +3,9 @@
 //! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads nothing: text goes in.
 //!
 //! The mark is a limit that the kernel itself no longer heeds: the hard limit of file locks (`RLIMIT_LOCKS`). It is inherited by all that a
-//! process starts, and nobody but root can raise it again. Outside of runs it is unlimited. Below a keeper it is a number; below the
-//! keeper of a daemon that is itself inside a run, a smaller one.
+//! process starts, and nobody but root can raise it again. Outside of runs it is unlimited. A daemon gives itself a number, so that whatever
+//! it starts has one from its first moment; below its keepers it is a smaller one; below those of a daemon that is itself inside a run, a
+//! still smaller one.
 
 /// The variable by which a call knows its run.
 pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";

@@ -14,10 +14,12 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
+use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
+use rustix::process::{Rlimit, prlimit};
 
 /// What only an operator may do, as a line.
 const PAUSE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"}}"#;
@@ -37,8 +39,12 @@ fn main() {
         ["pass-it-on"] => pass_it_on(),
         ["kill-the-keeper"] => without_the_keeper(Signal::SIGKILL),
         ["stop-the-keeper"] => without_the_keeper(Signal::SIGSTOP),
-        ["outlive", daemon] => outlive(daemon.parse().unwrap(), false),
-        ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), true),
+        ["outlive", daemon] => outlive(daemon.parse().unwrap(), None, &[]),
+        ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), Some(1), &[]),
+        ["outlive-and-hold", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), None, locks),
+        ["outlive-hold-and-lower", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), Some(1), locks),
+        ["lower", pid, limit] => println!("{:?}", lower(pid.parse().unwrap(), limit.parse().unwrap())),
+        ["lower-the-next-daemon", state, socket] => lower_the_next_daemon(state, socket),
         ["churn", count] => churn(count.parse().unwrap()),
         ["hold", count] => hold(count.parse().unwrap(), b""),
         ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
@@ -192,11 +198,11 @@ fn without_the_keeper(signal: Signal) {
 
 /// Ends the keeper and the daemon, sheds what it can of what it was given, and speaks with whatever daemon comes next
 /// until one is there and has answered often enough. Says so in files of the working directory.
-fn outlive(daemon: i32, lower: bool) {
+fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
     nix::unistd::setsid().ok();
-    if lower {
+    if let Some(mark) = lower {
         // Others are not found by it any more. It cannot be raised.
-        setrlimit(Resource::RLIMIT_LOCKS, 1, 1).unwrap();
+        setrlimit(Resource::RLIMIT_LOCKS, mark, mark).unwrap();
         assert!(setrlimit(Resource::RLIMIT_LOCKS, u64::MAX, u64::MAX).is_err() || nix::unistd::geteuid().is_root());
     }
     std::fs::write("outlived.pid", std::process::id().to_string()).unwrap();
@@ -204,6 +210,13 @@ fn outlive(daemon: i32, lower: bool) {
     let keeper = keeper();
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     kill(keeper, Signal::SIGKILL).unwrap();
+    let _held: Vec<std::fs::File> = locks.iter().map(|path| hold_a_lock(path, FlockOperation::LockExclusive)).collect();
+    if !locks.is_empty() {
+        // As whom a client would take for the daemon.
+        std::fs::write("/proc/self/comm", "harnessd").unwrap();
+        std::fs::write(locks[0], format!("{}\n", std::process::id())).unwrap();
+    }
+    std::fs::write("outlived.ready", "").unwrap();
     let mut answers = 0;
     while answers < 50 {
         if let Ok(stream) = UnixStream::connect(path()) {
@@ -214,6 +227,43 @@ fn outlive(daemon: i32, lower: bool) {
             }
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn hold_a_lock(path: &str, how: FlockOperation) -> std::fs::File {
+    let file = std::fs::File::open(path).unwrap();
+    flock(&file, how).unwrap();
+    file
+}
+
+/// Every process may lower the limits of another one of its user.
+fn lower(pid: i32, limit: u64) -> rustix::io::Result<()> {
+    let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+    prlimit(rustix::process::Pid::from_raw(pid), rustix::process::Resource::Locks, limit).map(drop)
+}
+
+/// Holds a daemon up while it starts, by the lock of its keepers, gives it meanwhile the very limit that we have, and speaks with it.
+fn lower_the_next_daemon(state: &str, socket: &str) {
+    let (_, own) = nix::sys::resource::getrlimit(Resource::RLIMIT_LOCKS).unwrap();
+    let daemon = || std::fs::read_to_string(format!("{state}/harnessd.lock")).unwrap_or_default();
+    let before = daemon();
+    let held = hold_a_lock(&format!("{state}/keepers.lock"), FlockOperation::LockShared);
+    std::fs::write("holding", "").unwrap();
+    let pid = loop {
+        std::thread::sleep(Duration::from_millis(1));
+        let now = daemon();
+        if let Some(pid) = now.lines().next().and_then(|pid| pid.parse().ok()).filter(|_| now != before) {
+            break pid;
+        }
+    };
+    println!("lowered: {:?}", lower(pid, own));
+    drop(held);
+    for _ in 0..1_000 {
+        if let Ok(stream) = UnixStream::connect(socket) {
+            println!("{}", ask_over(stream, PAUSE));
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -99,6 +99,21 @@ fn no_way_of_asking_from_inside_a_run_gives_an_operators_rights() {
             "its own answer, by the run's name",
             call("interaction.answer", &json!({"interaction": "asking", "answer": "yes"})),
         ),
+        (
+            "a method that is named twice",
+            asks(r#"{"jsonrpc":"2.0","id":1,"method":"run.list","method":"lane.pause","params":{"lane":"tool"}}"#),
+        ),
+        (
+            "the other way round",
+            asks(r#"{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"},"method":"lane.list"}"#),
+        ),
+        (
+            "a method in escapes",
+            asks(r#"{"jsonrpc":"2.0","id":1,"method":"lane.p\u0061use","params":{"lane":"tool"}}"#),
+        ),
+        ("a batch", asks(r#"[{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"}}]"#)),
+        ("capitals", asks(r#"{"jsonrpc":"2.0","id":1,"method":"Lane.Pause","params":{"lane":"tool"}}"#)),
+        ("an odd id", asks(r#"{"jsonrpc":"2.0","id":[1],"method":"lane.pause","params":{"lane":"tool"}}"#)),
         ("the questions of all", call("interaction.list", &json!({}))),
         ("cancel all", call("run.cancel", &all)),
         ("cancel one by a prefix", call("run.cancel", &json!({"select": {"runs": [&stranger[..6]]}}))),
@@ -254,6 +269,176 @@ fn what_outlives_its_keeper_and_its_daemon_is_no_operator_of_the_next_one() {
         assert!(!daemon.lane("tool").paused, "{way}");
         Process(pid).try_signal(nix::sys::signal::Signal::SIGKILL);
         drop(run);
+    }
+}
+
+/// What has ended both and holds the locks, so that no daemon would start any more, is ended by the next one.
+#[test]
+fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting() {
+    for (way, locks) in [
+        ("outlive-and-hold", &["harnessd.lock"][..]),
+        ("outlive-and-hold", &["harnessd.lock", ""]),
+        ("outlive-and-hold", &["harnessd.lock", "keepers.lock", ""]),
+        ("outlive-hold-and-lower", &["harnessd.lock"]),
+        ("outlive-hold-and-lower", &["harnessd.lock", ""]),
+    ] {
+        let arena = Arena::new();
+        let place = arena.daemon.place();
+        let paths: Vec<String> = locks.iter().map(|name| place.state(name).display().to_string()).collect();
+        let run = arena.run(&[format!("adversary {way} {} {}", daemon_of(&place), paths.join(" "))]);
+        eventually("it holds them", || place.work().join("outlived.ready").exists());
+        let holder = Process(place.written("outlived.pid").parse().unwrap());
+        drop(arena);
+        let daemon = place.start_unprivileged(&[]);
+        assert!(!holder.is_alive(), "{way} {locks:?}");
+        assert!(!daemon.lane("tool").paused, "{way} {locks:?}");
+        drop(run);
+    }
+}
+
+/// A daemon's mark, read while it starts, is the one that it was started with: nobody becomes its operator by giving it another one.
+#[test]
+fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
+    let arena = Arena::new();
+    let other = Place::new();
+    drop(other.start_unprivileged(&[]));
+    let (state, socket) = (other.state(""), other.socket());
+    let lower = format!("adversary lower-the-next-daemon {} {}", state.display(), socket.display());
+    let run = arena.run(&[lower]);
+    eventually("it holds the lock", || arena.daemon.work().join("holding").exists());
+    let next = other.start_unprivileged(&[]);
+    run.wait();
+    let told = run.envelopes().join("\n");
+    assert!(told.contains("lowered: Ok(())"), "{told}");
+    assert!(told.contains("it was started by a run"), "{told}");
+    assert!(!next.lane("tool").paused, "{told}");
+    // One that lives already: its next calls start all the same, and are nobody's operators.
+    let daemon = daemon_of(&arena.daemon);
+    for limit in ["99999999999999", "4611686009837453312", "77", "1", "0"] {
+        let lowers = arena.run(&[format!("adversary lower {} {limit}", daemon.lines().next().unwrap())]);
+        lowers.wait();
+        assert!(lowers.envelopes().join("\n").contains("Ok(())"), "{limit}: {:?}", lowers.envelopes());
+        // Each leaves something behind, so that the next one has a new keeper.
+        let run = arena.run(&["sleep 60 & harnessctl lane pause".into(), "harnessctl lane pause".into()]);
+        run.wait();
+        let told = run.envelopes().join("\n");
+        assert_eq!(told.matches("look at its own tree").count(), 2, "{limit}: {told}");
+        arena.is_intact(limit);
+    }
+}
+
+/// The limit of a run, on the shell from which an operator starts a daemon: it makes the run nobody there.
+#[test]
+fn a_daemon_that_is_started_with_the_limit_of_a_run_has_no_operators_with_that_limit() {
+    let arena = Arena::new();
+    let limit = r"awk '/^Max file locks/{print $5}' /proc/self/limits";
+    let shown = arena.run(&[limit.into()]);
+    shown.wait();
+    let limit: u64 = shown.envelopes()[0].lines().nth(1).unwrap().parse().unwrap();
+    for lowered in [limit, limit - 1, limit + 1, 1, 0] {
+        let other = Place::new();
+        let locks = format!("--locks={lowered}:{lowered}");
+        let daemon = other.start_unprivileged_behind(&["prlimit", &locks], &[]);
+        let asks = format!("HARNESS_SOCKET={} harnessctl --no-start lane pause", other.socket().display());
+        let run = arena.run(&[asks.clone(), format!("setsid -w sh -c '{asks}'")]);
+        run.wait();
+        let told = run.envelopes().join("\n");
+        assert_eq!(told.matches("it cannot be told who asks").count(), 2, "{lowered}: {told}");
+        assert!(!daemon.lane("tool").paused, "{lowered}");
+    }
+}
+
+/// A daemon inside a run is for the call that has started it, and for no other run.
+#[test]
+fn a_daemon_that_a_call_has_started_obeys_that_call_and_no_process_of_another_run() {
+    let arena = Arena::new();
+    let own = arena.daemon.work().join("own");
+    let socket = format!("HARNESS_SOCKET={}/s", own.display());
+    let start = format!(
+        "mkdir -m 700 {0}; harnessd --socket {0}/s --state-dir {0}/state & {socket}; export HARNESS_SOCKET; \
+         until harnessctl --no-start lane resize tool 5; do sleep 0.05; done; touch serves; \
+         until test -e enough; do sleep 0.05; done; harnessctl --no-start lane; kill %1; wait",
+        own.display()
+    );
+    let starter = arena.run(&[start]);
+    eventually("it serves", || arena.daemon.work().join("serves").exists());
+    let ask = format!("{socket} harnessctl --no-start lane resize tool 40");
+    let ways = [
+        ask.clone(),
+        format!("setsid -w sh -c '{ask}'"),
+        format!("env -u HARNESS_RUN_ID {ask}"),
+        format!("(sh -c '({ask}) > out 2>&1 &'); sleep 1; cat out"),
+        format!("{socket} harnessctl --no-start cancel --all --yes"),
+    ];
+    let stranger = arena.run(&ways);
+    stranger.wait();
+    for (way, told) in ways.iter().zip(stranger.envelopes()) {
+        assert!(told.contains("it belongs to another call"), "{way}: {told}");
+    }
+    fs::write(arena.daemon.work().join("enough"), "").unwrap();
+    starter.wait();
+    let told = starter.envelopes().join("\n");
+    assert!(told.contains('5') && !told.contains("40"), "{told}");
+    arena.is_intact("a daemon inside");
+}
+
+/// A keeper has a mark before it is a keeper: a process that takes its place at once is nobody for every daemon, and starts none.
+#[test]
+fn what_a_daemon_starts_is_inside_from_its_first_moment() {
+    let arena = Arena::new();
+    let pid = arena.daemon.process().0;
+    let hard = |pid: &str| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        harness_protocol::inside::hard_limit(&limits).unwrap()
+    };
+    let born = hard(&pid.to_string());
+    assert!(harness_protocol::inside::is_marked(born), "{born}");
+    assert!(!harness_protocol::inside::is_marked(hard("self")));
+    // Such a process, as one that left its daemon: outside of every tree, with what it was born with.
+    let other = Place::new();
+    let daemon = other.start_unprivileged(&[]);
+    let locks = format!("--locks={born}:{born}");
+    let as_born = |place: &Place, words: &[&str]| {
+        let mut command = place.command("prlimit");
+        command.arg(&locks).arg("harnessctl").args(words).output().unwrap()
+    };
+    for place in [&other, &arena.daemon.place()] {
+        for words in [&["lane", "pause"][..], &["cancel", "--all", "--yes"], &["daemon", "stop"]] {
+            let output = as_born(place, &[&["--no-start"], words].concat());
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && told.contains("it was started by a run"), "{words:?}: {told}");
+        }
+    }
+    arena.is_intact("what was born below it");
+    assert!(!daemon.lane("tool").paused);
+    drop(daemon);
+    let output = as_born(&other, &["lane", "pause"]);
+    assert!(!output.status.success() && other.daemon_process().is_none(), "{output:?}");
+}
+
+/// What a call's environment has the loader do happens in the command, which has its limits then, and never in what sets them.
+#[test]
+fn variables_of_the_loader_reach_a_command_and_not_what_sets_its_limits() {
+    let arena = Arena::new();
+    let child = arena.daemon.script_file(&turn("").shell("ulimit -Hn; env | grep -c ^LD_ ; echo $ODD").turn("tried"));
+    for (variable, seen) in [
+        ("LD_PRELOAD=/nowhere/a.so", "LD_PRELOAD cannot be preloaded"),
+        ("LD_AUDIT=/nowhere/a.so", "cannot be loaded as audit interface"),
+        ("LD_DEBUG=files", "transferring control: "),
+        ("LD_DEBUG=libs", "transferring control: "),
+        ("LD_SHOW_AUXV=1", "AT_EXECFN:"),
+    ] {
+        let submit = format!(
+            "C=$(harnessctl submit -q --limit open_files=77 --env {variable} --env ODD=+x --script {child}); \
+             harnessctl wait -q $C; harnessctl logs $C"
+        );
+        let run = arena.run(&[submit]);
+        run.wait();
+        let told = run.envelopes().join("\n");
+        assert!(told.contains("77") && told.contains("+x") && told.contains(seen), "{variable}: {told}");
+        for launcher in ["/proc/self/exe", "harnessd"] {
+            assert!(!told.contains(launcher), "{variable}: {told}");
+        }
     }
 }
 

@@ -35,6 +35,11 @@ impl Place {
     /// Starts a daemon here that is not root's, with all programs beside it where its user may execute them: as this
     /// user, where the tests do not run as root.
     pub fn start_unprivileged(&self, more: &[&Path]) -> Daemon {
+        self.start_unprivileged_behind(&[], more)
+    }
+
+    /// The same with these words before the command line.
+    pub fn start_unprivileged_behind(&self, before: &[&str], more: &[&Path]) -> Daemon {
         let bin = self.path("bin");
         fs::create_dir_all(&bin).unwrap();
         let ours = ["harnessd", "harnessctl"].map(program);
@@ -45,7 +50,7 @@ impl Place {
                 fs::copy(own, to).unwrap();
             }
         }
-        if nix::unistd::geteuid().is_root() { self.start_as(SOMEBODY, &[]) } else { self.start() }
+        if nix::unistd::geteuid().is_root() { self.start_as(SOMEBODY, before) } else { self.start_behind(before) }
     }
 }
 

@@ -5,13 +5,17 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::signal::kill;
+use nix::sys::statfs::{
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC,
+    TRACEFS_MAGIC, statfs,
+};
 use nix::unistd::Pid;
 
 /// Times that a lock file is opened again because somebody removed it between opening and locking.
@@ -20,6 +24,18 @@ const ATTEMPTS: u32 = 10;
 /// as well, until it has become another program.
 const TIMES_AFTER_DEATH: u32 = 100;
 const TIMES_FOR_DIRECTORY: u32 = 25;
+/// The lock file of a state directory.
+const LOCK_FILE: &str = "harnessd.lock";
+/// File systems that hold what the kernel tells.
+const KERNELS: [FsType; 7] = [
+    PROC_SUPER_MAGIC,
+    SYSFS_MAGIC,
+    CGROUP_SUPER_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    DEBUGFS_MAGIC,
+    SECURITYFS_MAGIC,
+    TRACEFS_MAGIC,
+];
 /// Bytes of a lock file that are read.
 const MOST_READ: u64 = 8 * 1024;
 const AFTER_DEATH: Duration = Duration::from_millis(20);
@@ -56,6 +72,29 @@ pub enum LockError {
         /// Its owner.
         owner: u32,
     },
+    /// The directory is there, others may enter it, and nothing in it says that it is ours to close.
+    #[error(
+        "{0} is open to others (mode {mode:04o}) and is no harness's state directory yet; it is left as it is: close it \
+         (chmod 700 {0}), or name a directory inside of it", path.display()
+    )]
+    Open {
+        /// The directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The directory is one of the kernel's.
+    #[error("{} is in a file system of the kernel, where no state can be kept", path.display())]
+    Kernels {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// What is there is a pipe, a device or the like. To open it could last for ever.
+    #[error("{} is no regular file; remove it", path.display())]
+    NoFile {
+        /// What is there.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("cannot lock {}: {source}", path.display())]
     Io {
@@ -70,6 +109,11 @@ impl LockError {
     /// Whether trying again later may help.
     pub const fn is_held(&self) -> bool {
         matches!(self, Self::Held { .. })
+    }
+
+    /// Whether whoever started us named a place that cannot be.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Kernels { .. })
     }
 }
 
@@ -88,9 +132,12 @@ impl Lock {
                 .create(true)
                 .truncate(false)
                 .mode(0o600)
-                .custom_flags(OFlag::O_NOFOLLOW.bits())
+                .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
                 .open(path)
                 .map_err(io)?;
+            if !file.metadata().map_err(io)?.is_file() {
+                return Err(LockError::NoFile { path: path.to_path_buf() });
+            }
             let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(held) => held,
                 Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -172,6 +219,45 @@ fn lock_directory(path: &Path) -> Result<Flock<File>, LockError> {
     Err(LockError::Held { path: path.to_path_buf(), pid: None, socket: None })
 }
 
+/// Makes a directory, with those above it. Says whether it was this call that made it.
+fn make(path: &Path) -> io::Result<bool> {
+    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(true),
+        Err(_) if path.is_dir() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a daemon of this user has had the directory.
+fn has_state(dir: &Path, us: u32) -> bool {
+    let is_there =
+        |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|found| found.is_file() && found.uid() == us);
+    // Without a lock where somebody has put a backup there.
+    is_there(LOCK_FILE) || is_there("harness.db")
+}
+
+/// Whether a path is, or would come to be, in a file system that the kernel makes up.
+fn is_kernels(path: &Path) -> bool {
+    let there = path.ancestors().find(|above| above.exists());
+    there.and_then(|there| statfs(there).ok()).is_some_and(|found| KERNELS.contains(&found.filesystem_type()))
+}
+
+/// What is in a directory beside files, directories, links to such, and sockets.
+fn pipe_in(dir: &Path) -> io::Result<Option<PathBuf>> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let Ok(found) = fs::metadata(&path) else { continue };
+        let kind = found.file_type();
+        if !(kind.is_file() || kind.is_dir() || kind.is_socket()) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
 /// A state directory that is ours alone, for as long as this lives.
 #[derive(Debug)]
 pub struct StateDir {
@@ -182,24 +268,41 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory where it is missing, closes it to everybody else, and locks it.
+    /// Makes the directory where it is missing, closes it to everybody else where it is made or has been ours before, and locks it.
     ///
     /// # Errors
     /// Where another daemon has it, or it is not ours to have.
     pub fn open(path: &Path) -> Result<Self, LockError> {
         let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+        if is_kernels(path) {
+            return Err(LockError::Kernels { path: path.to_path_buf() });
+        }
+        let made = make(path).map_err(io)?;
         let found = fs::metadata(path).map_err(io)?;
         let us = nix::unistd::geteuid().as_raw();
         if found.uid() != us {
             return Err(LockError::NotOurs { path: path.to_path_buf(), owner: found.uid() });
         }
-        if found.mode() & 0o7777 != 0o700 {
+        let mode = found.mode() & 0o7777;
+        // Where others may write, anybody can have put our lock file there.
+        let is_ours = made || mode & 0o022 == 0 && has_state(path, us);
+        if !is_ours && mode & 0o077 != 0 {
+            return Err(LockError::Open { path: path.to_path_buf(), mode });
+        }
+        if is_ours && mode != 0o700 {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
         }
-        let lock = Lock::acquire(&path.join("harnessd.lock"))?;
+        if let Some(path) = pipe_in(path).map_err(io)? {
+            return Err(LockError::NoFile { path });
+        }
+        let lock = Lock::acquire(&Self::lock_file(path))?;
         let directory = lock_directory(path)?;
         Ok(Self { path: path.to_path_buf(), lock, _directory: directory })
+    }
+
+    /// The lock file of the state directory at `path`.
+    pub fn lock_file(path: &Path) -> PathBuf {
+        path.join(LOCK_FILE)
     }
 
     /// Where it is.
@@ -294,6 +397,7 @@ mod tests {
     #[test]
     fn a_state_directory_has_one_owner_whatever_becomes_of_its_lock_file() {
         let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let state = StateDir::open(dir.path()).unwrap();
         let file = dir.path().join("harnessd.lock");
         type Change = fn(&Path);
@@ -323,6 +427,7 @@ mod tests {
     #[test]
     fn who_finds_a_state_directory_held_is_told_the_process_and_the_socket_of_the_holder() {
         let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let mut state = StateDir::open(dir.path()).unwrap();
         let said = || StateDir::open(dir.path()).unwrap_err().to_string();
         let pid = format!("another daemon (pid {}) holds ", std::process::id());
@@ -340,6 +445,66 @@ mod tests {
             fs::write(dir.path().join("harnessd.lock"), text.replace("77", &std::process::id().to_string())).unwrap();
             assert!(said().starts_with(&pid) && !said().contains("serves"), "{}", said());
         }
+    }
+
+    /// Somebody once named /proc, as root, and closed it to the whole machine.
+    #[test]
+    fn a_directory_is_closed_where_it_is_made_or_has_been_a_state_directory_and_nowhere_else() {
+        let base = tempfile::tempdir().unwrap();
+        let table: [(&str, Option<&str>, u32, Option<u32>); 11] = [
+            ("a public one", None, 0o755, None),
+            ("one that may be passed", None, 0o711, None),
+            ("one of a group", None, 0o750, None),
+            ("one for all, as /tmp", None, 0o1777, None),
+            ("one for all where anybody has put a lock file", Some("harnessd.lock"), 0o1777, None),
+            ("one of a group that may write", Some("harness.db"), 0o770, None),
+            ("a public one with something else in it", Some("notes.txt"), 0o755, None),
+            ("a closed one", None, 0o700, Some(0o700)),
+            ("one that a daemon has had", Some("harnessd.lock"), 0o755, Some(0o700)),
+            ("one into which a backup was put", Some("harness.db"), 0o755, Some(0o700)),
+            ("one that only its group could pass", Some("harnessd.lock"), 0o710, Some(0o700)),
+        ];
+        for (number, (what, has, before, after)) in table.into_iter().enumerate() {
+            let path = base.path().join(number.to_string());
+            fs::create_dir(&path).unwrap();
+            if let Some(has) = has {
+                File::create(path.join(has)).unwrap();
+            }
+            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            match (StateDir::open(&path), after) {
+                (Ok(_), Some(after)) => assert_eq!(mode(&path), after, "{what}"),
+                (Err(error), None) => {
+                    assert!(error.is_usage(), "{what}: {error}");
+                    assert!(error.to_string().contains(&format!("chmod 700 {}", path.display())), "{what}: {error}");
+                    assert_eq!(mode(&path), before, "{what}");
+                }
+                (opened, _) => panic!("{what}: {opened:?}"),
+            }
+        }
+        for path in ["/proc", "/proc/self", "/proc/self/fd", "/sys", "/sys/kernel", "/proc/none/of/these"] {
+            let before = fs::metadata(path).map(|found| found.mode()).ok();
+            let error = StateDir::open(Path::new(path)).unwrap_err();
+            assert!(matches!(error, LockError::Kernels { .. }) && error.is_usage(), "{path}: {error}");
+            assert_eq!(fs::metadata(path).map(|found| found.mode()).ok(), before, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_a_state_directory_is_refused_and_not_waited_for() {
+        let base = tempfile::tempdir().unwrap();
+        for name in ["harnessd.lock", "keepers.lock", "harness.db", "harness.db-wal", "harnessd.log", "anything"] {
+            let path = base.path().join(format!("state-{name}"));
+            drop(StateDir::open(&path).unwrap());
+            let pipe = path.join(name);
+            drop(fs::remove_file(&pipe));
+            nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let refused = StateDir::open(&path).unwrap_err();
+            assert_eq!(refused.to_string(), format!("{} is no regular file; remove it", pipe.display()));
+            fs::rename(&pipe, base.path().join("pipe")).unwrap();
+            std::os::unix::fs::symlink(base.path().join("pipe"), &pipe).unwrap();
+            assert!(matches!(StateDir::open(&path), Err(LockError::NoFile { .. })), "{name}, through a link");
+        }
+        assert!(matches!(Lock::acquire(&base.path().join("pipe")), Err(LockError::NoFile { .. })));
     }
 
     #[test]

@@ -267,11 +267,15 @@ fn stream_socket() -> nix::Result<OwnedFd> {
 
 fn make_directory(path: &Path, members: Option<&Members>) -> Result<(), BindError> {
     let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) else { return Ok(()) };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|source| BindError::Io { path: dir.to_path_buf(), source })?;
+    let io = |source: io::Error| BindError::Io { path: dir.to_path_buf(), source };
+    if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(above).map_err(io)?;
+    }
+    // One that somebody else has made meanwhile is not ours to open or to close.
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(_) if dir.is_dir() => return Ok(()),
+        made => made.map_err(io)?,
+    }
     members.map_or(Ok(()), |members| open_to(dir, members.gid, 0o710))
 }
 

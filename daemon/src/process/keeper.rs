@@ -12,7 +12,7 @@
 //! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
 //! file but `/proc`, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,6 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
@@ -36,7 +35,7 @@ use wait4::Wait4;
 use super::tree::Tree;
 use super::wire::{Answer, Request, Start, Used, What, first_frame};
 use super::{GRACE, RUNS_AFTER};
-use super::{inherited, passing};
+use super::{inherited, launch, passing, survivors};
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
@@ -139,8 +138,8 @@ impl Keeper {
         let (marks, limits): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with(MARK));
         let mark = marks.iter().find_map(|mark| mark.strip_prefix(MARK)?.parse::<u64>().ok());
         if let Some(mark) = mark {
-            // What is below it can lower this limit further, and never raise it.
-            setrlimit(Resource::RLIMIT_LOCKS, mark, mark)?;
+            // What is below it can lower this limit further, and never raise it. Somebody may have lowered ours.
+            survivors::lower(mark)?;
         }
         limits.iter().for_each(|limit| inherited::give_back(limit));
         Ok(Self {
@@ -388,7 +387,9 @@ fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Resul
         command.arg("launch").arg(&start.launcher).arg(program).args(&start.args);
         command
     };
-    command.env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
+    // What the launcher does to itself is no affair of what the call's environment has the loader do.
+    let hide = |name: &OsString| if start.launcher.is_empty() { name.clone() } else { launch::hidden(name) };
+    command.env_clear().envs(start.env.iter().map(|(name, value)| (hide(name), value)));
     command.current_dir(&start.cwd).stdin(input).stdout(output).stderr(error);
     if start.group {
         command.process_group(0);

@@ -21,10 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use harness_protocol::inside;
 use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +33,7 @@ use super::KILL_WAIT;
 use super::cgroup::{Group, Groups};
 use super::lineage::{self, Lineage, Machine, Untraced};
 use super::link::{Closed, KeeperProgram, Link};
+use super::standing::Standing;
 use super::stat::stat;
 use super::tree::Tree;
 
@@ -50,8 +49,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 pub struct Keepers {
     program: KeeperProgram,
     own: i32,
-    /// The hard limit by which what runs start is told from what is outside; as it was when this began, since others may lower it.
-    mark: u64,
+    /// Where this process stood when it began: by its mark what runs start is told from what is outside.
+    standing: Standing,
     /// Whether what a dead keeper leaves behind becomes a child of this process.
     adopts: bool,
     groups: Option<Arc<Groups>>,
@@ -92,12 +91,12 @@ pub struct Process {
 }
 
 impl Keepers {
-    /// Keepers of `program`, of which none runs yet.
-    pub fn new(program: KeeperProgram) -> Self {
+    /// Keepers of `program`, of which none runs yet, of a daemon that was started there.
+    pub fn new(program: KeeperProgram, standing: Standing) -> Self {
         Self {
             program,
             own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
-            mark: own_mark(),
+            standing,
             adopts: false,
             groups: None,
             pool: Mutex::default(),
@@ -273,38 +272,45 @@ impl Keepers {
     /// Whose the process behind a descriptor of it is. Reads `/proc`, a bounded number of times.
     pub fn trace(&self, process: Option<BorrowedFd<'_>>) -> Lineage {
         let Some(process) = process else { return Lineage::Unknown(Untraced::NoNumber) };
-        let Some(pid) = lineage::number_of(process) else { return Lineage::Unknown(Untraced::Gone) };
-        let is_it = || lineage::number_of(process) == Some(pid);
-        match self.trace_number(pid, &is_it) {
-            Lineage::Outside if lineage::tracer_of(pid).is_some_and(|tracer| self.is_inside(tracer)) => {
-                Lineage::Unknown(Untraced::Steered)
-            }
-            // It is looked at last: what has a mark has it for good. One that has gone meanwhile has none to show.
-            Lineage::Outside if pid != self.own && inside::is_marked_below(lineage::mark_of(pid), self.mark) => {
-                Lineage::Unknown(if is_it() { Untraced::Marked } else { Untraced::Gone })
-            }
-            lineage => lineage,
+        let pid = match lineage::number_of(process) {
+            Ok(pid) => pid,
+            Err(why) => return Lineage::Unknown(why),
+        };
+        let is_it = || lineage::number_of(process) == Ok(pid);
+        let lineage = self.judge(pid, &is_it);
+        let steered = |tracer: i32| is_of_run(self.judge(tracer, &|| true));
+        if !is_of_run(lineage) && lineage::tracer_of(pid).is_some_and(steered) {
+            return Lineage::Unknown(Untraced::Steered);
         }
+        lineage
     }
 
-    fn is_inside(&self, pid: i32) -> bool {
-        self.trace_number(pid, &|| true) != Lineage::Outside
-            || inside::is_marked_below(lineage::mark_of(pid), self.mark)
+    /// Whose it is by its parents and by its mark. The mark is looked at last: what has one has it for good.
+    fn judge(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        let lineage = self.trace_number(pid, is_it);
+        if pid == self.own || is_of_run(lineage) {
+            return lineage;
+        }
+        match self.standing.objection(lineage == Lineage::Beside, lineage::mark_of(pid)) {
+            None => lineage,
+            // One that has gone meanwhile has no mark to show.
+            Some(why) => Lineage::Unknown(if is_it() { why } else { Untraced::Gone }),
+        }
     }
 
     fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
         let keeper = |pid: i32| self.pool().known.get(&pid).copied();
-        // A daemon that is inside a run itself has that run's keepers above it.
-        let outside = !inside::is_marked(self.mark);
-        let is_other_keeper = |pid: i32| outside && lineage::is_keeper(pid);
-        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper }.trace(pid, is_it)
+        let above = self.standing.above();
+        let is_other_keeper = |pid: i32| lineage::is_keeper(pid);
+        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }
+            .trace(pid, is_it)
     }
 
     /// The run that process `pid` belongs to: that of the keeper which it descends from.
     pub fn run_of(&self, pid: i32) -> Option<RunId> {
         match self.trace_number(pid, &|| true) {
             Lineage::Of(run) => Some(run),
-            Lineage::Outside | Lineage::Unknown(_) => None,
+            Lineage::Outside | Lineage::Beside | Lineage::Unknown(_) => None,
         }
     }
 
@@ -378,9 +384,9 @@ impl Pool {
     }
 }
 
-/// The hard limit that this process has of what is the mark.
-pub(super) fn own_mark() -> u64 {
-    getrlimit(Resource::RLIMIT_LOCKS).map_or(u64::MAX, |(_, hard)| hard)
+/// Whether a process has no rights of its own by its lineage.
+const fn is_of_run(lineage: Lineage) -> bool {
+    !matches!(lineage, Lineage::Outside | Lineage::Beside)
 }
 
 fn describe(pid: i32) -> Option<Process> {

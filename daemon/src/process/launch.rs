@@ -1,13 +1,13 @@
 //! The launcher: enters a cgroup, sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
 //!
 //! All of it has to happen between fork and exec, which no program can do for another one without a hook that costs a real fork. Used
-//! only where one of them is wanted. It must never do anything else; what keeps it from its program is told on standard error, with the
+//! only where one of them is wanted. The environment of the program means nothing to it. It must never do anything else; what keeps it from its program is told on standard error, with the
 //! exit code that a shell would give.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,6 +18,23 @@ use nix::unistd::setsid;
 
 /// Before the path of the file by which a process enters a cgroup.
 const ENTER: &str = "enter=";
+
+/// Before the name of each variable that the program is to have: until it is executed, none of them means anything. Those for the loader
+/// would otherwise have it execute what undoes the limits before they are set.
+const HIDDEN: &[u8] = b"+";
+
+/// How a variable is called that is for the program, and not for the launcher.
+pub(super) fn hidden(name: &OsStr) -> OsString {
+    OsString::from_vec([HIDDEN, name.as_bytes()].concat())
+}
+
+/// The variables that are for the program.
+fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(HIDDEN)?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    })
+}
 
 /// How the kernel calls a limit.
 const fn resource(limit: CallLimit) -> Resource {
@@ -56,7 +73,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let name = arguments.next().unwrap_or_else(|| program.clone());
     let error = match follow(&instructions) {
-        Ok(()) => Command::new(&program).arg0(&name).args(arguments).exec(),
+        Ok(()) => Command::new(&program).arg0(&name).args(arguments).env_clear().envs(environment()).exec(),
         Err(error) => error,
     };
     _ = writeln!(io::stderr(), "{}: {error}", name.display());
@@ -113,6 +130,15 @@ fn parse(instructions: &OsStr) -> Instructions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_hidden_is_no_variable_of_the_loader() {
+        for name in ["LD_PRELOAD", "GLIBC_TUNABLES", "LD_AUDIT", "A", "+", ""] {
+            let hidden = hidden(OsStr::new(name));
+            assert_eq!(hidden.as_bytes().strip_prefix(HIDDEN), Some(name.as_bytes()));
+            assert!(!hidden.as_bytes().starts_with(b"LD_") && !hidden.as_bytes().starts_with(b"GLIBC_"));
+        }
+    }
 
     #[test]
     fn instructions_are_understood() {

@@ -12,7 +12,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use harness_protocol::id::RunId;
 use harness_protocol::inside;
+use nix::errno::Errno;
 
+use super::standing::KeeperAbove;
 use super::stat::Stat;
 
 /// Longest chain of parents that is followed. Who nests deeper is nobody, so that a look has a bound.
@@ -25,6 +27,8 @@ const ATTEMPTS: usize = 8;
 pub enum Lineage {
     /// Nobody's: its chain of parents reaches the first process without passing a keeper.
     Outside,
+    /// Of the call of another daemon's run inside of which this daemon itself was started, or of one above that.
+    Beside,
     /// Of this run.
     Of(RunId),
     /// It cannot be told, or it is of no run that is served.
@@ -46,6 +50,18 @@ pub enum Untraced {
     /// It is below another daemon's keeper.
     #[error("it belongs to a run of another daemon")]
     OtherDaemon,
+    /// This daemon is inside a run itself, and it is below another keeper of the daemon of that run.
+    #[error("this daemon was itself started by a call of a run, and it belongs to another call")]
+    OtherCall,
+    /// It has a mark, as this daemon has, and no keeper is above it.
+    #[error(
+        "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are of the same \
+         call (start the daemon from where that limit is unlimited)"
+    )]
+    BothMarked,
+    /// `/proc` cannot be read at all.
+    #[error("this daemon cannot read /proc ({0})")]
+    NoProc(Errno),
     /// It is below this daemon and below no keeper.
     #[error("it was left by a run whose keeper is gone")]
     LostKeeper,
@@ -76,6 +92,8 @@ pub(super) struct Machine<'a> {
     pub(super) keeper: &'a dyn Fn(i32) -> Option<Option<RunId>>,
     /// Whether a process is the keeper of another daemon.
     pub(super) is_other_keeper: &'a dyn Fn(i32) -> bool,
+    /// Those of another daemon that are above this one.
+    pub(super) above: &'a [KeeperAbove],
 }
 
 /// The chain was another one at the second look.
@@ -105,8 +123,13 @@ impl Machine<'_> {
             if let Some(served) = (self.keeper)(pid) {
                 return Ok(served.map_or(Lineage::Unknown(Untraced::FreeKeeper), Lineage::Of));
             }
-            if (self.is_other_keeper)(pid) {
-                return Ok(Lineage::Unknown(Untraced::OtherDaemon));
+            let is_other_keeper = (self.is_other_keeper)(pid);
+            if is_other_keeper && !self.above.contains(&(pid, here.started)) {
+                let why = if self.above.is_empty() { Untraced::OtherDaemon } else { Untraced::OtherCall };
+                return Ok(Lineage::Unknown(why));
+            }
+            if is_other_keeper {
+                return Ok(Lineage::Beside);
             }
             let parent = here.parent;
             if parent == self.own {
@@ -130,11 +153,19 @@ impl Machine<'_> {
     }
 }
 
-/// The number of the process that a descriptor is of; nothing once that is reaped, or where it has no number here.
-pub(super) fn number_of(process: BorrowedFd<'_>) -> Option<i32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    line.trim().parse().ok().filter(|&pid| pid > 0)
+/// The number of the process that a descriptor is of.
+///
+/// # Errors
+/// Where it is reaped, or has no number here, or where `/proc` cannot be read.
+pub(super) fn number_of(process: BorrowedFd<'_>) -> Result<i32, Untraced> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()));
+    number_in(info.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
+}
+
+fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
+    let info = info.map_err(Untraced::NoProc)?;
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    number.filter(|&pid| pid > 0).ok_or(Untraced::Gone)
 }
 
 /// Whether a process is the keeper of some daemon.
@@ -144,8 +175,12 @@ pub(super) fn is_keeper(pid: i32) -> bool {
 
 /// The hard limit that is the mark; the smallest where it cannot be read.
 pub(super) fn mark_of(pid: i32) -> u64 {
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits"));
-    limits.ok().and_then(|limits| inside::hard_limit(&limits)).unwrap_or(0)
+    limit_of(pid).unwrap_or(0)
+}
+
+/// The hard limit that is the mark.
+pub(super) fn limit_of(pid: i32) -> Option<u64> {
+    inside::hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
 
 /// The process that traces another one, if there is one.
@@ -183,12 +218,23 @@ mod tests {
     }
 
     fn trace_with(stat: &dyn Fn(i32) -> Option<Stat>, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        trace_below(&[], stat, pid, is_it)
+    }
+
+    /// The same for a daemon with these keepers above it.
+    fn trace_below(
+        above: &[KeeperAbove],
+        stat: &dyn Fn(i32) -> Option<Stat>,
+        pid: i32,
+        is_it: &dyn Fn() -> bool,
+    ) -> Lineage {
         let keeper = |pid| match pid {
             KEEPER => Some(Some(RUN)),
             FREE => Some(None),
             _ => None,
         };
-        Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &|pid| pid == FOREIGN }.trace(pid, is_it)
+        let is_other_keeper = |pid| [FOREIGN, 63].contains(&pid);
+        Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }.trace(pid, is_it)
     }
 
     fn trace(more: &[(i32, i32, u64)], pid: i32) -> Lineage {
@@ -229,6 +275,44 @@ mod tests {
             assert_eq!(trace(&more, pid), expected, "{what}");
         }
         assert_eq!(trace(&[(100, 101, 9), (101, 100, 9)], 100), unknown(Untraced::TooDeep), "a ring");
+    }
+
+    /// What a daemon that was started by a call takes for its operators: what is below the same keeper, and never what is below another one.
+    #[test]
+    fn beside_a_daemon_inside_a_run_is_what_is_below_the_same_keeper_only() {
+        let more = [(63, 1, 4), (100, FOREIGN, 9), (101, 63, 9), (102, KEEPER, 9), (103, 100, 10), (104, 40, 9)];
+        let processes = machine(&more);
+        let other = Lineage::Unknown(Untraced::OtherCall);
+        let same: &[KeeperAbove] = &[(FOREIGN, 6)];
+        let table: [(&str, &[KeeperAbove], i32, Lineage); 8] = [
+            ("below the same keeper", same, 100, Lineage::Beside),
+            ("far below it", same, 103, Lineage::Beside),
+            ("below another one", same, 101, other),
+            ("below one that has its number by now", &[(FOREIGN, 5)], 100, other),
+            ("below the second one above", &[(63, 4), (FOREIGN, 6)], 100, Lineage::Beside),
+            ("below a keeper of its own", same, 102, Lineage::Of(RUN)),
+            ("below none", same, 104, Lineage::Outside),
+            ("where none is above the daemon", &[], 100, Lineage::Unknown(Untraced::OtherDaemon)),
+        ];
+        for (what, above, pid, expected) in table {
+            let lineage = trace_below(above, &|pid| processes.get(&pid).copied(), pid, &|| true);
+            assert_eq!(lineage, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn where_proc_cannot_be_read_it_is_said_so() {
+        for (errno, words) in [
+            (Errno::EACCES, "this daemon cannot read /proc (EACCES: Permission denied)"),
+            (Errno::ENOENT, "this daemon cannot read /proc (ENOENT: No such file or directory)"),
+            (Errno::EPERM, "this daemon cannot read /proc (EPERM: Operation not permitted)"),
+            (Errno::EMFILE, "this daemon cannot read /proc (EMFILE: Too many open files)"),
+            (Errno::EIO, "this daemon cannot read /proc (EIO: I/O error)"),
+        ] {
+            assert_eq!(number_in(Err(errno)).unwrap_err().to_string(), words);
+        }
+        assert_eq!(number_in(Ok("pos:\t0\nPid:\t-1\n".to_owned())), Err(Untraced::Gone));
+        assert_eq!(number_in(Ok("pos:\t0\nPid:\t17\n".to_owned())), Ok(17));
     }
 
     #[test]
@@ -292,8 +376,8 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-        assert_eq!(number_of(process.as_fd()), Some(pid));
+        assert_eq!(number_of(process.as_fd()), Ok(pid));
         child.wait().unwrap();
-        assert_eq!(number_of(process.as_fd()), None);
+        assert_eq!(number_of(process.as_fd()), Err(Untraced::Gone));
     }
 }

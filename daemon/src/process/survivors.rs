@@ -8,6 +8,9 @@
 //!
 //! Owns the lock file of the keepers and the name by which their marks are told from those of other daemons. A start waits here before it
 //! recovers anything, so that a call that was interrupted never executes beside the next step's. Never touches a process without our mark.
+//!
+//! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a keeper can
+//! set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has it that lives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -17,12 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::inside;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::keepers::own_mark;
-use super::lineage::mark_of;
+use super::lineage::limit_of;
+use super::locks;
+use super::standing::Standing;
 use super::stat::stat;
 
 /// How often, and at what intervals, the lock is tried: for 4 s. A keeper kills what is below it after 1.3 s.
@@ -30,14 +35,48 @@ const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Passes over what is left, each of which kills all that it finds.
 const PASSES: u32 = 100;
+/// The file's name.
+const FILE: &str = "keepers.lock";
 /// What stands in the file once a daemon has served that is inside of no run.
 const OUTSIDE: &str = "outside\n";
 
 /// The lock that this daemon's keepers hold as long as one of them lives.
 #[derive(Debug, Clone)]
 pub struct KeepersLock {
+    path: PathBuf,
     file: Arc<File>,
-    daemon: u32,
+    marks: Marks,
+    standing: Standing,
+}
+
+/// The marks that have the name of a state directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Marks {
+    name: u32,
+    /// Of the daemon itself, and of a keeper until it has set the next one.
+    daemon: u64,
+    /// Of what its keepers start.
+    runs: u64,
+}
+
+impl Marks {
+    fn new(state_dir: &Path, standing: &Standing) -> io::Result<Self> {
+        let dir = fs::metadata(state_dir)?;
+        let name = name_of(dir.dev(), dir.ino());
+        let daemon = inside::mark_below(standing.mark(), name);
+        Ok(Self { name, daemon, runs: inside::mark_below(daemon, name) })
+    }
+
+    /// Whether a process with this limit is to be ended where no daemon of the state directory lives but this one. A daemon of another
+    /// directory may by chance have the same name, and is told by its lock.
+    fn are_of(self, pid: i32, hard: u64) -> bool {
+        inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_us_or_another_daemon(pid, self.name))
+    }
+}
+
+fn is_us_or_another_daemon(pid: i32, name: u32) -> bool {
+    u32::try_from(pid).is_ok_and(|pid| pid == std::process::id())
+        || locks::held_by(pid).iter().any(|lock| name_of(lock.device, lock.inode) == name)
 }
 
 /// Why a daemon may not go on where an earlier one was.
@@ -69,21 +108,12 @@ impl KeepersLock {
     ///
     /// # Errors
     /// Where the file cannot be had, or this is not a place for a daemon to start from.
-    pub fn take_over(state_dir: &Path) -> Result<Self, TakeOverError> {
-        let path = state_dir.join("keepers.lock");
+    pub fn take_over(state_dir: &Path, standing: Standing) -> Result<Self, TakeOverError> {
+        let path = state_dir.join(FILE);
         let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(io)?;
-        let dir = fs::metadata(state_dir).map_err(io)?;
-        let daemon = name_of(dir.dev(), dir.ino());
-        if !claim(&mut file).map_err(io)? {
+        let mut file = open(&path, true).map_err(io)?;
+        let marks = Marks::new(state_dir, &standing).map_err(io)?;
+        if !claim(&mut file, standing.is_inside()).map_err(io)? {
             return Err(TakeOverError::Inside { dir: state_dir.to_owned() });
         }
         let mut held = is_held(&file).map_err(io)?;
@@ -94,12 +124,26 @@ impl KeepersLock {
             std::thread::sleep(PAUSE);
             held = is_held(&file).map_err(io)?;
         }
-        end_marked(daemon);
+        end_marked(&|pid, hard| marks.are_of(pid, hard));
         if held && is_held(&file).map_err(io)? {
             tracing::error!(lock = %path.display(), "a process that is none of a run holds the keepers' lock; going on without it");
         }
         flock(&file, FlockOperation::NonBlockingLockShared).or_else(ignore_held).map_err(|errno| io(errno.into()))?;
-        Ok(Self { file: Arc::new(file), daemon })
+        Ok(Self { path, file: Arc::new(file), marks, standing })
+    }
+
+    /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever becomes of it before it
+    /// is a keeper. Before the first keeper.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn mark_this_process(&self) -> Result<(), TakeOverError> {
+        lower(self.marks.daemon).map_err(|source| TakeOverError::Io { path: self.path.clone(), source })
+    }
+
+    /// Where this process stood when it was started.
+    pub const fn standing(&self) -> &Standing {
+        &self.standing
     }
 
     /// The file, to be inherited by keepers.
@@ -108,9 +152,60 @@ impl KeepersLock {
     }
 
     /// The mark of what this daemon's keepers start.
-    pub fn mark(&self) -> u64 {
-        inside::mark_below(own_mark(), self.daemon)
+    pub const fn mark(&self) -> u64 {
+        self.marks.runs
     }
+}
+
+/// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of that directory's
+/// daemon, and no daemon. Says whether there was somebody.
+///
+/// The lock itself tells who has it; what stands in the file may be written by anybody.
+pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
+    let Ok(marks) = Marks::new(state_dir, standing) else { return false };
+    let is_of_outside = is_of_outside(state_dir) && !standing.is_inside();
+    let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
+    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its own limit.
+    let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
+    let holders: Vec<i32> = [lock_file, state_dir].into_iter().flat_map(locks::holders).collect();
+    let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
+    let living: Vec<i32> = holders.into_iter().filter(|&pid| lives(pid)).collect();
+    // One whose limit cannot be read may be a daemon.
+    if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_false(pid, hard))) {
+        return false;
+    }
+    if !living.is_empty() {
+        tracing::warn!(pids = ?living, "processes that an earlier daemon's runs had left hold its lock, and are ended");
+        living.iter().for_each(|&pid| send(pid, &is_false, Signal::KILL));
+        return true;
+    }
+    // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside of our pid namespace.
+    !standing.is_inside() && end_marked(&|_, hard| is_of_runs(hard))
+}
+
+/// Whether a daemon outside of all runs has had the directory.
+fn is_of_outside(state_dir: &Path) -> bool {
+    let mut text = String::new();
+    let read = open(&state_dir.join(FILE), false).and_then(|file| file.take(64).read_to_string(&mut text));
+    read.is_ok() && text == OUTSIDE
+}
+
+/// Opens the lock file, and nothing that is none: to open a pipe could last for ever.
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(create).create(create).truncate(false).mode(0o600);
+    let file = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file; remove it"));
+    }
+    Ok(file)
+}
+
+/// Lowers the hard limit that is the mark. One that is lower already stays.
+pub(super) fn lower(mark: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS)?;
+    let mark = mark.min(hard);
+    Ok(setrlimit(Resource::RLIMIT_LOCKS, mark, mark)?)
 }
 
 fn ignore_held(errno: Errno) -> Result<(), Errno> {
@@ -127,10 +222,10 @@ fn is_held(file: &File) -> io::Result<bool> {
 }
 
 /// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: not, where it is, and we are inside.
-fn claim(file: &mut File) -> io::Result<bool> {
+fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
     let mut text = String::new();
     file.take(64).read_to_string(&mut text)?;
-    match (inside::is_marked(own_mark()), text == OUTSIDE) {
+    match (is_inside, text == OUTSIDE) {
         (true, is_outside) => Ok(!is_outside),
         (false, true) => Ok(true),
         (false, false) => {
@@ -152,13 +247,16 @@ fn name_of(device: u64, inode: u64) -> u32 {
     u32::try_from(folded).unwrap_or(u32::MAX)
 }
 
-/// Ends every process that has the mark of this daemon.
-fn end_marked(daemon: u32) {
+/// Whether a process, by its number and its limit, is one that is to be ended.
+type IsMeant<'a> = &'a dyn Fn(i32, u64) -> bool;
+
+/// Ends every process that is meant. Says whether there was one.
+fn end_marked(is_meant: IsMeant<'_>) -> bool {
     let mut told = false;
     for _ in 0..PASSES {
-        let found = marked(daemon);
+        let found = marked(is_meant);
         if found.is_empty() {
-            return;
+            return told;
         }
         if !std::mem::replace(&mut told, true) {
             let shown: Vec<i32> = found.iter().copied().take(20).collect();
@@ -167,15 +265,16 @@ fn end_marked(daemon: u32) {
         }
         // Stopped first: who forks faster than it is looked for gets nowhere.
         for signal in [Signal::STOP, Signal::KILL] {
-            found.iter().for_each(|&pid| send(pid, daemon, signal));
+            found.iter().for_each(|&pid| send(pid, is_meant, signal));
         }
         std::thread::sleep(PAUSE);
     }
     tracing::error!("processes that an earlier daemon's runs had left live on after SIGKILL");
+    told
 }
 
-/// Processes with the mark of this daemon that live.
-fn marked(daemon: u32) -> Vec<i32> {
+/// Processes that are meant and live.
+fn marked(is_meant: IsMeant<'_>) -> Vec<i32> {
     let own = nix::unistd::geteuid().as_raw();
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let ours = processes.flatten().filter_map(|entry| {
@@ -184,15 +283,18 @@ fn marked(daemon: u32) -> Vec<i32> {
         let owner = entry.metadata().ok()?.uid();
         (own == 0 || owner == own || owner == 0).then_some(pid)
     });
-    let is_marked = |pid: &i32| inside::is_mark_of(mark_of(*pid), daemon) && stat(*pid).is_some_and(|stat| !stat.dead);
-    ours.filter(is_marked).collect()
+    let is_meant = |pid: &i32| {
+        limit_of(*pid).is_some_and(|hard| is_meant(*pid, hard)) && stat(*pid).is_some_and(|stat| !stat.dead)
+    };
+    ours.filter(is_meant).collect()
 }
 
-/// Signals a process, if it still is one with that mark.
-fn send(pid: i32, daemon: u32, signal: Signal) {
+/// Signals a process, if it still is one that is meant.
+fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) {
     let Some(pid) = Pid::from_raw(pid) else { return };
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if inside::is_mark_of(mark_of(pid.as_raw_nonzero().get()), daemon) {
+    let number = pid.as_raw_nonzero().get();
+    if limit_of(number).is_some_and(|hard| is_meant(number, hard)) {
         // One that has gone, or is somebody else's by now, needs none.
         let _ = pidfd_send_signal(process, signal);
     }
@@ -205,33 +307,41 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
-    use nix::sys::resource::{Resource, setrlimit};
-
     use super::*;
+
+    fn take_over(state_dir: &Path) -> Result<KeepersLock, TakeOverError> {
+        KeepersLock::take_over(state_dir, Standing::of(u64::MAX, Vec::new()))
+    }
 
     fn state() -> tempfile::TempDir {
         tempfile::tempdir().unwrap()
     }
 
-    /// Tells the test below with which mark it is to become a shell, and with which command.
-    const BE_MARKED: [&str; 2] = ["HARNESS_TEST_MARK", "HARNESS_TEST_COMMAND"];
+    /// Tells the test below with which mark it is to become a shell, with which command, and what it is to lock.
+    const BE_MARKED: [&str; 3] = ["HARNESS_TEST_MARK", "HARNESS_TEST_COMMAND", "HARNESS_TEST_LOCKED"];
 
     #[test]
     fn a_shell_with_a_mark_when_it_is_started_as_one() {
-        if let [Ok(mark), Ok(command)] = BE_MARKED.map(std::env::var) {
-            let mark = mark.parse().unwrap();
-            setrlimit(Resource::RLIMIT_LOCKS, mark, mark).unwrap();
-            panic!("{}", Command::new("sh").args(["-c", &command]).exec());
+        if let [Ok(mark), Ok(command), Ok(locked)] = BE_MARKED.map(std::env::var) {
+            lower(mark.parse().unwrap()).unwrap();
+            let mut shell = Command::new("sh");
+            if !locked.is_empty() {
+                let file = File::open(locked).unwrap();
+                flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+                shell.stdin(file);
+            }
+            panic!("{}", shell.args(["-c", &command]).exec());
         }
     }
 
-    /// A process with the mark that the keepers of a daemon with this lock set. It has said something.
-    fn marked_process(lock: &KeepersLock, command: &str) -> Child {
+    /// A process with that limit, which has locked this file, if one is named. It has said something.
+    fn marked_process(mark: u64, locked: &Path, command: &str) -> Child {
         let name = "process::survivors::tests::a_shell_with_a_mark_when_it_is_started_as_one";
         let mut child = Command::new("/proc/self/exe")
             .args(["--exact", "--nocapture", name])
-            .env(BE_MARKED[0], lock.mark().to_string())
-            .env(BE_MARKED[1], format!("echo it runs >&2; {command}"))
+            .env(BE_MARKED[0], mark.to_string())
+            .env(BE_MARKED[1], command)
+            .env(BE_MARKED[2], locked)
             .stderr(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -241,6 +351,21 @@ mod tests {
         assert_eq!(said, "it runs\n");
         child
     }
+
+    fn was_killed(child: &mut Child) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        child.wait().unwrap().signal() == Some(9)
+    }
+
+    fn lives(child: &mut Child) -> bool {
+        let lives = child.try_wait().unwrap().is_none();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lives
+    }
+
+    const STAYS: &str = "echo it runs >&2; exec sleep 100";
+    const OUTSIDE_OF_ALL: u64 = u64::MAX;
 
     #[test]
     fn a_name_differs_by_device_and_by_inode() {
@@ -253,30 +378,87 @@ mod tests {
     #[test]
     fn what_an_earlier_daemons_runs_have_left_is_ended_and_nothing_else() {
         let (ours, others) = (state(), state());
-        let lock = KeepersLock::take_over(ours.path()).unwrap();
-        let other = KeepersLock::take_over(others.path()).unwrap();
-        let mut left = marked_process(&lock, "trap '' TERM HUP; sleep 100 & wait");
-        let mut stranger = marked_process(&other, "exec sleep 100");
-        let mut unmarked = Command::new("sleep").arg("100").spawn().unwrap();
+        let lock = take_over(ours.path()).unwrap();
+        let other = take_over(others.path()).unwrap();
+        let none = Path::new("");
+        let mut left = marked_process(lock.mark(), none, "trap '' TERM HUP; echo it runs >&2; sleep 100 & wait");
+        // What a keeper was, and was made to become something else before it had its own mark.
+        let mut unfinished = marked_process(lock.marks.daemon, none, STAYS);
+        let mut below = marked_process(inside::mark_below(lock.mark(), lock.marks.name), none, STAYS);
+        let mut stranger = marked_process(other.mark(), none, STAYS);
+        let mut other_daemon = marked_process(other.marks.daemon, none, STAYS);
+        // Its directory has the same name, as one of four thousand million has.
+        let mut same_name = marked_process(lock.marks.daemon, ours.path(), STAYS);
+        let mut unmarked = marked_process(OUTSIDE_OF_ALL, none, STAYS);
         drop(lock);
-        KeepersLock::take_over(ours.path()).unwrap();
-        assert!(left.wait().unwrap().code().is_none(), "it was killed");
-        for lives in [&mut stranger, &mut unmarked] {
-            assert!(lives.try_wait().unwrap().is_none());
-            lives.kill().unwrap();
-            lives.wait().unwrap();
+        take_over(ours.path()).unwrap();
+        for ended in [&mut left, &mut unfinished, &mut below] {
+            assert!(was_killed(ended));
         }
+        for stays in [&mut stranger, &mut other_daemon, &mut same_name, &mut unmarked] {
+            assert!(lives(stays));
+        }
+    }
+
+    /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does not concern.
+    #[test]
+    fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
+        let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
+        let inherited = "(exec sleep 100 <&0) & echo it runs >&2";
+        let table: [(&str, fn(Marks) -> u64, &str, &str, bool, bool); 10] = [
+            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true, true),
+            ("on the directory", |marks| marks.runs, "", STAYS, true, true),
+            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, true, true),
+            ("which has lowered it to nothing", |_| 0, "", STAYS, true, true),
+            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, true, true),
+            ("a run's process, of a daemon inside", |marks| marks.runs, "harnessd.lock", STAYS, false, true),
+            ("another's, of a daemon inside", |marks| marks.runs - 1, "harnessd.lock", STAYS, false, false),
+            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, true, false),
+            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, true, false),
+            ("of something else", |marks| marks.runs, "other", STAYS, true, false),
+        ];
+        for (what, mark, locked, command, is_of_outside, expected) in table {
+            let dir = state();
+            for name in ["harnessd.lock", "other"] {
+                File::create(dir.path().join(name)).unwrap();
+            }
+            let lock = take_over(dir.path()).unwrap();
+            if !is_of_outside {
+                fs::write(dir.path().join(FILE), "").unwrap();
+            }
+            let mut holder = marked_process(mark(lock.marks), &dir.path().join(locked), command);
+            if command == inherited {
+                holder.wait().unwrap();
+            }
+            let lock_file = dir.path().join("harnessd.lock");
+            assert_eq!(end_false_holders(dir.path(), &lock_file, &from_outside()), expected, "{what}");
+            match expected {
+                true => assert!(command == inherited || was_killed(&mut holder), "{what}"),
+                false => assert!(lives(&mut holder), "{what}"),
+            }
+            assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: nobody is left");
+        }
+    }
+
+    /// A pipe there would otherwise be opened for ever.
+    #[test]
+    fn what_is_no_file_is_no_lock_of_the_keepers() {
+        let dir = state();
+        nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = take_over(dir.path()).unwrap_err().to_string();
+        assert!(refused.ends_with("it is no regular file; remove it"), "{refused}");
+        assert!(!is_of_outside(dir.path()));
     }
 
     #[test]
     fn a_start_waits_for_whoever_holds_the_lock() {
         let dir = state();
-        let lock = KeepersLock::take_over(dir.path()).unwrap();
+        let lock = take_over(dir.path()).unwrap();
         // As a keeper does, which inherits it.
         let held = lock.file().try_clone().unwrap();
         drop(lock);
         let path = dir.path().to_owned();
-        let next = std::thread::spawn(move || KeepersLock::take_over(&path).map(drop));
+        let next = std::thread::spawn(move || take_over(&path).map(drop));
         std::thread::sleep(PAUSE * 5);
         assert!(!next.is_finished());
         drop(held);

@@ -22,7 +22,7 @@ const BE_KEEPER: &str = "HARNESS_TEST_BE_KEEPER";
 pub(crate) fn keepers() -> Arc<Keepers> {
     let args = ["process::tests::a_keeper_when_it_is_started_as_one", "--exact"].map(str::to_owned).to_vec();
     let env = vec![(BE_KEEPER.to_owned(), "1".to_owned())];
-    Arc::new(Keepers::new(KeeperProgram { path: "/proc/self/exe".into(), args, env, lock: None }))
+    Arc::new(Keepers::new(KeeperProgram { path: "/proc/self/exe".into(), args, env, lock: None }, Standing::read()))
 }
 
 #[test]

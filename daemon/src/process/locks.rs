@@ -1,0 +1,114 @@
+//! Who holds a lock (`flock`) on a file, as the kernel tells it in `/proc/locks`. Reads only.
+//!
+//! The kernel names the process that took the lock, which may be dead, where another one has the descriptor still.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// A lock that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Who took it.
+    pub(super) pid: i32,
+    /// The device of the file, as `st_dev` has it on most file systems.
+    pub(super) device: u64,
+    /// The inode of the file.
+    pub(super) inode: u64,
+}
+
+/// Who has taken locks on the file or the directory at `path`; nobody where that cannot be told.
+pub(super) fn holders(path: &Path) -> Vec<i32> {
+    let Some((device, inode)) = identity(path) else { return Vec::new() };
+    all().filter(|held| (held.device, held.inode) == (device, inode)).map(|held| held.pid).collect()
+}
+
+/// The locks that process `pid` has taken.
+pub(super) fn held_by(pid: i32) -> Vec<Held> {
+    all().filter(|held| held.pid == pid).collect()
+}
+
+fn all() -> impl Iterator<Item = Held> {
+    let text = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let held: Vec<Held> = text.lines().filter_map(parse).collect();
+    held.into_iter()
+}
+
+/// A line as `1: FLOCK  ADVISORY  WRITE 815 08:01:3932170 0 EOF`. Nothing for one who waits, which has `->` there.
+fn parse(line: &str) -> Option<Held> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = words.nth(2)?.parse().ok()?;
+    let mut file = words.next()?.split(':');
+    let mut device = || u32::from_str_radix(file.next()?, 16).ok();
+    let device = rustix::fs::makedev(device()?, device()?);
+    Some(Held { pid, device, inode: file.next()?.parse().ok()? })
+}
+
+/// Device and inode by which the kernel lists a file. Where file systems have several devices, as btrfs, `st_dev` is another one than
+/// that of the mount.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    Some((device_of_mount(&file).unwrap_or_else(|| found.dev()), found.ino()))
+}
+
+fn device_of_mount(file: &File) -> Option<u64> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount))?;
+    let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use rustix::fs::{FlockOperation, flock, makedev};
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_understood_and_who_waits_or_has_another_kind_of_lock_is_none() {
+        let held = parse("1: FLOCK  ADVISORY  WRITE 815 fe:1a:3932170 0 EOF");
+        assert_eq!(held, Some(Held { pid: 815, device: makedev(0xfe, 0x1a), inode: 3_932_170 }));
+        let read = parse("77: FLOCK  ADVISORY  READ  9 00:1f:7 0 EOF");
+        assert_eq!(read, Some(Held { pid: 9, device: makedev(0, 0x1f), inode: 7 }));
+        for line in [
+            "",
+            "1:",
+            "1: -> FLOCK  ADVISORY  WRITE 815 08:01:39 0 EOF",
+            "2: POSIX  ADVISORY  WRITE 815 08:01:39 0 EOF",
+            "3: OFDLCK ADVISORY  WRITE -1 08:01:39 0 EOF",
+            "4: LEASE  ACTIVE    READ 815 08:01:39 0 EOF",
+            "5: FLOCK  ADVISORY  WRITE x 08:01:39 0 EOF",
+            "6: FLOCK  ADVISORY  WRITE 815 0801:39 0 EOF",
+        ] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn who_holds_a_file_or_a_directory_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let path = dir.path().join("lock");
+        let file = File::create(&path).unwrap();
+        let directory = File::open(dir.path()).unwrap();
+        for (path, file) in [(path.as_path(), file), (dir.path(), directory)] {
+            assert!(holders(path).is_empty());
+            flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+            assert_eq!(holders(path), [own]);
+            let (device, inode) = identity(path).unwrap();
+            assert!(held_by(own).contains(&Held { pid: own, device, inode }));
+            drop(file);
+            assert!(holders(path).is_empty());
+        }
+        assert!(holders(&dir.path().join("none")).is_empty());
+    }
+}
