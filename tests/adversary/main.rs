@@ -206,8 +206,11 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
         assert!(setrlimit(Resource::RLIMIT_LOCKS, u64::MAX, u64::MAX).is_err() || nix::unistd::geteuid().is_root());
     }
     std::fs::write("outlived.pid", std::process::id().to_string()).unwrap();
-    // The daemon would end us once it has us, so it goes first.
     let keeper = keeper();
+    // It would ask us to go as soon as its daemon is gone.
+    signal_hook::flag::register(Signal::SIGTERM as i32, std::sync::Arc::default()).unwrap();
+    kill(keeper, Signal::SIGSTOP).unwrap();
+    // The daemon would end us once it has us, so it goes first.
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     kill(keeper, Signal::SIGKILL).unwrap();
     let _held: Vec<std::fs::File> = locks.iter().map(|path| hold_a_lock(path, FlockOperation::LockExclusive)).collect();

@@ -426,6 +426,10 @@ mod tests {
             if !is_of_outside {
                 fs::write(dir.path().join(FILE), "").unwrap();
             }
+            let daemon = File::open(dir.path().join("harnessd.lock")).unwrap();
+            if locked == "other" {
+                flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
+            }
             let mut holder = marked_process(mark(lock.marks), &dir.path().join(locked), command);
             if command == inherited {
                 holder.wait().unwrap();
