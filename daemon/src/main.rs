@@ -112,8 +112,13 @@ fn run(
     }
     let config = paths.config.load()?;
     let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
-    let state_dir = open_state(&paths, &standing)?;
+    let (state_dir, was_held) = open_state(&paths, &standing)?;
     let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
+    if was_held {
+        tracing::warn!(
+            "processes that an earlier daemon's runs had left held the locks of the state directory, and were ended"
+        );
+    }
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Before anything is recovered, and before anybody can connect.
         let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
@@ -147,19 +152,21 @@ fn run(
     result
 }
 
-/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any more, is ended.
-fn open_state(paths: &Paths, standing: &Standing) -> Result<StateDir, LockError> {
-    for _ in 0..TRIES_FOR_STATE {
-        match StateDir::open(&paths.state_dir) {
-            Err(error @ LockError::Held { .. }) => {
-                if !end_false_holders(&paths.state_dir, &StateDir::lock_file(&paths.state_dir), standing) {
+/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any more, is ended; says
+/// whether there was somebody.
+fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), LockError> {
+    let dir = &paths.state_dir;
+    for tried in 0..TRIES_FOR_STATE {
+        match StateDir::open(dir) {
+            Err(error) if error.is_held() => {
+                if !end_false_holders(dir, &StateDir::lock_file(dir), standing) {
                     return Err(error);
                 }
             }
-            opened => return opened,
+            opened => return Ok((opened?, tried > 0)),
         }
     }
-    StateDir::open(&paths.state_dir)
+    Ok((StateDir::open(dir)?, true))
 }
 
 /// Does something about a journal that no daemon serves.
@@ -169,7 +176,7 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
         Verb::Restore { file, check: true } => check(file)?,
         Verb::Restore { file, check: false } => {
             let paths = cli.paths().context("cannot tell where the files are")?;
-            let state_dir = open_state(&paths, standing)?;
+            let (state_dir, _) = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
             writeln!(out, "{} is in place in {dir}; a start goes on from it, in a new epoch", file.display())?;

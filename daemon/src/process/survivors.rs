@@ -175,8 +175,13 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing
         return false;
     }
     if !living.is_empty() {
-        tracing::warn!(pids = ?living, "processes that an earlier daemon's runs had left hold its lock, and are ended");
         living.iter().for_each(|&pid| send(pid, &is_false, Signal::KILL));
+        for _ in 0..TRIES {
+            if !living.iter().any(|&pid| lives(pid)) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
         return true;
     }
     // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside of our pid namespace.
