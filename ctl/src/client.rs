@@ -3,7 +3,8 @@
 //! Blocking. Owns the socket, its bounds and its time limits; never starts a daemon and never retries.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use harness_protocol::rpc::{ErrorKind, Hello, HelloParams, Method, Request, RpcE
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::de::DeserializeOwned;
 
 pub(crate) use crate::client_error::{ClientError, Taken, is_for_now, is_stopping};
@@ -185,6 +187,17 @@ impl Client {
         self.call_within::<M>(params, Some(PATIENCE))
     }
 
+    /// The same, with a descriptor beside the request.
+    pub(crate) fn call_passing<M: Method>(
+        &mut self,
+        params: &M::Params,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<M::Reply, ClientError> {
+        let ticket = self.gather::<M>(params)?;
+        self.flush_passing(descriptor)?;
+        self.reply(ticket, Some(PATIENCE))
+    }
+
     /// The same with another limit, or none.
     pub(crate) fn call_within<M: Method>(
         &mut self,
@@ -219,10 +232,22 @@ impl Client {
 
     /// Writes what was gathered.
     fn flush(&mut self) -> Result<(), ClientError> {
+        self.flush_passing(None)
+    }
+
+    /// Writes what was gathered, with a descriptor beside its first byte.
+    fn flush_passing(&mut self, mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         let bytes = std::mem::take(&mut self.unwritten);
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            match self.stream.write(rest) {
+            let written = match descriptor {
+                Some(descriptor) => self.write_passing(rest, descriptor),
+                None => self.stream.write(rest),
+            };
+            if matches!(written, Ok(1..)) {
+                descriptor = None;
+            }
+            match written {
                 Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Ok(written) => rest = &rest[written..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -234,6 +259,16 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    fn write_passing(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor];
+        if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
     }
 
     /// Waits for the reply to a request that was sent.

@@ -3,14 +3,18 @@
 //! Reads files and standard input where they were named, and never otherwise.
 
 pub(crate) mod batch;
-mod env;
+pub(crate) mod env;
 pub(crate) mod script;
 pub(crate) mod stdin;
 
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use harness_protocol::folder::FolderId;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::spec::{Limits, OnInteraction, RunSpec, SpecChanges};
 
@@ -18,19 +22,24 @@ use crate::cli::submit::{ChangesArgs, SubmitArgs};
 use crate::cli::values::Deadline;
 use crate::exit::Failure;
 
-/// The specification that the flags describe, with its prompt.
-pub(crate) fn run(args: &SubmitArgs) -> Result<RunSpec, Failure> {
-    let mut spec = defaults(args)?;
+/// The specification that the flags describe, with its prompt, and its working directory.
+pub(crate) fn run(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
+    let (mut spec, workdir) = with_workdir(args)?;
     spec.prompt = prompt(args.prompt.as_deref(), spec.script.is_some())?;
-    Ok(spec)
+    Ok((spec, workdir))
 }
 
 /// The specification that the flags describe, without a prompt.
 pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
+    with_workdir(args).map(|(spec, _)| spec)
+}
+
+fn with_workdir(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
     one_reader_of_stdin(args)?;
+    let workdir = workdir(args.workdir.as_deref().unwrap_or(Path::new(".")))?;
     let script = args.script.as_deref().map(script::read).transpose()?;
     let settings = &args.settings;
-    Ok(RunSpec {
+    let spec = RunSpec {
         prompt: None,
         name: settings.name.as_deref().map(Arc::from),
         labels: args.labels.iter().cloned().collect(),
@@ -39,12 +48,14 @@ pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
         provider: settings.provider.as_deref().map(Arc::from),
         model: settings.model.as_deref().map(Arc::from),
         script: script.map(Arc::new),
-        workdir: Some(absolute(args.workdir.as_deref().unwrap_or(Path::new(".")))?.into()),
-        env: env::collect(&settings.env, &settings.env_file, &env::caller)?,
+        workdir: Some(workdir.path),
+        workdir_id: Some(workdir.id),
+        env: env::collect(&settings.env, &settings.env_file, &env::here)?,
         limits: limits(settings),
         on_interaction: settings.on_interaction.map_or_else(on_interaction, Into::into),
         tools: None,
-    })
+    };
+    Ok((spec, workdir.folder))
 }
 
 /// The limits that the flags name.
@@ -82,7 +93,7 @@ pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Re
         provider: name(&settings.provider),
         model: name(&settings.model),
         // What the first run got of its surroundings, such as its PATH, stays.
-        env: env::named(&settings.env, &settings.env_file, &env::caller)?,
+        env: env::named(&settings.env, &settings.env_file, &env::here)?,
         limits: limits(settings),
         on_interaction: settings.on_interaction.map(Into::into),
     })
@@ -128,9 +139,17 @@ pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
     if text.trim().is_empty() { Err(Failure::usage(format!("{what} is empty"))) } else { Ok(text.into()) }
 }
 
-/// A directory as an absolute path: the daemon has another one than we have. What is not there, or no directory, is a
-/// mistake that is better known now.
-fn absolute(dir: &Path) -> Result<String, Failure> {
+/// A working directory: what it is called, which folder that is here, and the folder itself.
+#[derive(Debug)]
+pub(crate) struct Workdir {
+    pub(crate) path: Arc<str>,
+    pub(crate) id: FolderId,
+    pub(crate) folder: OwnedFd,
+}
+
+/// A directory as an absolute path, and which one it is: the daemon has another working directory than we have, and perhaps another view
+/// of the file system. What is not there, or no directory, is a mistake that is better known now.
+pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;
     // `.` and `..` are of no use to whoever reads it later.
@@ -138,9 +157,16 @@ fn absolute(dir: &Path) -> Result<String, Failure> {
     if !path.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory, and no call could start there", path.display())));
     }
-    path.into_os_string()
+    // Only to say which one it is: it need not be readable.
+    let flags = nix::libc::O_PATH | nix::libc::O_DIRECTORY;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
+    let stat = folder.metadata().map_err(failed)?;
+    let id = FolderId { device: stat.dev(), inode: stat.ino(), boot: None };
+    let path = path
+        .into_os_string()
         .into_string()
-        .map_err(|path| Failure::usage(format!("the directory {} is not UTF-8", path.to_string_lossy())))
+        .map_err(|path| Failure::usage(format!("the directory {} is not UTF-8", path.to_string_lossy())))?;
+    Ok(Workdir { path: path.into(), id, folder: folder.into() })
 }
 
 #[cfg(test)]
@@ -160,17 +186,20 @@ mod tests {
 
     #[test]
     fn a_directory_is_made_absolute_and_refused_where_it_is_none() {
-        assert!(Path::new(&absolute(Path::new(".")).unwrap()).is_absolute());
+        assert!(Path::new(&*workdir(Path::new(".")).unwrap().path).is_absolute());
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
         std::os::unix::fs::symlink("nowhere", dir.path().join("dangling")).unwrap();
         std::os::unix::fs::symlink("round", dir.path().join("round")).unwrap();
         for wrong in ["no/such", "file", "file/below", "dangling", "round", ""] {
             let path = if wrong.is_empty() { Path::new("").to_owned() } else { dir.path().join(wrong) };
-            assert_eq!(absolute(&path).unwrap_err().code(), 2, "{wrong:?}");
+            assert_eq!(workdir(&path).unwrap_err().code(), 2, "{wrong:?}");
         }
         let inside = dir.path().join("./inside/..");
         std::fs::create_dir(dir.path().join("inside")).unwrap();
-        assert_eq!(absolute(&inside).unwrap(), dir.path().canonicalize().unwrap().to_str().unwrap());
+        let inside = workdir(&inside).unwrap();
+        assert_eq!(&*inside.path, dir.path().canonicalize().unwrap().to_str().unwrap());
+        let stat = dir.path().metadata().unwrap();
+        assert_eq!(inside.id, FolderId { device: stat.dev(), inode: stat.ino(), boot: None });
     }
 }

@@ -6,16 +6,20 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use harness_protocol::rpc::{ErrorKind, MessageParams, Method, RetryParams, RpcError, SubmitParams, Submitted, method};
+use harness_protocol::rpc::{
+    ErrorKind, MessageParams, Method, Reason, RetryParams, RpcError, SubmitParams, Submitted, method,
+};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Span;
 
 use crate::client::{ClientError, Taken, is_for_now};
 use crate::exit::{Failure, Settle};
 use crate::session::Session;
+use crate::specify::env;
 use crate::start_error::StartError;
 use crate::try_again::pause_before_retry;
 
@@ -24,7 +28,9 @@ const LOSSES: u32 = 5;
 /// Between two looks for a daemon that is not there.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Minor version of the protocol since which there are such keys.
-const SINCE_MINOR: u32 = 1;
+const KEYS_SINCE_MINOR: u32 = 1;
+/// Minor version since which the daemon is told which folder the working directory is, and may ask for variables.
+const FOLDERS_SINCE_MINOR: u32 = 2;
 /// Where randomness comes from.
 const RANDOM: &str = "/dev/urandom";
 
@@ -49,10 +55,23 @@ pub(crate) trait Keyed: Method<Reply = Submitted> {
     fn has_other_key(_: &Self::Params) -> bool {
         false
     }
+
+    /// Leaves out what a daemon of this minor version does not know yet. Says whether that was something.
+    fn leave_out(params: &mut Self::Params, minor: u32) -> bool {
+        let (key, first) = Self::key(params);
+        let leaves = key.is_some() && minor < Self::SINCE;
+        if leaves {
+            (*key, *first) = (None, false);
+        }
+        leaves
+    }
+
+    /// Sends variables along that the daemon wants, as far as they are set here.
+    fn pass_variables(_: &mut Self::Params, _: &RpcError) {}
 }
 
 impl Keyed for method::RunSubmit {
-    const SINCE: u32 = SINCE_MINOR;
+    const SINCE: u32 = KEYS_SINCE_MINOR;
 
     fn key(params: &mut SubmitParams) -> (&mut Option<SubmitKey>, &mut bool) {
         (&mut params.submit_key, &mut params.first)
@@ -60,6 +79,24 @@ impl Keyed for method::RunSubmit {
 
     fn has_other_key(params: &SubmitParams) -> bool {
         params.idempotency_key.is_some()
+    }
+
+    fn leave_out(params: &mut SubmitParams, minor: u32) -> bool {
+        let state = |params: &SubmitParams| {
+            (params.submit_key, params.spec.workdir_id, params.passes_workdir, params.asks_variables)
+        };
+        let before = state(params);
+        if minor < Self::SINCE {
+            (params.submit_key, params.first) = (None, false);
+        }
+        if minor < FOLDERS_SINCE_MINOR {
+            (params.spec.workdir_id, params.passes_workdir, params.asks_variables) = (None, false, false);
+        }
+        before != state(params)
+    }
+
+    fn pass_variables(params: &mut SubmitParams, error: &RpcError) {
+        pass_variables(params, error);
     }
 }
 
@@ -82,23 +119,40 @@ impl Keyed for method::RunMessage {
 /// Submits one run, tries one again, or tells one something.
 pub(crate) fn one<M: Keyed>(
     session: &mut Session,
+    params: M::Params,
+    retry_for: Option<Span>,
+) -> Result<Submitted, Failure> {
+    one_passing::<M>(session, params, None, retry_for)
+}
+
+/// The same, with a descriptor beside it, which a daemon that is too old for that does not take.
+pub(crate) fn one_passing<M: Keyed>(
+    session: &mut Session,
     mut params: M::Params,
+    mut passed: Option<BorrowedFd<'_>>,
     retry_for: Option<Span>,
 ) -> Result<Submitted, Failure> {
     let mut attempts = Attempts::new(retry_for);
     loop {
-        let asked = session.client().and_then(|client| Ok(client.call::<M>(&params)?));
+        let asked = session.client().and_then(|client| Ok(client.call_passing::<M>(&params, passed)?));
         let has_other = M::has_other_key(&params);
-        let (key, first) = M::key(&mut params);
         let failed = match asked {
             Ok(submitted) => return Ok(submitted),
-            // It has told by now which protocol it speaks, and has done nothing: it does not know such a key.
-            Err(Failure::Refused(error)) if key.is_some() && is_too_old(session, &error, M::SINCE)? => {
-                (*key, *first) = (None, false);
+            // It has told by now which protocol it speaks, and has done nothing: it does not know what came later.
+            Err(Failure::Refused(error))
+                if error.kind() == ErrorKind::Invalid
+                    && M::leave_out(&mut params, session.client()?.greeting()?.protocol_minor) =>
+            {
+                passed = None;
+                continue;
+            }
+            Err(Failure::Refused(error)) if wants_variables(&error) => {
+                M::pass_variables(&mut params, &error);
                 continue;
             }
             Err(failure) => failure,
         };
+        let (key, first) = M::key(&mut params);
         let key = *key;
         *first = false;
         // Without a key it might be done twice.
@@ -110,14 +164,22 @@ pub(crate) fn one<M: Keyed>(
     }
 }
 
-/// Whether the daemon refuses a request because it was made before there were such keys.
-fn is_too_old(session: &mut Session, error: &RpcError, since: u32) -> Result<bool, Failure> {
-    Ok(error.kind() == ErrorKind::Invalid && session.client()?.greeting()?.protocol_minor < since)
+/// Whether the daemon only wants variables of our environment sent along.
+pub(crate) fn wants_variables(error: &RpcError) -> bool {
+    error.data.reason == Some(Reason::PassVariables)
 }
 
-/// Whether the daemon knows keys of ours.
-pub(crate) fn knows_keys(session: &mut Session) -> Result<bool, Failure> {
-    Ok(session.client()?.greeting()?.protocol_minor >= SINCE_MINOR)
+/// Sends along what it wants, as far as it is set here.
+pub(crate) fn pass_variables(params: &mut SubmitParams, error: &RpcError) {
+    let names = error.data.subject.as_deref().unwrap_or_default();
+    env::pass(&mut params.spec.env, names.split(','), &env::here);
+    params.asks_variables = false;
+}
+
+/// Leaves out what the daemon does not know yet, because it is of an earlier minor version. Says whether that was something.
+pub(crate) fn leave_out(session: &mut Session, params: &mut SubmitParams) -> Result<bool, Failure> {
+    let minor = session.client()?.greeting()?.protocol_minor;
+    Ok(method::RunSubmit::leave_out(params, minor))
 }
 
 /// What is known of a submit, or of many, that did not go well at once.

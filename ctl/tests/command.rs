@@ -4,6 +4,7 @@
 mod fake;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,8 +43,10 @@ fn submit_prints_the_id_and_never_reads_standard_input_beside_a_prompt() {
     child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
     assert_eq!((child.wait().unwrap().code(), stdout), (Some(0), format!("{}\n", id(1))));
     let spec = fake.seen("run.submit")[0]["params"]["spec"].clone();
+    let root = std::fs::metadata("/").unwrap();
+    let workdir_id = json!({"device": root.dev(), "inode": root.ino()});
     let expected = json!({"prompt": "hello", "labels": {"a": "b"}, "priority": "normal", "workdir": "/",
-        "env": {"PATH": "/nowhere"}, "limits": {"max_time_seconds": 600.0}, "on_interaction": "fail"});
+        "workdir_id": workdir_id, "env": {"PATH": "/nowhere"}, "limits": {"max_time_seconds": 600.0}, "on_interaction": "fail"});
     assert_eq!(spec, expected);
 }
 

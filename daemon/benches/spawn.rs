@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
+use harnessd::folders::{self, Folders};
 use harnessd::process::{KeeperProgram, Keepers, Outputs, Standing, canceller};
 use harnessd::tools::shell::{Asked, Shell};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -35,7 +36,7 @@ async fn through(shell: &Shell, number: u64) {
     let asked = Asked { tool: &"shell".into(), args: r#"{"argv":["/bin/true"]}"#, spec: &spec };
     let (_canceller, mut cancel) = canceller();
     let run = RunId::from_u64(1 + number % 64);
-    let result = shell.call(run, CallId::from_u64(number), asked, &mut cancel, &mut |_, _, _| {}).await;
+    let result = shell.call(run, CallId::from_u64(number), asked, &mut cancel, &mut |_, _, _| {}, &|_| {}).await;
     assert_eq!(result.exit_code, Some(0));
 }
 
@@ -120,7 +121,8 @@ fn main() {
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path());
         let config = Config::default().shell;
-        let shell = Shell::new(&config, std::env::vars_os(), Path::new("/s.sock"), outputs, Arc::clone(&keepers));
+        let (own, folders) = (std::env::vars_os(), Folders::new(folders::boot()));
+        let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, Arc::clone(&keepers), folders);
         let shell = Arc::new(shell);
         compare(&shell, "small", count).await;
         let large = vec![1u8; if measured { 1 << 30 } else { 1 << 20 }];

@@ -25,6 +25,8 @@ pub struct Blocking {
 struct Shared {
     runtime: Handle,
     at_once: usize,
+    /// Of these for one party.
+    of_party: usize,
     state: Mutex<State>,
 }
 
@@ -33,6 +35,8 @@ struct State {
     waiting: BTreeMap<Party, VecDeque<Work>>,
     round: Round<Party>,
     running: usize,
+    /// By party, where there is some.
+    running_of: BTreeMap<Party, usize>,
 }
 
 impl fmt::Debug for Blocking {
@@ -47,7 +51,16 @@ impl Blocking {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(at_once: usize) -> Self {
-        let shared = Shared { runtime: Handle::current(), at_once: at_once.max(1), state: Mutex::default() };
+        Self::shared_out(at_once, at_once)
+    }
+
+    /// A place for `at_once` pieces of work at a time, and for no more than `of_party` of one party: for work that may hang.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn shared_out(at_once: usize, of_party: usize) -> Self {
+        let (at_once, of_party) = (at_once.max(1), of_party.max(1));
+        let shared = Shared { runtime: Handle::current(), at_once, of_party, state: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -57,7 +70,8 @@ impl Blocking {
             let mut state = self.shared.state();
             state.waiting.entry(party).or_default().push_back(Box::new(work));
             state.round.enter(party);
-            let starts = state.running < self.shared.at_once;
+            let of_party = state.running_of.get(&party).copied().unwrap_or(0);
+            let starts = state.running < self.shared.at_once && of_party < self.shared.of_party;
             state.running += usize::from(starts);
             starts
         };
@@ -84,24 +98,37 @@ impl Shared {
 
     /// Does what waits, until nothing does.
     fn work_off(&self) {
-        while let Some(work) = self.next() {
+        let mut before = None;
+        while let Some((party, work)) = self.next(before) {
+            before = Some(party);
             if catch_unwind(AssertUnwindSafe(work)).is_err() {
                 error!("a piece of blocking work panicked; whoever asked for it is told that it failed");
             }
         }
     }
 
-    fn next(&self) -> Option<Work> {
+    /// The next piece of work, of a party that has room. `before` has one less that runs.
+    fn next(&self, before: Option<Party>) -> Option<(Party, Work)> {
         let mut state = self.state();
-        let State { waiting, round, running } = &mut *state;
-        let party = round.next(|party| waiting.contains_key(&party));
+        let State { waiting, round, running, running_of } = &mut *state;
+        if let Some(count) = before.and_then(|party| running_of.get_mut(&party)) {
+            *count -= 1;
+        }
+        running_of.retain(|_, count| *count > 0);
+        // One that has no room leaves the round, and comes back when a piece of its work has ended.
+        if let Some(before) = before.filter(|before| waiting.contains_key(before)) {
+            round.enter(before);
+        }
+        let has_room = |party: Party| running_of.get(&party).copied().unwrap_or(0) < self.of_party;
+        let party = round.next(|party| waiting.contains_key(&party) && has_room(party));
         let work = party.and_then(|party| {
             let of_party = waiting.get_mut(&party)?;
             let work = of_party.pop_front();
             if of_party.is_empty() {
                 waiting.remove(&party);
             }
-            work
+            *running_of.entry(party).or_default() += 1;
+            work.map(|work| (party, work))
         });
         if work.is_none() {
             *running -= 1;
@@ -156,6 +183,25 @@ mod tests {
         let order = order.lock().unwrap();
         let last = |connection| order.iter().position(|one| *one == connection).unwrap();
         assert!(last(2) < 3 && last(3) < 4 && order.len() == 8, "{order:?}");
+    }
+
+    #[tokio::test]
+    async fn what_hangs_takes_no_more_than_the_part_of_its_party() {
+        for (at_once, of_party) in [(2, 1), (3, 2), (4, 1), (8, 3), (5, 4)] {
+            let blocking = Blocking::shared_out(at_once, of_party);
+            let mut hung = Vec::new();
+            for _ in 0..20 {
+                let (go_on, stopped) = mpsc::channel::<()>();
+                hung.push(go_on);
+                // It goes on when its sender is dropped.
+                blocking.run(Party::Process(1), move || _ = stopped.recv());
+            }
+            for process in 2..30 {
+                assert_eq!(blocking.get(Party::Process(process), || 7).await, Some(7), "{at_once} {of_party}");
+            }
+            drop(hung);
+            assert_eq!(blocking.get(Party::Process(1), || 8).await, Some(8), "{at_once} {of_party}");
+        }
     }
 
     #[tokio::test]

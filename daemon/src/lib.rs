@@ -10,12 +10,14 @@ pub mod prompt;
 pub mod world;
 
 // The system's side of it.
+pub mod passing;
 pub mod process;
 pub mod providers;
 pub mod tools;
 
 // Work that blocks, bounded.
 pub mod blocking;
+pub mod folders;
 
 // What lies between the world and everybody else; of the world these see its boundary only.
 pub mod control;

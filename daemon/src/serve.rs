@@ -33,6 +33,7 @@ use crate::control::rights::Origin;
 use crate::detach::{self, Inherited};
 use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
 use crate::feed::Feed;
+use crate::folders::{self, Folders};
 use crate::inbox::Inbox;
 use crate::jobs::{Executor, ExecutorConfig, Scripts, Tool};
 use crate::journal::disk;
@@ -155,10 +156,13 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
 
     let scripts = Arc::new(Scripts::default());
     let blocking = Blocking::new(READS);
-    let reading = (feed.clone(), history.clone(), blocking.clone());
+    let folders = Folders::new(folders::boot());
+    let reading = (feed.clone(), history.clone(), blocking.clone(), folders.clone());
     let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
     let door = Arc::new(door);
-    let shell = Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), Arc::clone(&keepers));
+    let keepers_of_tools = Arc::clone(&keepers);
+    let shell =
+        Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), keepers_of_tools, folders);
     let shell: Arc<dyn Tool> = Arc::new(shell);
     let executor_config = ExecutorConfig {
         tools: [(tools::SHELL.into(), shell)].into(),
@@ -346,7 +350,7 @@ fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
 fn door(
     config: &Config,
     inbox: Inbox<Request>,
-    (feed, history, blocking): (Feed, History, Blocking),
+    (feed, history, blocking, folders): (Feed, History, Blocking, Folders),
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
     (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
 ) -> Door {
@@ -358,6 +362,7 @@ fn door(
         feed,
         history,
         blocking,
+        folders,
         bounds: config.limits.clone(),
         memory: Memory::new(config.limits.memory_bytes.saturating_sub(config.limits.event_bytes)),
         trace: Box::new(move |process| match keepers.trace(process) {

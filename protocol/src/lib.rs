@@ -7,6 +7,7 @@
 pub mod envelope;
 pub mod event;
 mod exact;
+pub mod folder;
 pub mod framing;
 pub mod id;
 pub mod inside;
@@ -27,6 +28,7 @@ pub mod spec;
 pub mod sse;
 pub mod submit_key;
 pub mod time;
+pub mod variable;
 pub mod words;
 
 /// Version of the control protocol. Peers of the same major work together.

@@ -42,6 +42,15 @@ pub struct SubmitParams {
     /// That key is sent for the first time, so that the journal need not be asked for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
+    /// The working directory comes beside this line as a descriptor (`SCM_RIGHTS`), one, with or before the line's first byte and not before
+    /// the line ahead of it. It takes the place of the specification's `workdir_id`. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passes_workdir: bool,
+    /// The client can be asked for variables of its environment: where the configuration names some (`[tool.shell] pass`), and the submit
+    /// would make a run, it is refused with the reason `pass-variables`, and the names, with commas in between, as the subject. The same submit without
+    /// this, with the values that the client has in `spec.env`, then takes effect. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks_variables: bool,
 }
 
 /// Reply to `run.submit` and its kin.

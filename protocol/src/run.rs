@@ -169,6 +169,10 @@ pub struct RunView {
     pub waiting_for: Option<WaitingFor>,
     /// Directory in which its calls start.
     pub workdir: Arc<str>,
+    /// Names of the variables that the submit gave to its calls, beside those that every call has. Their values are never shown. Left out in
+    /// lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
     /// Provider.
     pub provider: Arc<str>,
     /// Model, where the provider has more than one.

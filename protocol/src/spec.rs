@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::folder::FolderId;
 use crate::script::Script;
 use crate::time::{Span, Timestamp};
 
@@ -40,6 +41,10 @@ pub struct RunSpec {
     /// Directory in which calls start; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Arc<str>>,
+    /// Which folder that path means, with its device and inode as `stat` gives them to the client. The submit is refused where the path
+    /// means another folder to the daemon. Where it is left out, the daemon fills in what it finds itself. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir_id: Option<FolderId>,
     /// Environment variables for the calls, beside the allow-list and PATH.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,

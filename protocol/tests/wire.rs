@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use harness_protocol::event::*;
+use harness_protocol::folder::{BootId, FolderId};
 use harness_protocol::id::*;
 use harness_protocol::lane::*;
 use harness_protocol::rpc::*;
@@ -21,6 +22,7 @@ const RUN: RunId = RunId::from_u64(0x1234_5678_9ABC_DEF0);
 const CALL: CallId = CallId::from_u64(77);
 const INTERACTION: InteractionId = InteractionId::from_u64(88);
 const RELIEF: ReliefId = ReliefId::from_u64(99);
+const FOLDER: FolderId = FolderId { device: 2049, inode: u64::MAX, boot: Some(BootId::from_u128(0xab)) };
 const AT: Timestamp = Timestamp::from_micros(1_796_036_520_000_250);
 const SPAN: Span = Span::from_micros(1_500_000);
 
@@ -47,6 +49,7 @@ fn spec() -> Arc<RunSpec> {
         model: Some("small".into()),
         script: Some(Arc::new(script)),
         workdir: Some("/srv".into()),
+        workdir_id: Some(FOLDER),
         env: BTreeMap::from([("A".to_owned(), "b".to_owned())]),
         limits: Limits {
             max_steps: Some(3),
@@ -182,6 +185,7 @@ fn events() -> Vec<EventBody> {
         EventBody::CallOffLane { call: CALL },
         EventBody::CallReturning { call: CALL },
         EventBody::CallResumed { call: CALL },
+        EventBody::WorkdirFound { folder: FOLDER },
         EventBody::CallWaiting { call: CALL, runs: vec![RUN], any: true },
         EventBody::CallFinished { result: result() },
         EventBody::InteractionOpened { interaction: INTERACTION, call: CALL, question: "which?".into() },
@@ -230,6 +234,7 @@ fn run() -> RunView {
             error: Some("no credit".into()),
         }),
         workdir: "/srv".into(),
+        env: vec!["PATH".to_owned()],
         provider: "scripted".into(),
         model: None,
         title: "do it".to_owned(),

@@ -49,10 +49,20 @@ impl Client {
         self.writer.shutdown(Shutdown::Write).unwrap();
     }
 
+    /// The stream that it writes to.
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.writer
+    }
+
+    /// The id of the next request.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
     /// Sends a request and gives its id.
     pub fn send(&mut self, method: &str, params: Value) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.next_id();
         self.write_line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string());
         id
     }

@@ -31,7 +31,8 @@ pub(crate) struct SubmitArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
-    /// Where its calls start; this directory where left out
+    /// Where its calls start; this directory where left out. Refused where the daemon sees another folder there, as from
+    /// inside a container
     #[arg(short = 'C', long = "workdir", value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
     /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
@@ -73,7 +74,9 @@ pub(crate) struct ChangesArgs {
     /// The model, by the provider's name for it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated
+    /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated.
+    /// Calls get nothing else of this environment but PATH and what [tool.shell] pass names in the configuration (so git
+    /// and ssh want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
     /// A file of such variables, one a line

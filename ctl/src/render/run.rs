@@ -103,6 +103,9 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
         line("stand-in", &one_line(&format!("{stand_in}, while {} is left alone", run.provider)))?;
     }
     line("workdir", &first_line(&run.workdir))?;
+    if !run.env.is_empty() {
+        line("env", &one_line(&run.env.join(" ")))?;
+    }
     line(
         "submitted",
         &format!("{} ({} ago) by uid {}", run.submitted_at, span(now.since(run.submitted_at)), run.owner),

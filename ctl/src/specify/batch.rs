@@ -13,7 +13,7 @@ use harness_protocol::submit_key::SubmitKey;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
-use crate::specify::{absolute, script};
+use crate::specify::{script, workdir};
 
 /// One run of a batch.
 #[derive(Debug)]
@@ -123,9 +123,11 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
     }
     // That of the command line was looked at already.
     if let Some(dir) = spec.workdir.as_deref().filter(|dir| Some(*dir) != defaults.workdir.as_deref()) {
-        spec.workdir = Some(absolute(Path::new(dir)).map_err(|e| e.to_string())?.into());
+        let found = workdir(Path::new(dir)).map_err(|e| e.to_string())?;
+        (spec.workdir, spec.workdir_id) = (Some(found.path), Some(found.id));
     }
-    Ok(SubmitParams { spec, idempotency_key: key.map(Arc::from), ..SubmitParams::default() })
+    let idempotency_key = key.map(Arc::from);
+    Ok(SubmitParams { spec, idempotency_key, asks_variables: true, ..SubmitParams::default() })
 }
 
 #[cfg(test)]

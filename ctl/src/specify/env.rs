@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::exit::Failure;
+use harness_protocol::variable;
 
-/// A variable of whoever submits, as the system has it.
-pub(crate) fn caller(name: &str) -> Option<OsString> {
+use crate::exit::Failure;
+use crate::output::note;
+
+/// Looks up a variable of our own environment.
+pub(crate) type Var<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Our own environment.
+pub(crate) fn here(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
 /// What is named, and PATH. `--env` goes before `--env-file`, later ones before earlier ones.
-pub(crate) fn collect(
-    words: &[String],
-    files: &[PathBuf],
-    var: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<BTreeMap<String, String>, Failure> {
+pub(crate) fn collect(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = named(words, files, var)?;
     if let (false, Some(path)) = (env.contains_key("PATH"), var("PATH")) {
         env.insert("PATH".to_owned(), text("PATH", path).map_err(Failure::usage)?);
@@ -25,11 +27,7 @@ pub(crate) fn collect(
 }
 
 /// What is named, and nothing else.
-pub(crate) fn named(
-    words: &[String],
-    files: &[PathBuf],
-    var: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<BTreeMap<String, String>, Failure> {
+pub(crate) fn named(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = BTreeMap::new();
     for file in files {
         let text = std::fs::read_to_string(file).map_err(|source| Failure::Read { path: file.clone(), source })?;
@@ -46,18 +44,31 @@ pub(crate) fn named(
         let (key, value) = variable(word, var).map_err(Failure::usage)?;
         env.insert(key, value);
     }
+    variable::check(&env).map_err(|error| Failure::usage(error.to_string()))?;
     Ok(env)
 }
 
+/// Adds the values that these variables have here, where they have some and none was named. What cannot be passed is told.
+pub(crate) fn pass<'a>(env: &mut BTreeMap<String, String>, names: impl Iterator<Item = &'a str>, var: Var<'_>) {
+    for name in names.filter(|name| variable::check_name(name).is_ok()) {
+        if env.contains_key(name) {
+            continue;
+        }
+        match var(name).map(OsString::into_string) {
+            None => {}
+            Some(Ok(value)) => _ = env.insert(name.to_owned(), value),
+            Some(Err(_)) => note(format_args!("harnessctl: {name} is not passed: its value is not UTF-8")),
+        }
+    }
+}
+
 /// `KEY=VALUE`, or `KEY` for the value that it has here. Values are taken as they are, quotes included.
-fn variable(word: &str, var: &dyn Fn(&str) -> Option<OsString>) -> Result<(String, String), String> {
+fn variable(word: &str, var: Var<'_>) -> Result<(String, String), String> {
     let (key, value) = match word.split_once('=') {
         Some((key, value)) => (key, Some(value.to_owned())),
         None => (word.trim_end(), None),
     };
-    if key.is_empty() || key.contains(char::is_whitespace) {
-        return Err(format!("{key:?} is no name of an environment variable"));
-    }
+    variable::check_name(key).map_err(|error| error.to_string())?;
     let value = match value {
         Some(value) => value,
         None => match var(key) {
@@ -76,10 +87,44 @@ fn text(key: &str, value: OsString) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     fn here(name: &str) -> Option<OsString> {
-        [("PATH", "/bin"), ("TOKEN", "t")].iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).into())
+        let known = [("PATH", "/bin"), ("TOKEN", "t"), ("EMPTY", ""), ("SPACES", "a b\nc=d")];
+        let broken = || OsString::from_vec(vec![0xff, b'x']);
+        let found = known.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(*value));
+        found.or_else(|| (name == "BROKEN").then(broken))
+    }
+
+    /// U16.
+    #[test]
+    fn what_the_configuration_wants_is_passed_as_it_is_here_and_never_over_what_was_named() {
+        let mut env = BTreeMap::from([("TOKEN".to_owned(), "own".to_owned())]);
+        let names = ["TOKEN", "SPACES", "EMPTY", "NOT_SET", "BROKEN", "HARNESS_SOCKET", "", "A=B"];
+        pass(&mut env, names.into_iter(), &here);
+        let expected = [("EMPTY", ""), ("SPACES", "a b\nc=d"), ("TOKEN", "own")];
+        assert_eq!(env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect::<Vec<_>>(), expected);
+    }
+
+    /// U16, B12.
+    #[test]
+    fn names_and_values_that_cannot_be_are_each_told_for_what_they_are() {
+        for (word, told) in [
+            ("BROKEN", "its value is not UTF-8"),
+            ("NOPE", "is not set here"),
+            ("HARNESS_RUN_ID=x", "those of the harness"),
+            ("HARNESS_SOCKET", "those of the harness"),
+            ("=x", "cannot be the name"),
+            ("", "cannot be the name"),
+            ("A B=x", "cannot be the name"),
+        ] {
+            let error = collect(&[word.to_owned()], &[], &here).unwrap_err();
+            assert!(error.to_string().contains(told) && error.code() == 2, "{word}: {error}");
+        }
+        let error = collect(&[format!("BIG={}", "x".repeat(variable::LONGEST))], &[], &here).unwrap_err();
+        assert!(error.to_string().contains("BIG") && error.to_string().contains("bytes"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `submit`: one run from the command line.
 
+use std::os::fd::AsFd;
+
 use harness_protocol::rpc::{SubmitParams, method};
 use harness_protocol::submit_key::SubmitKey;
 
@@ -17,13 +19,17 @@ pub(super) fn run(ctx: &mut Ctx, args: &SubmitArgs) -> Result<u8, Failure> {
     then::check(&args.then)?;
     let idempotency_key = args.idempotency_key.as_deref().map(Into::into);
     let (submit_key, first) = own_key(args)?;
+    let (spec, workdir) = specify::run(args)?;
     let params = SubmitParams {
-        spec: specify::run(args)?,
+        spec,
+        passes_workdir: true,
+        asks_variables: true,
         submit_key: idempotency_key.is_none().then_some(submit_key),
         first: idempotency_key.is_none() && first,
         idempotency_key,
     };
-    let submitted = submitting::one::<method::RunSubmit>(&mut ctx.session, params, args.retry_for)
+    let passed = Some(workdir.as_fd());
+    let submitted = submitting::one_passing::<method::RunSubmit>(&mut ctx.session, params, passed, args.retry_for)
         .map_err(|failure| explain(args, failure))?;
     then::go_on(ctx, &submitted, &args.then, args.quiet)
 }

@@ -69,8 +69,12 @@ fn submit(
 ) -> Result<(), Failure> {
     loop {
         let before = batch.replies.iter().flatten().count();
-        let failure = match keys_that_it_knows(ctx, items).and_then(|()| attempt(ctx, items, batch)) {
+        let failure = match what_it_knows(ctx, items).and_then(|()| attempt(ctx, items, batch)) {
             Ok(None) => return Ok(()),
+            Ok(Some(refusal)) if submitting::wants_variables(&refusal) => {
+                items.iter_mut().for_each(|item| submitting::pass_variables(&mut item.params, &refusal));
+                continue;
+            }
             Ok(Some(refusal)) => Failure::Refused(refusal),
             Err(failure) => failure,
         };
@@ -86,13 +90,9 @@ fn submit(
     }
 }
 
-/// Leaves out the keys of ours where the daemon is of a time before there were any.
-fn keys_that_it_knows(ctx: &mut Ctx, items: &mut [Item]) -> Result<(), Failure> {
-    let has_some = items.iter().any(|item| item.params.submit_key.is_some());
-    if has_some && !submitting::knows_keys(&mut ctx.session)? {
-        items.iter_mut().for_each(|item| (item.params.submit_key, item.params.first) = (None, false));
-    }
-    Ok(())
+/// Leaves out what the daemon does not know where it is of an earlier minor version.
+fn what_it_knows(ctx: &mut Ctx, items: &mut [Item]) -> Result<(), Failure> {
+    items.iter_mut().try_for_each(|item| submitting::leave_out(&mut ctx.session, &mut item.params).map(drop))
 }
 
 /// One pass over the items that have no reply; gives the refusal that stopped it, if one did.
@@ -104,7 +104,7 @@ fn attempt(ctx: &mut Ctx, items: &[Item], batch: &mut Batch) -> Result<Option<Rp
     let out = &mut ctx.out;
     ctx.session.client()?.pipeline::<method::RunSubmit>(requests, Some(PATIENCE), |index, reply| {
         match reply {
-            Err(error) if is_for_now(&error) => {
+            Err(error) if is_for_now(&error) || submitting::wants_variables(&error) => {
                 refusal = Some(error);
                 return Flow::Stop;
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
+use harness_protocol::variable::check_name;
 
 use super::raw::{Place, Section, Source, hint};
 use super::sketch::{Sketch, WIDEST};
@@ -20,12 +21,16 @@ const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
 const MOST_MEMORY: u64 = 1 << 40;
 /// Largest text that fits a frame with room for what surrounds it.
 const LARGEST_TEXT: u32 = 7 * 1024 * 1024;
+/// Most variables that are passed.
+const MOST_PASSED: usize = 64;
 
 /// The configuration as far as the files were read.
 struct Draft {
     config: Config,
     providers: BTreeMap<Arc<str>, Sketch>,
     run_provider: Option<Place>,
+    /// The variables that are passed, and where each was named.
+    passed: Vec<(String, Place)>,
 }
 
 impl Config {
@@ -50,7 +55,7 @@ impl Draft {
     fn new() -> Self {
         let config = Config::default();
         let providers = config.providers.iter().map(|(name, provider)| (name.clone(), Sketch::of(provider))).collect();
-        Self { config, providers, run_provider: None }
+        Self { config, providers, run_provider: None, passed: Vec::new() }
     }
 
     fn take(&mut self, root: &mut Section<'_>) {
@@ -70,6 +75,13 @@ impl Draft {
                 set(&mut to.timeout, shell.seconds("timeout_seconds"));
                 set(&mut to.envelope_bytes, shell.count("envelope_bytes", 1024..=1024 * 1024));
                 set(&mut to.output_bytes, shell.whole("output_bytes", 0..=1 << 40));
+                if let Some(names) = shell.list_of_texts("pass") {
+                    if let Some((_, place)) = names.get(MOST_PASSED) {
+                        shell.tell(place.problem(format!("`tool.shell.pass` has more than {MOST_PASSED} names")));
+                    }
+                    self.passed = names.clone();
+                    to.pass = names.into_iter().map(|(name, _)| name.into()).collect();
+                }
                 shell.section("limits", |limits| {
                     let to = &mut to.limits;
                     for limit in CallLimit::ALL {
@@ -152,6 +164,7 @@ impl Draft {
             let hint = hint(name, names.iter().map(|known| &**known));
             problems.push(place.problem(format!("`run.provider` names no provider: {name:?}; {hint}")));
         }
+        check_passed(&self.config, &self.passed, problems);
         self.config
     }
 
@@ -182,6 +195,19 @@ impl Draft {
     }
 }
 
+/// What is passed to tools has a name that can be, and is no key of a provider: no tool gets those by configuration.
+fn check_passed(config: &Config, passed: &[(String, Place)], problems: &mut Vec<Problem>) {
+    let keys = config.variables_with_keys();
+    for (name, place) in passed {
+        let what = match check_name(name) {
+            Err(error) => error.to_string(),
+            Ok(()) if keys.contains(name) => format!("{name:?} holds the key of a provider, which tools do not get"),
+            Ok(()) => continue,
+        };
+        problems.push(place.problem(format!("`tool.shell.pass`: {what}")));
+    }
+}
+
 fn set<T>(to: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *to = value;
@@ -207,6 +233,35 @@ mod tests {
 
     fn wrong(text: &str) -> String {
         load(&[text]).expect_err(text).to_string()
+    }
+
+    /// U16.
+    #[test]
+    fn variables_that_are_passed_have_names_that_can_be_and_hold_no_keys() {
+        let pass = |names: &str| load(&[&format!("[tool.shell]\npass = {names}\n")]);
+        assert!(pass("[]").unwrap().shell.pass.is_empty());
+        let names: Vec<_> = pass("['SSH_AUTH_SOCK', 'GH_TOKEN']").unwrap().shell.pass;
+        assert_eq!(names, ["SSH_AUTH_SOCK".into(), "GH_TOKEN".into()]);
+        for (names, told) in [
+            ("['']", "cannot be the name"),
+            ("['A B']", "cannot be the name"),
+            ("['A=1']", "cannot be the name"),
+            ("['HARNESS_SOCKET']", "those of the harness"),
+            ("['HARNESS_X']", "those of the harness"),
+            ("'A'", "an array of texts"),
+            ("[1]", "an array of texts"),
+        ] {
+            let error = pass(names).unwrap_err();
+            assert!(error.to_string().contains(told) && error.problems[0].line == 2, "{names}: {error}");
+        }
+        let many: Vec<String> = (0..=MOST_PASSED).map(|n| format!("'V{n}'")).collect();
+        assert!(pass(&format!("[{}]", many.join(","))).unwrap_err().to_string().contains("more than 64"));
+        let key = "[provider.a]\ndialect = 'openai'\nbase_url = 'http://x/v1'\nmodel = 'm'\napi_key_env = 'A_KEY'\n";
+        let both = format!("{key}[tool.shell]\npass = ['A_KEY']\n");
+        for texts in [&[both.as_str()][..], &["[tool.shell]\npass = ['A_KEY']\n", key]] {
+            let error = load(texts).unwrap_err();
+            assert!(error.to_string().contains("holds the key of a provider"), "{error}");
+        }
     }
 
     #[test]

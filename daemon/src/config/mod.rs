@@ -86,6 +86,8 @@ pub struct Shell {
     pub output_bytes: u64,
     /// What each process of a call may use where its run does not say: `[tool.shell.limits]`.
     pub limits: CallLimits,
+    /// Variables that each call gets as whoever submits its run has them.
+    pub pass: Vec<Arc<str>>,
 }
 
 /// Bounds. At each the caller gets a clear answer.
@@ -203,6 +205,7 @@ impl Default for Config {
                 envelope_bytes: 32 * 1024,
                 output_bytes: 64 * 1024 * 1024,
                 limits: CallLimits::default(),
+                pass: Vec::new(),
             },
             limits: Bounds::default(),
             control: Control::default(),

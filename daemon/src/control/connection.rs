@@ -5,7 +5,8 @@
 //! oversized one ends it.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use harness_protocol::rpc::{
 use harness_protocol::time::Span;
 use harness_protocol::{MAX_FRAME_BYTES, event};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -35,8 +36,10 @@ use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder,
 use super::rights::{Kind, Who};
 use super::subscription::{self, Past};
 use super::wire::{self, Line};
+use super::workdir::Workdirs;
 use crate::fair::Party;
-use crate::world::boundary::Caller;
+use crate::passing;
+use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
 const LARGE_AT_ONCE: usize = 4;
@@ -65,6 +68,9 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         (_, Some(pid)) => Party::Process(pid),
         (_, None) => Party::Connection(id.0),
     };
+    // Those of whom nobody can tell who they are have their descriptors closed in one line.
+    let looks_as = if matches!(who, Who::Nobody { .. }) { Party::Connection(u64::MAX) } else { party };
+    let workdirs = Workdirs::new(door.folders.clone(), looks_as, slot);
     let (read, write) = stream.into_split();
     let answers = door.memory.answers(who.kind() == Kind::Operator);
     let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers)));
@@ -83,6 +89,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         next_subscription: 1,
         tasks: JoinSet::new(),
         foreign: None,
+        workdirs,
     };
     // Who holds much of what others wait for, and does not read it.
     let is_in_the_way = |piece: &Piece| {
@@ -105,7 +112,6 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         }
     }
     connection.close();
-    drop(slot);
 }
 
 /// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a while is given up where
@@ -147,18 +153,21 @@ struct Connection {
     tasks: JoinSet<()>,
     /// Why the peer and we do not understand each other, once it has said which protocol it speaks.
     foreign: Option<RpcError>,
+    /// What it passes, and its place among the connections.
+    workdirs: Workdirs,
 }
 
 impl Connection {
     async fn read(&mut self, mut read: OwnedReadHalf) {
         let mut decoder = Decoder::new(MAX_FRAME_BYTES);
         let mut buffer = vec![0; READ_BYTES];
+        let mut passed = Vec::new();
         let mut held = self.door.memory.hold(self.who.kind() == Kind::Operator);
         let mut half = pin!(tokio::time::sleep(HALF_A_FRAME));
         let mut is_half = false;
         loop {
             let came = tokio::select! {
-                came = read.read(&mut buffer) => came,
+                came = receive(&mut read, &mut buffer, &mut passed) => came,
                 () = &mut half, if is_half => {
                     let seconds = HALF_A_FRAME.as_secs();
                     let message = format!("a line has to be finished within {seconds} s; the connection is closed");
@@ -166,6 +175,10 @@ impl Connection {
                     return self.flush(&read).await;
                 }
             };
+            if !self.workdirs.arrived(&mut passed) {
+                tracing::warn!("a connection is closed: closing what it has passed before hangs");
+                return;
+            }
             match came {
                 Ok(0) => {
                     if let Some(Frame::Line(line)) = decoder.finish() {
@@ -201,6 +214,9 @@ impl Connection {
             }
             while self.tasks.try_join_next().is_some() {}
             is_half = decoder.unfinished() > 0;
+            if !is_half && !self.workdirs.no_line_is_open() {
+                return;
+            }
             if is_half && is_new {
                 // What was taken before may have waited: that is not the time of this one.
                 half.set(tokio::time::sleep(HALF_A_FRAME));
@@ -240,7 +256,7 @@ impl Connection {
                 self.outgoing
                     .reply(Response::<()>::new(id, Err(error)), Some(Place { request, special: None, answer: None }));
             }
-            Line::Call(id, call) => {
+            Line::Call(id, mut call) => {
                 let special = match *call {
                     Call::RunWait(_) | Call::DaemonDrain(_) | Call::ProviderCheck(_) => {
                         match Arc::clone(&self.waits).try_acquire_owned() {
@@ -286,7 +302,11 @@ impl Connection {
                     self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
                     return true;
                 }
-                return self.call(id, *call, place, read).await;
+                let refused = match &mut *call {
+                    Call::RunSubmit(params) if self.who.admit("run.submit").is_ok() => self.workdirs.find(params).await,
+                    _ => None,
+                };
+                return self.call(id, *call, (place, refused), read).await;
             }
         }
         true
@@ -297,7 +317,13 @@ impl Connection {
     }
 
     /// Obeys a call. Says whether to go on: not, when the peer is gone.
-    async fn call(&mut self, id: RequestId, call: Call, place: Place, read: &OwnedReadHalf) -> bool {
+    async fn call(
+        &mut self,
+        id: RequestId,
+        call: Call,
+        (place, refused): (Place, Option<Box<RpcError>>),
+        read: &OwnedReadHalf,
+    ) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
         // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is looked
         // at and stopped by programs of any version.
@@ -339,15 +365,27 @@ impl Connection {
                 let (uid, door) = (caller.uid, Arc::clone(&self.door));
                 self.tasks.spawn(async move { responder.send(provider_check::check(uid, &door, params).await) });
             }
-            other => return self.ask(caller, other, responder, read).await,
+            other => return self.ask(caller, other, refused, responder, read).await,
         }
         true
     }
 
     /// Asks the driver what only it can tell or do.
-    async fn ask(&self, caller: Caller, call: Call, responder: Responder, read: &OwnedReadHalf) -> bool {
+    async fn ask(
+        &self,
+        caller: Caller,
+        call: Call,
+        refused: Option<Box<RpcError>>,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
         let wanted = match wire::command(call) {
-            Ok(command) => Wanted::Command(command, responder),
+            Ok(mut command) => {
+                if let Command::Submit { sent, .. } = &mut command {
+                    sent.refused = refused;
+                }
+                Wanted::Command(command, responder)
+            }
             Err(call) => match *call {
                 Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
                 Call::RunList(params) => Wanted::Read(Read::List(params), responder),
@@ -475,6 +513,18 @@ impl Connection {
         let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
         // It always fits.
         let _ = self.door.inbox.request(self.request(caller, Wanted::Left));
+    }
+}
+
+/// Receives what is there, with the descriptors beside it.
+async fn receive(read: &mut OwnedReadHalf, buffer: &mut [u8], passed: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let stream = read.as_ref();
+    loop {
+        stream.readable().await?;
+        match stream.try_io(Interest::READABLE, || passing::receive(stream, buffer, passed)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            received => return received,
+        }
     }
 }
 

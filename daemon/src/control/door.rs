@@ -15,6 +15,7 @@ use super::rights::Origin;
 use crate::blocking::Blocking;
 use crate::config::Bounds;
 use crate::feed::Feed;
+use crate::folders::Folders;
 use crate::inbox::Inbox;
 use crate::journal::history::History;
 
@@ -49,6 +50,8 @@ pub struct Door {
     pub blocking: Blocking,
     /// Bounds.
     pub bounds: Bounds,
+    /// Looks at working directories.
+    pub folders: Folders,
     /// What all connections together may hold.
     pub memory: Memory,
     /// Whose a process is.

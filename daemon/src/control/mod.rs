@@ -17,5 +17,6 @@ pub mod rights;
 mod socket;
 pub mod subscription;
 mod wire;
+mod workdir;
 
 pub use socket::{Activated, BindError, Bound, LONGEST_PATH, adopt, lock_path};

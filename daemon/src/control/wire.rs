@@ -85,7 +85,12 @@ pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
 pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
     Ok(match call {
         Call::RunSubmit(params) => {
-            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            let sent = Sent {
+                key: params.submit_key,
+                first: params.first,
+                asks_variables: params.asks_variables,
+                ..Sent::default()
+            };
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None, sent }
         }
         Call::RunRetry(params) => {

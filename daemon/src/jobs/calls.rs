@@ -52,11 +52,12 @@ pub(super) async fn execute(tools: &Tools, task: &CallTask, context: Context) ->
 
 impl Tool for Shell {
     fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
-        let Context { run, call, mut cancel, mut deltas, seat: _ } = context;
+        let Context { run, call, mut cancel, mut deltas, seat } = context;
         Box::pin(async move {
             let mut on_piece = |stream, offset, bytes: &[u8]| deltas.piece(stream, offset, bytes);
             let asked = Asked { tool: &task.tool, args: &task.args, spec: &task.spec };
-            let result = self.call(run, call, asked, &mut cancel, &mut on_piece).await;
+            let on_found = |folder| seat.found(folder);
+            let result = self.call(run, call, asked, &mut cancel, &mut on_piece, &on_found).await;
             deltas.finish();
             result
         })

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use harness_protocol::folder::FolderId;
+
 use super::desk::{Desk, WayBack};
 use crate::inbox::Report;
 use crate::process::Cancel;
@@ -29,6 +31,11 @@ pub struct Cancelled;
 impl Seat {
     pub(super) fn new(job: JobId, desk: Arc<Desk>, way_back: Arc<WayBack>, cancel: Cancel) -> Self {
         Self { job, desk, way_back, cancel, returning: 0 }
+    }
+
+    /// Tells which folder the working directory of the run is, in this boot.
+    pub fn found(&self, folder: FolderId) {
+        self.desk.report(Report::Ask(self.job, Ask::Found(folder)));
     }
 
     /// Waits for `future` without a permit, and then until the world gives one back. Whoever drops this wait has no permit until

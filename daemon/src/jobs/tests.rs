@@ -54,13 +54,21 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let keepers = process::tests::keepers();
         let shell = config::Shell {
+            pass: Vec::new(),
             timeout: Span::from_secs(60),
             envelope_bytes: 4096,
             output_bytes: 1 << 20,
             limits: CallLimits::default(),
         };
         let outputs = Outputs::new(dir.path());
-        let shell = Shell::new(&shell, std::env::vars_os(), Path::new("/s"), outputs, Arc::clone(&keepers));
+        let shell = Shell::new(
+            &shell,
+            std::env::vars_os(),
+            Path::new("/s"),
+            outputs,
+            Arc::clone(&keepers),
+            crate::folders::Folders::new(None),
+        );
         let tools = Tools::from([
             ("shell".into(), Arc::new(shell) as Arc<dyn Tool>),
             double("panics", |args, _| Box::pin(async move { panic!("on purpose: {args}") })),

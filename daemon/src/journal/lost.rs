@@ -73,6 +73,7 @@ fn of_row(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::
         state: text(7)?.and_then(|state| state.parse().ok()).unwrap_or(RunState::Queued),
         waiting_for: None,
         workdir: "/".into(),
+        env: Vec::new(),
         provider: "".into(),
         model: None,
         title: "(what it was asked cannot be read)".to_owned(),

@@ -18,7 +18,7 @@ use super::cgroup::Grouped;
 use super::keepers::{Keepers, Parked};
 use super::link::{Link, end_of};
 use super::spawn::{Launch, SpawnError};
-use super::wire::{Request, Used, What};
+use super::wire::{Failure, Request, Used, What};
 use super::{GRACE, KILL_WAIT, RUNS_AFTER};
 
 /// How long a keeper may say nothing although it has something to say, before it is woken: something has stopped it.
@@ -50,7 +50,7 @@ pub(super) enum Heard {
     /// It ended.
     Ended,
     /// It did not start.
-    Failed { errno: i32 },
+    Failed(Failure),
     /// The keeper is gone.
     Lost,
     /// The keeper was gone before it heard of the process.
@@ -116,7 +116,7 @@ impl Held {
                 self.used = Some(used);
                 self.alone = alone;
             }
-            What::Failed { .. } | What::Empty => self.alone = true,
+            What::Failed(_) | What::Empty => self.alone = true,
             What::Runs { .. } => {}
         }
     }
@@ -141,7 +141,7 @@ impl Held {
                 }
                 Ok(Ok(What::Runs { pid })) => pid,
                 Ok(Ok(What::Ended { .. })) => return Heard::Ended,
-                Ok(Ok(What::Failed { errno })) => return Heard::Failed { errno },
+                Ok(Ok(What::Failed(failure))) => return Heard::Failed(failure),
                 Ok(Ok(What::Empty)) => continue,
                 // What it leaves unread makes the kernel say so.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::Untaken,
@@ -178,7 +178,7 @@ impl Held {
                 tokio::select! {
                     biased;
                     heard = self.next() => match heard? {
-                        What::Empty | What::Failed { .. } => return Ok(()),
+                        What::Empty | What::Failed(_) => return Ok(()),
                         What::Runs { .. } | What::Ended { .. } => {}
                     },
                     () = cancel.forced(), if !force => {

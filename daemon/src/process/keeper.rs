@@ -10,7 +10,7 @@
 //!
 //! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents, becomes its
 //! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
-//! file but `/proc`, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
+//! file but `/proc` and the folders that calls start in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read};
@@ -30,12 +30,15 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
+use rustix::fs::CWD;
+use rustix::process::fchdir;
 use wait4::Wait4;
 
 use super::tree::Tree;
-use super::wire::{Answer, Request, Start, Used, What, first_frame};
+use super::wire::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
 use super::{GRACE, RUNS_AFTER};
-use super::{inherited, launch, passing, survivors};
+use super::{inherited, launch, survivors};
+use crate::{folders, passing};
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
@@ -337,10 +340,7 @@ impl Keeper {
                 self.call = Some(Running { child, begun: now(), told: false });
                 self.has_children = true;
             }
-            Err(error) => {
-                let invalid = if error.kind() == ErrorKind::InvalidInput { libc::EINVAL } else { libc::EIO };
-                self.say(What::Failed { errno: error.raw_os_error().unwrap_or(invalid) });
-            }
+            Err(failure) => self.say(What::Failed(failure)),
         }
     }
 
@@ -363,8 +363,49 @@ impl Keeper {
     }
 }
 
+/// The number of an error of the system.
+fn number(error: &io::Error) -> i32 {
+    let invalid = if error.kind() == ErrorKind::InvalidInput { libc::EINVAL } else { libc::EIO };
+    error.raw_os_error().unwrap_or(invalid)
+}
+
+/// Starts a process in its place. The keeper goes there for that moment: what it has looked at is what the process begins in, whatever
+/// becomes of the path meanwhile.
+fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
+    enter(&start.place)?;
+    let spawned = spawn_here(start, passed);
+    // Nothing is to hang on the keeper, and it not on anything.
+    let _ = nix::unistd::chdir("/");
+    spawned.map_err(|error| Failure::Start { errno: number(&error) })
+}
+
+/// Goes into a place, if it is the folder that it is to be.
+fn enter(place: &Place<std::ffi::OsString>) -> Result<(), Failure> {
+    let path: &std::path::Path = place.directory.as_ref();
+    let workdir = match folders::open(CWD, place.workdir.as_ref()) {
+        Ok(workdir) => workdir,
+        // Where there is none any more, a call may still ask for a place of its own.
+        Err(_) if path.is_absolute() => return enter_directory(CWD, path),
+        Err(error) => return Err(Failure::Workdir { errno: number(&error) }),
+    };
+    let found = (workdir.device, workdir.inode);
+    if place.folder.is_some_and(|wanted| wanted != found) {
+        return Err(Failure::OtherFolder { device: found.0, inode: found.1 });
+    }
+    if place.directory.is_empty() {
+        return fchdir(&workdir.descriptor).map_err(|errno| Failure::Workdir { errno: errno.raw_os_error() });
+    }
+    enter_directory(&workdir.descriptor, path)
+}
+
+fn enter_directory(from: impl AsFd, path: &std::path::Path) -> Result<(), Failure> {
+    let directory = folders::open(from, path);
+    let directory = directory.map_err(|error| Failure::Directory { errno: number(&error) })?;
+    fchdir(&directory.descriptor).map_err(|errno| Failure::Directory { errno: errno.raw_os_error() })
+}
+
 /// `passed` has standard output and error, or a terminal for all three streams.
-fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Result<Child> {
+fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Result<Child> {
     let output = passed.next().ok_or(ErrorKind::InvalidInput)?;
     let (input, error) = match passed.next() {
         Some(error) => (Stdio::null(), error),
@@ -390,7 +431,7 @@ fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Resul
     // What the launcher does to itself is no affair of what the call's environment has the loader do.
     let hide = |name: &OsString| if start.launcher.is_empty() { name.clone() } else { launch::hidden(name) };
     command.env_clear().envs(start.env.iter().map(|(name, value)| (hide(name), value)));
-    command.current_dir(&start.cwd).stdin(input).stdout(output).stderr(error);
+    command.stdin(input).stdout(output).stderr(error);
     if start.group {
         command.process_group(0);
     }
@@ -405,8 +446,9 @@ fn resolve(start: &Start) -> Option<std::path::PathBuf> {
     }
     let path = start.env.iter().rev().find(|(variable, _)| variable == "PATH").map(|(_, path)| path.as_os_str());
     let directories = path.unwrap_or(OsStr::new("/usr/bin:/bin"));
-    let cwd = std::path::Path::new(&start.cwd);
-    let candidates = std::env::split_paths(directories).map(|directory| cwd.join(directory).join(name));
+    // With a slash in it, or it would be looked for once more.
+    let here = std::path::Path::new(".");
+    let candidates = std::env::split_paths(directories).map(|directory| here.join(directory).join(name));
     let mut first = None;
     for candidate in candidates.filter(|candidate| candidate.is_file()) {
         if nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK).is_ok() {

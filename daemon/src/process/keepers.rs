@@ -181,11 +181,16 @@ impl Keepers {
     /// Ends what a keeper that is gone, or that does not do its work, has left behind. Returns whether nothing is left.
     pub(super) async fn lost(&self, mut link: Link) -> bool {
         let pid = link.pid();
-        link.kill().await;
+        let is_dead = link.kill().await;
         link.group.as_ref().inspect(|group| group.kill());
         let swept = self.sweep().await;
-        self.pool().known.remove(&pid);
-        swept
+        if is_dead {
+            self.pool().known.remove(&pid);
+        } else {
+            // It is known, and reaped, as long as the kernel keeps it.
+            self.pool().retired.push(link.close());
+        }
+        swept && is_dead
     }
 
     /// Ends every child of this process that is no keeper, and what is below it.

@@ -16,9 +16,12 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
+use crate::passing;
+
+use super::KILL_WAIT;
 use super::cgroup::Group;
-use super::passing;
 use super::source::watch;
 use super::survivors::KeepersLock;
 use super::wire::{Answer, What, first_frame};
@@ -164,15 +167,16 @@ impl Link {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts.
-    pub(super) async fn kill(&mut self) {
+    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts. Says whether it is: one that the
+    /// kernel keeps, for a file system that does not answer, is left to itself.
+    pub(super) async fn kill(&mut self) -> bool {
         let _ = self.child.kill();
         if !self.is_dead()
             && let Ok(end) = end_of(self.pid())
         {
-            let _ = end.readable().await;
+            let _ = timeout(KILL_WAIT, end.readable()).await;
         }
-        let _ = self.child.wait();
+        self.is_dead()
     }
 
     /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be dropped.

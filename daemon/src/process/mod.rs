@@ -21,7 +21,7 @@ mod lineage;
 mod link;
 mod locks;
 mod outputs;
-mod passing;
+
 mod source;
 mod spawn;
 mod standing;
@@ -184,9 +184,9 @@ async fn attempt(
     let mut lost = false;
     match why {
         Why::Heard(Heard::Ended) => {}
-        Why::Heard(Heard::Failed { errno }) => {
+        Why::Heard(Heard::Failed(failure)) => {
             held.give_back();
-            return Err(launch.explain(errno));
+            return Err(launch.explain(failure));
         }
         Why::Heard(Heard::Untaken) => {
             held.lost().await;

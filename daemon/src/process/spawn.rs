@@ -12,7 +12,8 @@ use nix::libc;
 
 use super::cgroup::Group;
 use super::launch::instructions;
-use super::wire;
+use super::wire::{self, Failure, Place};
+use crate::folders;
 
 /// Longest single argument or variable that the kernel takes, with its end.
 const LONGEST_STRING: usize = 128 * 1024;
@@ -31,8 +32,12 @@ pub enum Program<'a> {
 pub struct Launch<'a> {
     /// What.
     pub program: Program<'a>,
-    /// Where.
-    pub cwd: &'a Path,
+    /// The working directory of the run.
+    pub workdir: &'a Path,
+    /// Device and inode that this has to have, where that is known.
+    pub folder: Option<(u64, u64)>,
+    /// The directory of the call, seen from there; empty where it is that one.
+    pub directory: &'a Path,
     /// The whole environment.
     pub env: &'a [(OsString, OsString)],
     /// With a terminal, through which everything comes as standard output.
@@ -50,7 +55,21 @@ pub enum SpawnError {
         /// The directory.
         dir: PathBuf,
         /// What is wrong with it.
-        why: &'static str,
+        why: String,
+    },
+    /// At its path there is another folder.
+    #[error(
+        "the working directory {} is another folder now (device {}, inode {}) than the one that this run was submitted for (device {}, \
+         inode {}): it was replaced, or something is mounted there; nothing was executed", dir.display(), found.0, found.1, wanted.0,
+        wanted.1
+    )]
+    OtherFolder {
+        /// The path.
+        dir: PathBuf,
+        /// Device and inode that it was to have.
+        wanted: (u64, u64),
+        /// And those that it has.
+        found: (u64, u64),
     },
     /// The kernel takes no argument, and no variable, of that size.
     #[error("{0}")]
@@ -110,7 +129,7 @@ impl Launch<'_> {
         if is_long(line) || words.iter().any(|word| is_long(word.len())) {
             return Some(TooLong::Command);
         }
-        if is_long(self.cwd.as_os_str().len()) {
+        if is_long(self.workdir.as_os_str().len().max(self.directory.as_os_str().len())) {
             return Some(TooLong::Directory);
         }
         // The kernel gets both in one string, with a sign between them.
@@ -134,8 +153,8 @@ impl Launch<'_> {
             Program::Argv(argv) => ("", argv),
         };
         let variables = self.env.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-        let cwd = self.cwd.as_os_str().as_bytes();
-        [one.as_bytes(), cwd].into_iter().chain(many.iter().map(String::as_bytes)).chain(variables)
+        let place = [self.workdir, self.directory].map(|path| path.as_os_str().as_bytes());
+        [one.as_bytes()].into_iter().chain(place).chain(many.iter().map(String::as_bytes)).chain(variables)
     }
 
     /// The frame that asks a keeper to start it.
@@ -161,7 +180,8 @@ impl Launch<'_> {
         if total >= wire::LONGEST {
             return Err(SpawnError::TooLong(self.largest()));
         }
-        let cwd = self.cwd.as_os_str();
+        let (workdir, directory) = (self.workdir.as_os_str(), self.directory.as_os_str());
+        let place = Place { workdir, folder: self.folder, directory };
         let limits = group.map_or(self.limits, |group| group.rest(self.limits));
         let launcher = instructions(&limits, terminal, group.map(Group::entrance).as_deref());
         // The leader of a group cannot become the leader of a session.
@@ -169,31 +189,39 @@ impl Launch<'_> {
         Ok(match self.program {
             Program::Shell(command) => {
                 let args = ["sh", "-c", command].map(OsStr::new);
-                wire::start(seq, group, &launcher, OsStr::new("/bin/sh"), cwd, args.into_iter(), self.env)
+                wire::start(seq, group, &launcher, OsStr::new("/bin/sh"), place, args.into_iter(), self.env)
             }
             Program::Argv(argv) => {
                 let program = argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
-                wire::start(seq, group, &launcher, OsStr::new(program), cwd, argv.iter().map(OsStr::new), self.env)
+                wire::start(seq, group, &launcher, OsStr::new(program), place, argv.iter().map(OsStr::new), self.env)
             }
         })
     }
 
-    /// A directory that is not there and a program that is not there are the same error to the kernel.
-    pub(super) fn explain(&self, errno: i32) -> SpawnError {
-        let directory = |why| SpawnError::Directory { dir: self.cwd.to_owned(), why };
+    /// Why it did not start, in words.
+    pub(super) fn explain(&self, failure: Failure) -> SpawnError {
+        let directory = |dir: PathBuf, errno| SpawnError::Directory {
+            dir,
+            why: folders::why(&io::Error::from_raw_os_error(errno)),
+        };
+        let errno = match failure {
+            Failure::Workdir { errno } => return directory(self.workdir.to_owned(), errno),
+            Failure::Directory { errno } => return directory(self.workdir.join(self.directory), errno),
+            Failure::OtherFolder { device, inode } => {
+                let wanted = self.folder.unwrap_or_default();
+                return SpawnError::OtherFolder { dir: self.workdir.to_owned(), wanted, found: (device, inode) };
+            }
+            Failure::Start { errno } => errno,
+        };
         let error = io::Error::from_raw_os_error(errno);
         let named = match self.program {
             Program::Shell(_) => None,
             Program::Argv(argv) => argv.first().cloned(),
         };
-        let enters = self.cwd.join(".").metadata();
-        match (error.kind(), enters, named) {
-            (io::ErrorKind::NotFound, Err(_), _) => directory("does not exist"),
-            (io::ErrorKind::NotADirectory, Err(_), _) => directory("is not a directory"),
-            (io::ErrorKind::PermissionDenied, Err(_), _) => directory("may not be entered"),
-            (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _, Some(program)) => SpawnError::NotFound(program),
-            (io::ErrorKind::PermissionDenied, _, Some(program)) => SpawnError::NotExecutable(program),
-            (_, _, Some(program)) if errno == libc::ENOEXEC => SpawnError::NotExecutable(program),
+        match (error.kind(), named) {
+            (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, Some(program)) => SpawnError::NotFound(program),
+            (io::ErrorKind::PermissionDenied, Some(program)) => SpawnError::NotExecutable(program),
+            (_, Some(program)) if errno == libc::ENOEXEC => SpawnError::NotExecutable(program),
             _ if errno == libc::E2BIG => SpawnError::TooLong(self.largest()),
             _ if errno == libc::EINVAL => SpawnError::Nul,
             _ => SpawnError::Io(error),

@@ -68,8 +68,15 @@ impl Bench {
         on_piece: OnPiece<'_>,
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
-        let launch =
-            Launch { program: Program::Shell(command), cwd, env: &self.env, tty: false, limits: CallLimits::default() };
+        let launch = Launch {
+            program: Program::Shell(command),
+            workdir: cwd,
+            folder: None,
+            directory: Path::new(""),
+            env: &self.env,
+            tty: false,
+            limits: CallLimits::default(),
+        };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
         run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
@@ -224,7 +231,15 @@ async fn what_the_kernel_cannot_take_is_named() {
         (Program::Argv(&["true".into(), "y".repeat(140_000)]), variable("SMALL", 5), "the command is too long"),
         (Program::Argv(&vec!["z".repeat(100_000); 150]), variable("SMALL", 5), "the command is too long"),
     ] {
-        let launch = Launch { program, cwd: bench.dir.path(), env: &env, tty: false, limits: CallLimits::default() };
+        let launch = Launch {
+            program,
+            workdir: bench.dir.path(),
+            folder: None,
+            directory: Path::new(""),
+            env: &env,
+            tty: false,
+            limits: CallLimits::default(),
+        };
         let told_by = launch.frame(1, None, None).unwrap_err().to_string();
         assert!(told_by.starts_with(told), "{told}: {told_by}");
     }
@@ -232,12 +247,19 @@ async fn what_the_kernel_cannot_take_is_named() {
     let env = many(20, 100_000);
     let launch = Launch {
         program: Program::Shell("true"),
-        cwd: bench.dir.path(),
+        workdir: bench.dir.path(),
+        folder: None,
+        directory: Path::new(""),
         env: &env,
         tty: false,
         limits: CallLimits::default(),
     };
-    assert!(launch.explain(nix::libc::E2BIG).to_string().starts_with("the environment is too large"));
+    assert!(
+        launch
+            .explain(wire::Failure::Start { errno: nix::libc::E2BIG })
+            .to_string()
+            .starts_with("the environment is too large")
+    );
 }
 
 #[tokio::test]
@@ -547,7 +569,9 @@ async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_th
         let argv: Vec<String> = argv.iter().map(|&arg| arg.to_owned()).collect();
         let launch = Launch {
             program: Program::Argv(&argv),
-            cwd: bench.dir.path(),
+            workdir: bench.dir.path(),
+            folder: None,
+            directory: Path::new(""),
             env: &bench.env,
             tty: false,
             limits: CallLimits::default(),

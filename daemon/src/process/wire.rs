@@ -34,7 +34,18 @@ pub(super) struct Start {
     /// Its arguments, beginning with its name.
     pub(super) args: Vec<OsString>,
     pub(super) env: Vec<(OsString, OsString)>,
-    pub(super) cwd: OsString,
+    pub(super) place: Place<OsString>,
+}
+
+/// Where a process starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Place<S> {
+    /// The working directory of its run.
+    pub(super) workdir: S,
+    /// Device and inode that this has to have.
+    pub(super) folder: Option<(u64, u64)>,
+    /// The directory of the call, seen from there; empty where it is that one.
+    pub(super) directory: S,
 }
 
 /// What a keeper says of the call with this number.
@@ -48,12 +59,25 @@ pub(super) struct Answer {
 pub(super) enum What {
     /// It runs for some time already, as process `pid`. Not said of quick ones.
     Runs { pid: i32 },
-    /// It did not start, by the error number of the system.
-    Failed { errno: i32 },
+    /// It did not start.
+    Failed(Failure),
     /// It ended.
     Ended { used: Used, alone: bool },
     /// The keeper has no child.
     Empty,
+}
+
+/// Why a process did not start. The numbers of errors are those of the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The program, or anything else.
+    Start { errno: i32 },
+    /// The working directory cannot be opened, or not be entered.
+    Workdir { errno: i32 },
+    /// The working directory is another folder than the one that was asked for.
+    OtherFolder { device: u64, inode: u64 },
+    /// The directory of the call, seen from the working directory.
+    Directory { errno: i32 },
 }
 
 /// How a process ended, and what it and those that it waited for have used.
@@ -79,10 +103,15 @@ impl Request {
                 let group = reader.byte()? != 0;
                 let launcher = reader.text()?;
                 let program = reader.text()?;
-                let cwd = reader.text()?;
+                let (workdir, directory) = (reader.text()?, reader.text()?);
+                let folder = match reader.byte()? {
+                    0 => None,
+                    _ => Some((reader.u64()?, reader.u64()?)),
+                };
+                let place = Place { workdir, folder, directory };
                 let args = reader.many(Reader::text)?;
                 let env = reader.many(|reader| Some((reader.text()?, reader.text()?)))?;
-                Self::Start(Start { seq, group, launcher, program, args, env, cwd })
+                Self::Start(Start { seq, group, launcher, program, args, env, place })
             }
             1 => Self::End { force: reader.byte()? != 0 },
             _ => return None,
@@ -96,7 +125,7 @@ pub(super) fn start<'a>(
     group: bool,
     launcher: &OsStr,
     program: &OsStr,
-    cwd: &OsStr,
+    place: Place<&OsStr>,
     args: impl ExactSizeIterator<Item = &'a OsStr>,
     env: &[(OsString, OsString)],
 ) -> Vec<u8> {
@@ -106,7 +135,16 @@ pub(super) fn start<'a>(
         bytes.push(u8::from(group));
         put(bytes, launcher);
         put(bytes, program);
-        put(bytes, cwd);
+        put(bytes, place.workdir);
+        put(bytes, place.directory);
+        match place.folder {
+            None => bytes.push(0),
+            Some((device, inode)) => {
+                bytes.push(1);
+                bytes.extend(device.to_le_bytes());
+                bytes.extend(inode.to_le_bytes());
+            }
+        }
         put_number(bytes, args.len());
         args.for_each(|arg| put(bytes, arg));
         put_number(bytes, env.len());
@@ -126,9 +164,9 @@ impl Answer {
                     bytes.push(0);
                     bytes.extend(pid.to_le_bytes());
                 }
-                What::Failed { errno } => {
+                What::Failed(failure) => {
                     bytes.push(1);
-                    bytes.extend(errno.to_le_bytes());
+                    failure.put(bytes);
                 }
                 What::Ended { used, alone } => {
                     bytes.push(2);
@@ -147,7 +185,7 @@ impl Answer {
         let seq = reader.u32()?;
         let what = match reader.byte()? {
             0 => What::Runs { pid: reader.i32()? },
-            1 => What::Failed { errno: reader.i32()? },
+            1 => What::Failed(Failure::read(&mut reader)?),
             2 => {
                 let status = reader.i32()?;
                 let cpu = Duration::from_micros(reader.u64()?);
@@ -158,6 +196,33 @@ impl Answer {
             _ => return None,
         };
         Some(Self { seq, what })
+    }
+}
+
+impl Failure {
+    fn put(self, bytes: &mut Vec<u8>) {
+        let (kind, errno) = match self {
+            Self::Start { errno } => (0, errno),
+            Self::Workdir { errno } => (1, errno),
+            Self::Directory { errno } => (2, errno),
+            Self::OtherFolder { device, inode } => {
+                bytes.push(3);
+                bytes.extend(device.to_le_bytes());
+                return bytes.extend(inode.to_le_bytes());
+            }
+        };
+        bytes.push(kind);
+        bytes.extend(errno.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(match reader.byte()? {
+            0 => Self::Start { errno: reader.i32()? },
+            1 => Self::Workdir { errno: reader.i32()? },
+            2 => Self::Directory { errno: reader.i32()? },
+            3 => Self::OtherFolder { device: reader.u64()?, inode: reader.u64()? },
+            _ => return None,
+        })
     }
 }
 
@@ -250,8 +315,9 @@ mod tests {
     fn what_is_said_is_understood() {
         let env = [(OsString::from("A"), OsString::from_vec(vec![0xff, b'=']))];
         let args = [OsStr::new("sh"), OsStr::new(""), OsStr::new("x y")];
-        let bytes =
-            start(7, true, OsStr::new("cpu=1"), OsStr::new("/bin/sh"), OsStr::new("/tmp"), args.into_iter(), &env);
+        let place =
+            Place { workdir: OsStr::new("/tmp"), folder: Some((7, u64::MAX)), directory: OsStr::new("below/it") };
+        let bytes = start(7, true, OsStr::new("cpu=1"), OsStr::new("/bin/sh"), place, args.into_iter(), &env);
         let expected = Start {
             seq: 7,
             group: true,
@@ -259,14 +325,17 @@ mod tests {
             program: "/bin/sh".into(),
             args: args.map(OsStr::to_owned).to_vec(),
             env: env.to_vec(),
-            cwd: "/tmp".into(),
+            place: Place { workdir: "/tmp".into(), folder: Some((7, u64::MAX)), directory: "below/it".into() },
         };
         assert_eq!(Request::decode(frame(&bytes)), Some(Request::Start(expected)));
         assert_eq!(Request::decode(frame(&Request::end(true))), Some(Request::End { force: true }));
         let used = Used { status: 0x8b, cpu: Duration::from_micros(12), max_rss_bytes: 1 << 40 };
         for what in [
             What::Runs { pid: 12 },
-            What::Failed { errno: 2 },
+            What::Failed(Failure::Start { errno: 2 }),
+            What::Failed(Failure::Workdir { errno: i32::MAX }),
+            What::Failed(Failure::Directory { errno: -1 }),
+            What::Failed(Failure::OtherFolder { device: u64::MAX, inode: 1 << 63 }),
             What::Ended { used, alone: true },
             What::Ended { used, alone: false },
             What::Empty,

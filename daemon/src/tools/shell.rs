@@ -5,10 +5,11 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use harness_protocol::envelope::{Kept, render};
+use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::limit::CallLimits;
 use harness_protocol::run::{CallResult, StreamInfo};
@@ -19,7 +20,11 @@ use serde::Deserialize;
 use super::environment::Environment;
 use super::limits::{self, Ended, Told};
 use crate::config;
-use crate::process::{self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program};
+use crate::fair::Party;
+use crate::folders::{Folders, LookError};
+use crate::process::{
+    self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program, SpawnError,
+};
 
 /// What the arguments look like, for whoever got them wrong.
 const USAGE: &str =
@@ -48,6 +53,7 @@ pub struct Shell {
     environment: Environment,
     outputs: Outputs,
     keepers: Arc<Keepers>,
+    folders: Folders,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,6 +75,7 @@ impl Shell {
         socket: &Path,
         outputs: Outputs,
         keepers: Arc<Keepers>,
+        folders: Folders,
     ) -> Self {
         Self {
             timeout: config.timeout,
@@ -78,7 +85,41 @@ impl Shell {
             environment: Environment::new(own, socket),
             outputs,
             keepers,
+            folders,
         }
+    }
+
+    /// Device and inode that the working directory of a run is to have in this boot, where that is known. After another boot it is looked
+    /// which device it is on now; `on_found` is told.
+    async fn folder(
+        &self,
+        run: RunId,
+        (spec, directory): (&RunSpec, &Path),
+        cancel: &mut Cancel,
+        on_found: &(dyn Fn(FolderId) + Sync),
+    ) -> Result<Option<(u64, u64)>, String> {
+        let Some(kept) = spec.workdir_id else { return Ok(None) };
+        if kept.is_of_boot(self.folders.boot()) {
+            return Ok(Some((kept.device, kept.inode)));
+        }
+        let path = workdir(spec);
+        let found = tokio::select! {
+            biased;
+            _ = cancel.wanted() => return Err("cancelled before it began".to_owned()),
+            found = self.folders.look(Party::Run(run), path, ()) => found,
+        };
+        let found = match found {
+            Ok(found) => found,
+            // It has a place of its own.
+            Err(LookError::NotOpened(_)) if directory.is_absolute() => return Ok(None),
+            Err(error) => return Err(format!("the working directory {path} {error}")),
+        };
+        let (wanted, there) = ((kept.device, kept.inode), (found.device, found.inode));
+        if !kept.is(&found) {
+            return Err(SpawnError::OtherFolder { dir: path.into(), wanted, found: there }.to_string());
+        }
+        on_found(found);
+        Ok(Some(there))
     }
 
     /// Executes a call to its end.
@@ -89,6 +130,7 @@ impl Shell {
         asked: Asked<'_>,
         cancel: &mut Cancel,
         on_piece: OnPiece<'_>,
+        on_found: &(dyn Fn(FolderId) + Sync),
     ) -> CallResult {
         let plain = |text: String| CallResult::plain(call, asked.tool.clone(), text, true);
         let args = match parse(asked.args) {
@@ -99,14 +141,18 @@ impl Shell {
             return CallResult { cancelled: true, ..plain("cancelled before it began".to_owned()) };
         }
         let timeout = args.timeout.unwrap_or(self.timeout);
-        let cwd = directory(asked.spec.workdir.as_deref(), args.cwd.as_deref());
+        let (workdir, directory) = (Path::new(workdir(asked.spec)), Path::new(args.cwd.as_deref().unwrap_or_default()));
+        let folder = match self.folder(run, (asked.spec, directory), cancel, on_found).await {
+            Ok(folder) => folder,
+            Err(why) => return CallResult { cancelled: cancel.is_wanted(), ..plain(why) },
+        };
         let env = self.environment.of_call(&asked.spec.env, run, call);
         let program = match (&args.command, &args.argv) {
             (Some(command), _) => Program::Shell(command),
             (None, argv) => Program::Argv(argv.as_deref().unwrap_or_default()),
         };
         let limits = CallLimits::from(&asked.spec.limits).or(self.limits);
-        let launch = Launch { program, cwd: &cwd, env: &env, tty: args.tty, limits };
+        let launch = Launch { program, workdir, folder, directory, env: &env, tty: args.tty, limits };
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
         match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {
@@ -143,8 +189,8 @@ fn parse(text: &str) -> Result<Args, String> {
 }
 
 /// A submit that names no directory has its calls start at the root.
-fn directory(workdir: Option<&str>, cwd: Option<&str>) -> PathBuf {
-    Path::new(workdir.unwrap_or("/")).join(cwd.unwrap_or_default())
+fn workdir(spec: &RunSpec) -> &str {
+    spec.workdir.as_deref().unwrap_or("/")
 }
 
 fn result(
@@ -244,6 +290,7 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let config = config::Shell {
+                pass: Vec::new(),
                 timeout: Span::from_secs(60),
                 envelope_bytes: 200,
                 output_bytes: 1 << 20,
@@ -251,7 +298,9 @@ mod tests {
             };
             let own = std::env::vars_os();
             let outputs = Outputs::new(dir.path());
-            let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, process::tests::keepers());
+            let folders = Folders::new(crate::folders::boot());
+            let keepers = process::tests::keepers();
+            let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, keepers, folders);
             Self { shell, dir }
         }
 
@@ -265,7 +314,7 @@ mod tests {
             let spec = RunSpec { workdir, ..RunSpec::default() };
             let asked = Asked { tool: &"shell".into(), args, spec: &spec };
             let (run, call) = (RunId::from_u64(1), CallId::from_u64(2));
-            self.shell.call(run, call, asked, &mut cancel, &mut |_, _, _| {}).await
+            self.shell.call(run, call, asked, &mut cancel, &mut |_, _, _| {}, &|_| {}).await
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
 use harness_protocol::lane::LaneChanged;
 use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
@@ -109,7 +110,7 @@ impl KeySpace {
 }
 
 /// What a client says of a submit itself, beside what is to run.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sent {
     /// The key that it made for this submit alone.
     pub key: Option<SubmitKey>,
@@ -117,6 +118,10 @@ pub struct Sent {
     pub first: bool,
     /// The run that was made under that key, where it has left the world; or that was told something under it.
     pub made: Option<MadeRun>,
+    /// It can send variables of its environment along, where the configuration wants some.
+    pub asks_variables: bool,
+    /// Why no new run is made of it: its working directory is not what it should be. One that was made before is found all the same.
+    pub refused: Option<Box<RpcError>>,
 }
 
 impl Sent {
@@ -284,6 +289,8 @@ pub enum Ask {
     OffLane,
     /// It has done waiting and stands still until the world says [`Effect::GoOn`].
     Return,
+    /// Nothing: it tells which folder its run's working directory is, in this boot.
+    Found(FolderId),
 }
 
 /// A job: one call of a run, or one attempt at an inference.

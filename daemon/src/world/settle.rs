@@ -288,6 +288,9 @@ fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
         (Ask::OffLane, Some(Stage::Executing)) => {
             scene.emit(Some(job.run), EventBody::CallOffLane { call });
         }
+        (Ask::Found(folder), Some(_)) if scene.spec(job.run).is_some_and(|spec| spec.0.workdir_id != Some(folder)) => {
+            scene.emit(Some(job.run), EventBody::WorkdirFound { folder });
+        }
         (Ask::Return, Some(Stage::OffLane)) => {
             scene.emit(Some(job.run), EventBody::CallReturning { call });
             // It is being cancelled already; standing still would keep it from seeing that.

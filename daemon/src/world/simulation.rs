@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use harness_protocol::event::Event;
+use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::Selector;
 use harness_protocol::run::CallResult;
@@ -347,6 +348,10 @@ impl Simulation {
             .map(|(job, state)| (*job, *state))
             .collect();
         let (job, state) = self.random.pick(&calls)?;
+        if self.random.chance(10) {
+            let folder = FolderId { device: 1, inode: self.random.below(3) as u64, boot: None };
+            return Some(Input::Ask { job, ask: Ask::Found(folder) });
+        }
         let (ask, next) = match state {
             JobState::AtWork => (Ask::OffLane, JobState::OffLane),
             JobState::OffLane | JobState::Returning => (Ask::Return, JobState::Returning),

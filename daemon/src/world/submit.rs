@@ -13,6 +13,7 @@ use harness_protocol::run::Entry;
 use harness_protocol::shown;
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Span;
+use harness_protocol::variable;
 
 use super::boundary::{Finished, KeySpace, MadeRun, Sent};
 use super::budget;
@@ -61,8 +62,14 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
             return Ok(existing);
         }
     }
+    if descent.sent.asks_variables {
+        ask_for_variables(&scene.setup().config.shell.pass)?;
+    }
     let mut spec = with_defaults(scene, spec, &descent)?;
     admit(scene, &spec, &descent)?;
+    if let Some(refusal) = descent.sent.refused {
+        return Err(*refusal);
+    }
     // A tree shares what its runs have in common: most children have their parent's texts.
     intern(scene, &mut spec, descent.parent);
     let (number, id) = scene.res::<Ids>().next_run();
@@ -83,6 +90,16 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
 
 fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
+}
+
+/// Asks a client that can tell for the values that it has of the variables which are passed to tools. They come from it alone: what the
+/// daemon has in its own environment is that of whoever started it.
+fn ask_for_variables(names: &[Arc<str>]) -> Result<(), RpcError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = "the configuration wants variables of the client's environment sent along (tool.shell.pass)";
+    Err(invalid(message).because(Reason::PassVariables, names.join(",")))
 }
 
 /// The run that this very submit has made already: its reply was lost, and it was sent again.
@@ -155,11 +172,11 @@ fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
     spec
 }
 
-/// Whether two specifications ask for the same. Where the caller's PATH pointed, and whether a terminal was there, are
-/// surroundings: the same command repeated by cron is the same command.
+/// Whether two specifications ask for the same. Where the caller's PATH pointed, whether a terminal was there, and which folder was at
+/// the path of the working directory are surroundings: the same command repeated by cron is the same command.
 fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
     let without_surroundings = |spec: &RunSpec| {
-        let mut spec = RunSpec { on_interaction: Default::default(), ..spec.clone() };
+        let mut spec = RunSpec { on_interaction: Default::default(), workdir_id: None, ..spec.clone() };
         spec.env.remove("PATH");
         spec
     };
@@ -291,9 +308,6 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if !workdir.starts_with('/') || workdir.contains('\0') {
         return Err(invalid(format!("the working directory {} is not absolute", quoted(workdir))));
     }
-    if let Some(name) = spec.env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return Err(invalid(format!("{} cannot be an environment variable", quoted(name.0))));
-    }
     if spec.limits.max_steps == Some(0) || spec.limits.max_tokens == Some(0) {
         return Err(invalid("a limit on steps or tokens is at least 1"));
     }
@@ -306,6 +320,12 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if bytes > MOST_SPEC {
         let message = format!("the specification takes {bytes} bytes as JSON; at most {MOST_SPEC} are taken");
         return Err(invalid(message).because(Reason::TooLarge, "spec"));
+    }
+    // Those of a run that is tried again or gone on from were taken once.
+    if descent.retry_of.is_none() && descent.continues.is_none() {
+        // What is too large for a call is told by the call, which has a command beside it.
+        variable::check_all_names(&spec.env)
+            .map_err(|error| invalid(error.to_string()).because(Reason::BadVariable, "env"))?;
     }
     Ok(spec)
 }

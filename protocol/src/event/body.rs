@@ -7,6 +7,7 @@ use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor}
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
 use super::{Ending, LaneWidth, ProviderFault, StopReason};
+use crate::folder::FolderId;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use crate::lane::Limiter;
 use crate::run::{CallRequest, CallResult, Carried, Compaction, Entry, Reserve, Usage};
@@ -314,6 +315,11 @@ kinds! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         submit_key: Option<SubmitKey>,
     },
+    /// After another boot its working directory was found again: the same inode, on this device now.
+    WorkdirFound {
+        /// The folder.
+        folder: FolderId,
+    },
     /// Nothing new starts in this run.
     RunPaused,
     /// It goes on.
@@ -390,6 +396,7 @@ impl EventBody {
             Self::InteractionClosed { .. } => "interaction-closed",
             Self::Denied { .. } => "denied",
             Self::MessageReceived { .. } => "message-received",
+            Self::WorkdirFound { .. } => "workdir-found",
             Self::RunPaused => "run-paused",
             Self::RunResumed => "run-resumed",
             Self::RunStopping { .. } => "run-stopping",
@@ -491,6 +498,7 @@ pub const EVENT_KINDS: &[&str] = &[
     "interaction-closed",
     "denied",
     "message-received",
+    "workdir-found",
     "run-paused",
     "run-resumed",
     "run-stopping",

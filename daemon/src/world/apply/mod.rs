@@ -99,6 +99,9 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
                 runs::told_under(world, run, entity, *key, event.seq);
             }
         }
+        EventBody::WorkdirFound { folder } => {
+            edit::<Spec>(world, entity, |spec| Arc::make_mut(&mut spec.0).workdir_id = Some(*folder));
+        }
         EventBody::RunPaused => runs::paused(world, run, entity, at),
         EventBody::RunResumed => runs::resumed(world, run, entity, at),
         EventBody::RunStopping { reason, .. } => runs::stopping(world, run, entity, *reason, at),

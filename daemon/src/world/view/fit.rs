@@ -69,6 +69,7 @@ pub(super) fn take_denials(view: &mut RunView, denials: &[Arc<str>]) {
 /// Cuts a view to what a list holds: its answer is not all that the list is about.
 pub fn fit_list(view: &mut RunView) {
     fit(view);
+    view.env.clear();
     shorten(&mut view.answer, LISTED_ANSWER, CutField::Answer, &mut view.cut);
 }
 
@@ -96,7 +97,8 @@ pub fn view_bytes(view: &RunView) -> usize {
         view.waiting_for.as_ref().and_then(|waits| waits.error.as_ref()).map_or(0, |error| text_bytes(error) + 200);
     let inference = view.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
     let questions: usize = view.questions.iter().map(|question| text_bytes(&question.question) + 80).sum();
-    texts + labels + denials + calls + names + waits + inference + questions + FIXED
+    let env: usize = view.env.iter().map(|name| text_bytes(name) + 3).sum();
+    env + texts + labels + denials + calls + names + waits + inference + questions + FIXED
 }
 
 /// About how many bytes an entry of a transcript takes on the wire.
@@ -201,6 +203,7 @@ mod tests {
             state: RunState::Succeeded,
             waiting_for: None,
             workdir: "/".into(),
+            env: vec!["PATH".to_owned()],
             provider: "p".into(),
             model: None,
             title: String::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::Ending;
+use harness_protocol::json_size::cut;
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
     CallState, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
@@ -28,6 +29,8 @@ use crate::lane::{Lane, TicketId, TicketState};
 const LINE: usize = 200;
 /// Questions of a run and of those below it that its page shows.
 const MOST_QUESTIONS: usize = 16;
+/// Variables that are named, and characters of each name: those of older runs were not bounded.
+const MOST_VARIABLES: usize = 256;
 /// Characters of what a provider said.
 const LONGEST_ERROR: usize = 500;
 
@@ -61,6 +64,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         state: watch.shown,
         waiting_for: waiting_for(world, life, watch, spec, batch, Detail::Whole),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
+        env: spec.env.keys().take(MOST_VARIABLES).map(|name| cut(name, MOST_VARIABLES).into_owned()).collect(),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
         model: spec.model.clone(),
         title: title(spec),

@@ -1,6 +1,7 @@
 //! Bytes, and descriptors beside them, over a Unix stream socket.
 //!
-//! Never waits: what does not go now is an error of the kind `WouldBlock`.
+//! Never waits: what does not go now is an error of the kind `WouldBlock`. Owns the bound of what is taken at once: the kernel drops the
+//! descriptors for which there is no room. Must never keep one that the caller was not given.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,7 +16,10 @@ use rustix::net::{
 const MOST: usize = 3;
 
 /// Sends what goes of `bytes`, with `descriptors` beside the first of them.
-pub(super) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+///
+/// # Errors
+/// Where nothing goes now, or the peer is gone.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -25,8 +29,12 @@ pub(super) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags)?)
 }
 
-/// Receives what is there. Descriptors are added to `descriptors`, and closed by whatever this process executes.
-pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
+/// Receives what is there. Descriptors are added to `descriptors`, and closed by whatever this process executes. The kernel ends what is
+/// received at once where a descriptor came: it belongs to the last of the bytes.
+///
+/// # Errors
+/// Where nothing is there now.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

@@ -1,0 +1,191 @@
+//! The working directory that a submit names: whether its path means the same folder to the daemon as to the client.
+//!
+//! Owns the descriptors that a connection passes: one for a request that asks for it; all others are closed, and so is one whose line has
+//! ended without asking. Looks at folders and closes descriptors off the connection, because either may hang; one at a time for each
+//! connection, and the connection's place is kept until it has really ended. Decides nothing about rights.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use harness_protocol::folder::FolderId;
+use harness_protocol::json_size::quoted;
+use harness_protocol::rpc::{ErrorKind, Reason, RpcError, SubmitParams};
+use harness_protocol::time::Span;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::crowd::Slot;
+use crate::fair::Party;
+use crate::folders::{Folders, LookError};
+
+/// Descriptors that are kept: that of the line which is read, and that of the next one, of which the begin may have come with its end.
+const KEPT: usize = 2;
+/// Longest path of Linux. A longer one is refused by the world, and nothing is looked at for it.
+const LONGEST_PATH: usize = 4096;
+/// Where calls of a run start that names no directory.
+const ROOT: &str = "/";
+
+/// What a connection knows of working directories.
+pub(super) struct Workdirs {
+    folders: Folders,
+    party: Party,
+    slot: Arc<Slot>,
+    passed: VecDeque<OwnedFd>,
+    /// The last path that was looked at and what it means, as long as nothing more was read: a look that was made after a request had
+    /// come does for that request.
+    latest: Option<(Arc<str>, FolderId)>,
+    /// Free where no look of this connection is under way.
+    looking: Arc<Semaphore>,
+}
+
+/// Why a submit is refused for its working directory.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(
+        "{path} is another folder for the daemon than for you (here: {found}; yours: {wanted}): the daemon runs in another mount namespace \
+         (a container? a sandbox? a service with a /tmp of its own?), or the folder was replaced at this moment; start a daemon where you \
+         are, with a socket and a state directory of its own (HARNESS_SOCKET, HARNESS_STATE_DIR), or submit from where the daemon runs"
+    )]
+    Other { path: String, found: FolderId, wanted: FolderId },
+    #[error("the working directory {path} {error}{}", Self::hint(*there))]
+    NotThere { path: String, error: LookError, there: bool },
+    #[error("the working directory {path} {}; try again later, or submit from another folder", LookError::Silent)]
+    Silent { path: String },
+    #[error(
+        "an earlier look of this connection at a working directory has not ended yet: it gives no answer; use another connection"
+    )]
+    StillLooking,
+    #[error("the request says that its working directory comes beside it as a descriptor, and none came")]
+    NoDescriptor,
+    #[error("the descriptor that came beside the request is none of a directory")]
+    NoFolderPassed,
+}
+
+impl Refusal {
+    const fn hint(there: bool) -> &'static str {
+        if there {
+            " for the daemon, though it is there for you: the daemon runs as another user, or in another mount namespace (a container? a \
+             sandbox?); start a daemon where you are, with a socket and a state directory of its own (HARNESS_SOCKET, HARNESS_STATE_DIR)"
+        } else {
+            " (as the daemon sees it)"
+        }
+    }
+}
+
+impl From<Refusal> for RpcError {
+    fn from(refusal: Refusal) -> Self {
+        let (kind, reason) = match &refusal {
+            Refusal::Other { .. } => (ErrorKind::Invalid, Reason::OtherFolder),
+            Refusal::NotThere { .. } => (ErrorKind::Invalid, Reason::NoWorkdir),
+            Refusal::Silent { .. } | Refusal::StillLooking => (ErrorKind::Busy, Reason::WorkdirSilent),
+            Refusal::NoDescriptor | Refusal::NoFolderPassed => (ErrorKind::Invalid, Reason::NoDescriptor),
+        };
+        let error = Self::new(kind, refusal.to_string()).because(reason, "workdir");
+        if kind == ErrorKind::Busy { error.retry_after(Span::from_secs(30)) } else { error }
+    }
+}
+
+impl Workdirs {
+    pub(super) fn new(folders: Folders, party: Party, slot: Slot) -> Self {
+        let looking = Arc::new(Semaphore::new(1));
+        Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, looking }
+    }
+
+    /// Something was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked for hangs.
+    pub(super) fn arrived(&mut self, passed: &mut Vec<OwnedFd>) -> bool {
+        self.latest = None;
+        if passed.is_empty() {
+            return true;
+        }
+        // One beside a request; whoever passes more has them closed.
+        let mut rest = passed.drain(..);
+        self.passed.extend(rest.next());
+        let mut unwanted: Vec<OwnedFd> = rest.collect();
+        while self.passed.len() > KEPT {
+            unwanted.extend(self.passed.pop_front());
+        }
+        self.close(unwanted)
+    }
+
+    /// Every line that had begun has ended: descriptors that are still there belong to none.
+    pub(super) fn no_line_is_open(&mut self) -> bool {
+        let unwanted = self.passed.drain(..).collect();
+        self.close(unwanted)
+    }
+
+    fn close(&self, unwanted: Vec<OwnedFd>) -> bool {
+        if unwanted.is_empty() {
+            return true;
+        }
+        let looking = Arc::clone(&self.looking).try_acquire_owned().ok();
+        let goes_on = looking.is_some();
+        self.folders.close(self.party, unwanted, (looking, Arc::clone(&self.slot)));
+        goes_on
+    }
+
+    /// What is held until a look has ended; nothing while an earlier one hangs.
+    fn begin(&self) -> Option<(OwnedSemaphorePermit, Arc<Slot>)> {
+        Some((Arc::clone(&self.looking).try_acquire_owned().ok()?, Arc::clone(&self.slot)))
+    }
+
+    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none.
+    pub(super) async fn find(&mut self, params: &mut SubmitParams) -> Option<Box<RpcError>> {
+        let found = self.found(params).await;
+        match found {
+            Ok(found) => {
+                params.spec.workdir_id = found;
+                None
+            }
+            Err(refusal) => Some(Box::new(refusal.into())),
+        }
+    }
+
+    async fn found(&mut self, params: &SubmitParams) -> Result<Option<FolderId>, Refusal> {
+        let path = params.spec.workdir.clone().unwrap_or_else(|| ROOT.into());
+        let shown = || quoted(&path);
+        let claimed = params.spec.workdir_id;
+        let passed = if params.passes_workdir { self.passed.pop_front() } else { None };
+        if params.passes_workdir && passed.is_none() && claimed.is_none() {
+            return Err(Refusal::NoDescriptor);
+        }
+        if !path.starts_with('/') || path.contains('\0') || path.len() > LONGEST_PATH {
+            // What is no path is refused by the world, which has the words for it.
+            return Ok(None);
+        }
+        let there = claimed.is_some() || passed.is_some();
+        let refused = |error| match error {
+            LookError::Silent => Refusal::Silent { path: shown() },
+            LookError::NoFolderPassed => Refusal::NoFolderPassed,
+            error @ LookError::NotOpened(_) => Refusal::NotThere { path: shown(), error, there },
+        };
+        let (found, wanted) = match (passed, &self.latest) {
+            (Some(passed), _) => {
+                let held = self.begin().ok_or(Refusal::StillLooking)?;
+                let both = self.folders.look_at_both(self.party, &path, passed, held).await;
+                let (found, passed) = both.map_err(refused)?;
+                (found, Some(passed))
+            }
+            (None, Some((latest, found))) if *latest == path => (*found, claimed),
+            (None, _) => {
+                let held = self.begin().ok_or(Refusal::StillLooking)?;
+                (self.folders.look(self.party, &path, held).await.map_err(refused)?, claimed)
+            }
+        };
+        if let Some(wanted) = wanted
+            && (wanted.device, wanted.inode) != (found.device, found.inode)
+        {
+            return Err(Refusal::Other { path: shown(), found, wanted });
+        }
+        self.latest = Some((path, found));
+        Ok(Some(found))
+    }
+}
+
+impl Drop for Workdirs {
+    fn drop(&mut self) {
+        let unwanted: Vec<OwnedFd> = self.passed.drain(..).collect();
+        if !unwanted.is_empty() {
+            self.folders.close(self.party, unwanted, Arc::clone(&self.slot));
+        }
+    }
+}

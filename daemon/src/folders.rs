@@ -1,0 +1,313 @@
+//! Folders: which one a path means at this moment.
+//!
+//! Looking at one blocks for as long as its file system does, for ever where that is a network mount whose server is gone. So it is done
+//! beside all else, within a time limit, one at a time for each path, a few for each party and bounded for all: one that hangs takes a
+//! thread until the kernel lets go of it, and no more. Owns that bound. Knows no run, and never goes into a folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use harness_protocol::folder::{BootId, FolderId};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::blocking::Blocking;
+use crate::fair::Party;
+
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Looks at once, and of these for one party.
+const AT_ONCE: (usize, usize) = (32, 4);
+/// Names the boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Looks at folders. Clones share the bounds.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    blocking: Blocking,
+    patience: Duration,
+    boot: Option<BootId>,
+    /// Paths that are looked at, or waited for.
+    paths: Arc<Mutex<BTreeMap<String, Weak<Semaphore>>>>,
+}
+
+/// A descriptor that is closed where closing may block, whatever becomes of the look at it.
+struct Passed {
+    folders: Folders,
+    party: Party,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.descriptor.take() {
+            self.folders.close(self.party, vec![descriptor], ());
+        }
+    }
+}
+
+/// Why it cannot be said which folder a path means.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// It cannot be opened.
+    #[error("{}", why(.0))]
+    NotOpened(io::Error),
+    /// What was passed in its place is no folder.
+    #[error("the descriptor that was passed is none of a directory")]
+    NoFolderPassed,
+    /// It has not answered.
+    #[error("gives no answer for {} s (a network mount that hangs?)", PATIENCE.as_secs())]
+    Silent,
+}
+
+/// What is wrong with a folder that cannot be opened, or not be gone into, as the end of a sentence.
+pub fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "does not exist".to_owned(),
+        io::ErrorKind::NotADirectory => "is not a directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "may not be entered".to_owned(),
+        _ => format!("cannot be opened: {error}"),
+    }
+}
+
+/// A folder that was opened, and which one it is.
+#[derive(Debug)]
+pub struct Opened {
+    /// To go into it, and for nothing else.
+    pub descriptor: OwnedFd,
+    /// Number of its device.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+/// Opens the folder at `path`, which is taken from `from` where it is relative. Blocks.
+///
+/// # Errors
+/// Where it is none, or may not be gone into.
+pub fn open(from: impl AsFd, path: &Path) -> io::Result<Opened> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = openat(from, path, flags, Mode::empty())?;
+    // Only who may go into it can open this.
+    let descriptor = openat(&folder, ".", flags, Mode::empty())?;
+    let stat = fstat(&descriptor)?;
+    Ok(Opened { descriptor, device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// The boot that this is, if the kernel says so.
+pub fn boot() -> Option<BootId> {
+    fs::read_to_string(BOOT).ok()?.trim().parse().ok()
+}
+
+impl Folders {
+    /// Within a runtime.
+    pub fn new(boot: Option<BootId>) -> Self {
+        Self { blocking: Blocking::shared_out(AT_ONCE.0, AT_ONCE.1), patience: PATIENCE, boot, paths: Arc::default() }
+    }
+
+    /// The boot that this is.
+    pub fn boot(&self) -> Option<BootId> {
+        self.boot
+    }
+
+    /// Which folder `path` means now. What `held` holds is let go of when the look has really ended, however long that takes.
+    ///
+    /// # Errors
+    /// Where there is none, or it does not answer.
+    pub async fn look(&self, party: Party, path: &str, held: impl Send + 'static) -> Result<FolderId, LookError> {
+        let path_of = path;
+        let (path, boot) = (path.to_owned(), self.boot);
+        let look = move || {
+            let _held = held;
+            let Opened { device, inode, .. } = open(CWD, Path::new(&path)).map_err(LookError::NotOpened)?;
+            Ok(FolderId { device, inode, boot })
+        };
+        self.ask(party, path_of, look).await
+    }
+
+    /// Which folders `path` and a descriptor mean now.
+    ///
+    /// # Errors
+    /// As for [`Self::look`]; and where the descriptor is none of a folder.
+    pub async fn look_at_both(
+        &self,
+        party: Party,
+        path: &str,
+        passed: OwnedFd,
+        held: impl Send + 'static,
+    ) -> Result<(FolderId, FolderId), LookError> {
+        let mut passed = Passed { folders: self.clone(), party, descriptor: Some(passed) };
+        let (of_path, boot) = (path.to_owned(), self.boot);
+        let look = move || {
+            let _held = held;
+            let descriptor = passed.descriptor.take().ok_or(LookError::NoFolderPassed)?;
+            let stat = fstat(&descriptor).map_err(|_| LookError::NoFolderPassed)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+                return Err(LookError::NoFolderPassed);
+            }
+            let passed = FolderId { device: stat.st_dev, inode: stat.st_ino, boot };
+            let Opened { device, inode, .. } = open(CWD, Path::new(&of_path)).map_err(LookError::NotOpened)?;
+            Ok((FolderId { device, inode, boot }, passed))
+        };
+        self.ask(party, path, look).await
+    }
+
+    /// Closes descriptors that nobody asked for: that may block as well.
+    pub fn close(&self, party: Party, passed: Vec<OwnedFd>, held: impl Send + 'static) {
+        self.blocking.run(party, move || drop((passed, held)));
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        party: Party,
+        path: &str,
+        look: impl FnOnce() -> Result<T, LookError> + Send + 'static,
+    ) -> Result<T, LookError> {
+        let turn = self.turn(path);
+        let looked = async {
+            // Whoever waits for a path that hangs takes no thread.
+            let turn = Arc::clone(&turn).acquire_owned().await.ok()?;
+            let look = move || {
+                let looked = look();
+                drop(turn);
+                looked
+            };
+            self.blocking.get(party, look).await
+        };
+        let looked = timeout(self.patience, looked).await;
+        drop(turn);
+        self.paths().retain(|_, turn| turn.strong_count() > 0);
+        match looked {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(_) => Err(LookError::Silent),
+        }
+    }
+
+    fn paths(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Semaphore>>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The turn of those who look at a path, one after the other.
+    fn turn(&self, path: &str) -> Arc<Semaphore> {
+        let mut paths = self.paths();
+        if let Some(turn) = paths.get(path).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Semaphore::new(1));
+        paths.insert(path.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    const PARTY: Party = Party::Process(1);
+
+    /// U22.
+    #[tokio::test]
+    async fn a_path_means_the_folder_that_is_there_at_this_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let folders = Folders::new(boot());
+        let look = async |name: &str| folders.look(PARTY, at(name).to_str().unwrap(), ()).await;
+        fs::create_dir(at("a")).unwrap();
+        fs::create_dir(at("b")).unwrap();
+        symlink("a", at("link")).unwrap();
+        let id = |name: &str| {
+            let found = fs::metadata(at(name)).unwrap();
+            FolderId { device: found.dev(), inode: found.ino(), boot: boot() }
+        };
+        assert_eq!((look("a").await.unwrap(), look("link").await.unwrap()), (id("a"), id("a")));
+        fs::remove_file(at("link")).unwrap();
+        symlink("b", at("link")).unwrap();
+        assert_eq!(look("link").await.unwrap(), id("b"));
+        let before = look("a").await.unwrap();
+        fs::rename(at("a"), at("c")).unwrap();
+        fs::rename(at("b"), at("a")).unwrap();
+        assert!(look("a").await.unwrap() != before && look("c").await.unwrap() == before);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_folder_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "").unwrap();
+        symlink("round", at("round")).unwrap();
+        symlink("nowhere", at("dangling")).unwrap();
+        let folders = Folders::new(None);
+        for (name, told) in [
+            ("nothing", "does not exist"),
+            ("dangling", "does not exist"),
+            ("file", "is not a directory"),
+            ("file/below", "is not a directory"),
+            ("round", "cannot be opened: Too many levels of symbolic links (os error 40)"),
+        ] {
+            let error = folders.look(PARTY, at(name).to_str().unwrap(), ()).await.unwrap_err();
+            assert_eq!(error.to_string(), told, "{name}");
+        }
+        if !nix::unistd::geteuid().is_root() {
+            fs::create_dir(at("shut")).unwrap();
+            fs::set_permissions(at("shut"), fs::Permissions::from_mode(0o600)).unwrap();
+            let error = folders.look(PARTY, at("shut").to_str().unwrap(), ()).await.unwrap_err();
+            assert_eq!(error.to_string(), "may not be entered");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_descriptor_of_anything_but_a_folder_means_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let folders = Folders::new(None);
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (pipe, _writer) = io::pipe().unwrap();
+        let file = fs::File::create(dir.path().join("file")).unwrap();
+        for passed in [one.into(), pipe.into(), file.into(), fs::File::open("/dev/null").unwrap().into()] {
+            let error = folders.look_at_both(PARTY, path, passed, ()).await.unwrap_err();
+            assert!(matches!(error, LookError::NoFolderPassed), "{error}");
+        }
+        let passed = open(CWD, Path::new("/")).unwrap().descriptor;
+        let (at_path, passed) = folders.look_at_both(PARTY, path, passed, ()).await.unwrap();
+        assert!(at_path != passed && passed.inode == fs::metadata("/").unwrap().ino());
+    }
+
+    /// A look that hangs: a pipe that nobody writes into stands for a mount that does not answer.
+    #[tokio::test]
+    async fn looks_that_hang_are_given_up_and_take_no_more_than_their_partys_part() {
+        let folders = Folders { patience: Duration::from_millis(50), ..Folders::new(None) };
+        let patient = Folders { patience: PATIENCE, ..folders.clone() };
+        let mut ends = Vec::new();
+        let mut hang = async |path: &str| {
+            let (mut hangs, end) = io::pipe().unwrap();
+            ends.push(end);
+            let look = move || {
+                let _ = io::Read::read(&mut hangs, &mut [0]);
+                Ok(())
+            };
+            let hung = folders.ask(PARTY, path, look).await;
+            assert!(matches!(hung, Err(LookError::Silent)));
+        };
+        let here = |inode: u64| inode == fs::metadata("/").unwrap().ino();
+        // However often one path is looked at that hangs, it takes one thread: the party has others left.
+        for _ in 0..9 {
+            hang("/hangs").await;
+        }
+        assert!(here(patient.look(PARTY, "/", ()).await.unwrap().inode));
+        for path in ["/1", "/2", "/3", "/4", "/5"] {
+            hang(path).await;
+        }
+        assert!(here(patient.look(Party::Process(2), "/", ()).await.unwrap().inode));
+        drop(ends);
+        assert!(here(patient.look(PARTY, "/", ()).await.unwrap().inode));
+    }
+}
