@@ -94,11 +94,11 @@ pub(super) fn command(call: Call) -> Result<Command, Box<Call>> {
             Command::Submit { spec: Arc::new(params.spec), idempotency_key: params.idempotency_key, known: None, sent }
         }
         Call::RunRetry(params) => {
-            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            let sent = Sent { key: params.submit_key, first: params.first, ..Sent::default() };
             Command::Retry { run: params.run, changes: params.changes, left: None, sent }
         }
         Call::RunMessage(params) => {
-            let sent = Sent { key: params.submit_key, first: params.first, made: None };
+            let sent = Sent { key: params.submit_key, first: params.first, ..Sent::default() };
             Command::Message { run: params.run, text: params.text, left: None, sent }
         }
         Call::RunCancel(params) => Command::Cancel { select: params.select, force: params.force },

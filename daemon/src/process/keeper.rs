@@ -380,7 +380,7 @@ fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Ch
 }
 
 /// Goes into a place, if it is the folder that it is to be.
-fn enter(place: &Place<std::ffi::OsString>) -> Result<(), Failure> {
+fn enter(place: &Place<OsString>) -> Result<(), Failure> {
     let path: &std::path::Path = place.directory.as_ref();
     let workdir = match folders::open(CWD, place.workdir.as_ref()) {
         Ok(workdir) => workdir,
