@@ -410,7 +410,9 @@ mod tests {
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         let inherited = "(exec sleep 100 <&0) & echo it runs >&2";
-        let table: [(&str, fn(Marks) -> u64, &str, &str, bool, bool); 10] = [
+        /// What it is, its mark, the file, the command, whether the daemon was outside of all runs, whether it is ended.
+        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, bool, bool);
+        let table: [Row; 10] = [
             ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true, true),
             ("on the directory", |marks| marks.runs, "", STAYS, true, true),
             ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, true, true),

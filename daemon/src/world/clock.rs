@@ -187,7 +187,9 @@ mod tests {
     /// B10: what the wall clock does while the daemon runs, how often and by how much time is set, and how far it is off at the end.
     #[test]
     fn time_follows_the_wall_clock_forward_at_once_and_back_when_that_has_gone_on_steadily() {
-        let table: [(&str, &[(i64, u64)], &[i64], i64); 11] = [
+        /// What it does, by how much it is ahead and for how many seconds, by how much time is set, how far that is off.
+        type Row = (&'static str, &'static [(i64, u64)], &'static [i64], i64);
+        let table: [Row; 11] = [
             ("right all the time", &[(0, 4_000)], &[], 0),
             ("a second ahead and back", &[(1, 100), (0, 100)], &[], 0),
             ("half a minute ahead and back", &[(30, 100), (0, 100)], &[], 0),

@@ -122,7 +122,11 @@ fn an_answer_wakes_as_many_as_fit_into_what_came_back_however_many_wait_for_the_
             .into_iter()
             .map(|runs| {
                 let mut crowd = Crowd::new(runs, budgets);
-                assert!(crowd.waiting() >= runs - AT_ONCE as usize, "{budgets:?}: {} wait", crowd.waiting());
+                assert!(
+                    crowd.waiting() >= runs - usize::try_from(AT_ONCE).unwrap(),
+                    "{budgets:?}: {} wait",
+                    crowd.waiting()
+                );
                 crowd.cost_of_an_answer(15)
             })
             .collect();

@@ -190,7 +190,9 @@ mod tests {
         };
         let released = || EventBody::ProviderReleased { provider: "local".into(), at_most: None };
         let pruned = || EventBody::RunsPruned { runs: vec![RunId::from_u64(1)] };
-        let table: Vec<(&str, Vec<EventBody>, Option<u64>, Vec<u64>)> = vec![
+        /// What it is, the events, what runs have seen, what is spent.
+        type Row = (&'static str, Vec<EventBody>, Option<u64>, Vec<u64>);
+        let table: Vec<Row> = vec![
             ("starts", vec![started(8), started(8), started(8)], None, vec![1, 2]),
             ("starts that runs have seen", vec![started(8), started(8), started(8)], Some(2), vec![1]),
             ("a pause that is over", vec![paused(), resumed(), started(8)], None, vec![1]),

@@ -128,7 +128,7 @@ fn a_content_that_google_marks_as_thought_is_thinking() {
     let said = |text: &str| json!({"content": text});
     let signed = json!({"content": "</thought>The answer", "extra_content": {"google": {"thought_signature": "S"}}});
     for (deltas, reasoning, text) in [
-        (vec![thought("<thought>I think so"), signed.clone()], "I think so", "The answer"),
+        (vec![thought("<thought>I think so"), signed], "I think so", "The answer"),
         (
             vec![thought("<thought>I think"), thought(" so"), said("</thought>The"), said(" answer")],
             "I think so",
