@@ -343,8 +343,10 @@ fn a_daemon_that_is_started_with_the_limit_of_a_run_has_no_operators_with_that_l
         let other = Place::new();
         let locks = format!("--locks={lowered}:{lowered}");
         let daemon = other.start_unprivileged_behind(&["prlimit", &locks], &[]);
-        let asks = format!("HARNESS_SOCKET={} harnessctl --no-start lane pause", other.socket().display());
-        let run = arena.run(&[asks.clone(), format!("setsid -w sh -c '{asks}'")]);
+        // Over the socket itself: harnessctl does not believe a daemon with such a limit.
+        let pause = json!({"jsonrpc": "2.0", "id": 1, "method": "lane.pause", "params": {"lane": "tool"}});
+        let asks = format!("env HARNESS_SOCKET={} adversary ask '{pause}'", other.socket().display());
+        let run = arena.run(&[asks.clone(), format!("setsid -w {asks}")]);
         run.wait();
         let told = run.envelopes().join("\n");
         assert_eq!(told.matches("it cannot be told who asks").count(), 2, "{lowered}: {told}");

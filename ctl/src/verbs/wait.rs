@@ -11,7 +11,7 @@ use crate::ctx::Ctx;
 use crate::ending::{check_output, end};
 use crate::exit::Failure;
 use crate::outcome::Outcome;
-use crate::selecting::{find, ids_of, live_of_all, only_name, selector};
+use crate::selecting::{find, ids_of, live_of_all, only_name, selector, worst};
 use crate::sink::Sink;
 use crate::standing::Teller;
 use crate::waiting;
@@ -116,15 +116,13 @@ fn several_for(ctx: &mut Ctx, args: &WaitArgs, select: &Selector, until: Option<
     Ok(if args.any && reached { exit::SUCCEEDED } else { code_of_several(&replies) })
 }
 
+/// The worst of what each came to, as with runs that are waited for to their ends.
 fn code_of_several(replies: &[Result<WaitReply, RpcError>]) -> u8 {
-    let live = |reply: &WaitReply| !reply.reached && !reply.run.state.is_terminal();
-    if replies.iter().flatten().any(live) {
-        exit::STILL_RUNNING
-    } else if replies.iter().all(|reply| reply.as_ref().is_ok_and(|reply| reply.reached)) {
-        exit::SUCCEEDED
-    } else {
-        exit::FAILED
-    }
+    worst(replies.iter().map(|reply| match reply {
+        Ok(reply) if !reply.reached && !reply.run.state.is_terminal() => exit::STILL_RUNNING,
+        Ok(reply) => code_for(reply, true, reply.run.exit_code.unwrap_or(exit::FAILED)),
+        Err(error) => error.data.exit_code,
+    }))
 }
 
 #[cfg(test)]
@@ -153,11 +151,18 @@ mod tests {
     fn of_several_all_must_have_reached_it() {
         let well = || Ok(reply(RunState::Waiting, true));
         let live = || Ok(reply(RunState::Acting, false));
-        let over = || Ok(reply(RunState::Failed, false));
+        let over = |code| {
+            let mut reply = reply(RunState::Failed, false);
+            reply.run.exit_code = Some(code);
+            Ok(reply)
+        };
         let gone = || Err(RpcError::new(ErrorKind::NotFound, "no such run"));
         assert_eq!(code_of_several(&[well(), well()]), 0);
-        assert_eq!(code_of_several(&[well(), live(), over()]), 8);
-        assert_eq!(code_of_several(&[well(), over()]), 1);
-        assert_eq!(code_of_several(&[well(), gone()]), 1);
+        assert_eq!(code_of_several(&[well(), live(), over(1)]), 8);
+        assert_eq!(code_of_several(&[well(), over(3)]), 3);
+        assert_eq!(code_of_several(&[over(3), well(), over(1)]), 1);
+        assert_eq!(code_of_several(&[well(), over(0)]), 6, "it never comes to that state");
+        assert_eq!(code_of_several(&[well(), gone()]), 6);
+        assert_eq!(code_of_several(&[gone(), over(124)]), 124);
     }
 }

@@ -93,6 +93,10 @@ pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -
     let another = current.zip(epoch).filter(|(current, id)| current.id != *id);
     let Some((current, id)) = another else { return (after <= last).then_some((after, None)) };
     let Some(at) = epochs.iter().position(|epoch| epoch.id == id) else {
+        // A journal that was begun anew shares nothing with any other.
+        if epochs.len() == 1 {
+            return None;
+        }
         // Another history: its numbers say nothing here, and which of those before this epoch were seen is not known.
         // Of this epoch none was.
         let before = Seq(current.first.0.saturating_sub(1));
@@ -149,6 +153,10 @@ mod tests {
         ] {
             let resumed = resume(&epochs, id.map(EpochId::from_u64), Seq(after), Seq(last));
             assert_eq!(resumed, expected.map(|(seq, gap)| (Seq(seq), gap)), "{id:?} {after}");
+        }
+        for after in [0, 40, last, last + 40] {
+            let begun = [epoch(1, 1, EpochReason::Begun)];
+            assert_eq!(resume(&begun, Some(EpochId::from_u64(9)), Seq(after), Seq(last)), None, "{after}");
         }
     }
 
