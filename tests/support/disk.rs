@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -51,6 +52,8 @@ impl Disk {
         let at = place.state("");
         fs::create_dir_all(&at).unwrap();
         run("mount", &[words, &[at.to_str().unwrap()]].concat()).exits(0);
+        // A new file system is open to all, and a state directory is not.
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o700)).unwrap();
         Self { at }
     }
 
