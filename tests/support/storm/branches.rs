@@ -43,6 +43,14 @@ struct Journal {
 }
 
 impl Journal {
+    /// The runs that a journal without a daemon says were pruned.
+    fn pruned(path: &Path) -> BTreeSet<String> {
+        let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+        let sql = "SELECT run.value FROM event, json_each(body, '$.runs') AS run WHERE kind = 'runs-pruned'";
+        let mut statement = db.prepare(sql).unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+
     fn read(path: &Path, flags: OpenFlags) -> Self {
         let db = Connection::open_with_flags(path, flags).unwrap();
         let calls = |sql: &str| -> BTreeSet<String> {
@@ -109,6 +117,8 @@ impl Storm {
         drop(told);
         place.ctl(["daemon", "restore", backup.file.to_str().unwrap()]).ok();
         assert!(place.state("replaced/harness.db").exists(), "what was in the place is kept");
+        let pruned = Journal::pruned(&place.state("replaced/harness.db"));
+        self.shared.told().pruned_before.extend(pruned);
         fs::remove_dir_all(place.state("replaced")).unwrap();
     }
 
@@ -170,6 +180,7 @@ impl Told {
         Self {
             promises,
             perhaps_pruned: self.perhaps_pruned.clone(),
+            pruned_before: self.pruned_before.clone(),
             events: events.map(|(seq, seen)| (*seq, seen.clone())).collect(),
             ..Self::default()
         }
