@@ -25,8 +25,9 @@ pub struct Told {
     pub followed: Vec<(String, Vec<u64>)>,
     /// Runs that a client may have pruned: the reply was lost.
     pub perhaps_pruned: BTreeSet<String>,
-    /// Runs that were pruned in a history that a backup has replaced: where the backup has them, their outputs are gone all the same.
-    pub pruned_before: BTreeSet<String>,
+    /// Runs whose outputs went with a history that a backup has replaced: pruned there, or not among the outputs of the backup. Another
+    /// backup, without outputs, may have these runs.
+    pub without_outputs: BTreeSet<String>,
     /// How often a call may have executed once more, since it had not begun where a history branched.
     pub again: BTreeMap<String, u32>,
     /// What was wrong at the time.

@@ -10,7 +10,7 @@ pub(super) fn check(found: &mut Found<'_>, place: &Place) {
         if found.is_pruned(run) || result["interrupted"] == true {
             continue;
         }
-        let may_be_gone = found.told.pruned_before.contains(run);
+        let may_be_gone = found.told.without_outputs.contains(run);
         let call = result["call"].as_str().unwrap();
         for stream in ["stdout", "stderr"] {
             let bytes = result[stream]["bytes"].as_u64().unwrap_or(0);
