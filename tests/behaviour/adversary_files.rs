@@ -104,7 +104,7 @@ fn an_export_writes_only_to_what_it_made() {
     }
 }
 
-/// 05b: a restore acts on the state directory of a start from here, whatever answers at the socket says.
+/// Rule 1: a restore acts on the state directory of a start from here, whatever answers at the socket says.
 #[test]
 fn a_restore_never_acts_on_a_state_directory_that_only_the_server_names() {
     let daemon = Place::new().start();
