@@ -123,13 +123,14 @@ fn run(
         // Before anything is recovered, and before anybody can connect.
         let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
         keepers_lock.mark_this_process()?;
-        let bound = bind(activated, &paths, members)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let result = runtime.block_on(async {
             detach::take_over_ignored_signals();
+            // Before anybody can connect: from then on a signal asks, and ends nothing by itself.
+            let signals = Signals::listen()?;
             let setup = Setup {
-                listener: Listener::open(bound, config.limits.connections)?,
-                signals: Signals::listen()?,
+                listener: Listener::open(bind(activated, &paths, members)?, config.limits.connections)?,
+                signals,
                 notifier: Notifier::from_env(),
                 config_source: paths.config,
                 on_demand: cli.on_demand,

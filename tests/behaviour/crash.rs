@@ -165,8 +165,11 @@ impl Rounds {
             }
             End::ByAStop => {
                 std::thread::sleep(self.chance.millis(200, 900));
+                let serves = Line::open(&self.place.socket()).is_some();
                 let status = end_of(&mut child, Signal::SIGTERM);
-                assert_eq!(status.code(), Some(0), "it stops well: {status}");
+                // A daemon that does not serve yet may still be where a signal simply ends it.
+                let too_early = !serves && status.signal() == Some(Signal::SIGTERM as i32);
+                assert!(status.code() == Some(0) || too_early, "it stops well: {status}");
                 return "stop";
             }
         };
