@@ -111,9 +111,8 @@ struct BareError {
 ///
 /// # Errors
 /// What is wrong with it.
-#[expect(clippy::needless_pass_by_value, reason = "the frame is of no use afterwards")]
-pub(crate) fn parse(frame: Vec<u8>) -> Result<Incoming, String> {
-    let envelope: Envelope<'_> = serde_json::from_slice(&frame).map_err(|e| e.to_string())?;
+pub(crate) fn parse(frame: &[u8]) -> Result<Incoming, String> {
+    let envelope: Envelope<'_> = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
     let Some(method) = envelope.method else {
         let id = match envelope.id {
             None | Some(RequestId::Null) => None,
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     fn note(text: &str) -> Note {
-        match parse(text.as_bytes().to_vec()).unwrap() {
+        match parse(text.as_bytes()).unwrap() {
             Incoming::Note(note) => note,
             other => panic!("{other:?}"),
         }
@@ -188,7 +187,7 @@ mod tests {
     #[test]
     fn an_error_of_an_unknown_kind_keeps_its_message() {
         let text = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no","data":{"kind":"new"}}}"#;
-        let Incoming::Reply { id: Some(1), result: Err(error) } = parse(text.as_bytes().to_vec()).unwrap() else {
+        let Incoming::Reply { id: Some(1), result: Err(error) } = parse(text.as_bytes()).unwrap() else {
             panic!("no error");
         };
         assert_eq!((error.code, error.message.as_str()), (-1, "no"));
@@ -196,8 +195,8 @@ mod tests {
 
     #[test]
     fn what_is_no_frame_is_an_error() {
-        assert!(parse(b"hello".to_vec()).is_err());
-        assert!(parse(br#"{"id":"x","result":{}}"#.to_vec()).is_err());
-        assert!(parse(br#"{"method":"party","params":{}}"#.to_vec()).is_err());
+        assert!(parse(b"hello").is_err());
+        assert!(parse(br#"{"id":"x","result":{}}"#).is_err());
+        assert!(parse(br#"{"method":"party","params":{}}"#).is_err());
     }
 }

@@ -39,7 +39,8 @@ pub struct Feed {
 /// The tail, and about how much memory it takes.
 #[derive(Debug, Default)]
 struct Kept {
-    events: VecDeque<Arc<Event>>,
+    /// Each with about how much memory it takes.
+    events: VecDeque<(Arc<Event>, usize)>,
     bytes: usize,
 }
 
@@ -47,10 +48,10 @@ impl Kept {
     /// Lets go of what was pruned: the journal has it no more.
     fn forget(&mut self, is_gone: impl Fn(&Event) -> bool) {
         let bytes = &mut self.bytes;
-        self.events.retain(|event| {
+        self.events.retain(|(event, taken)| {
             let stays = !is_gone(event);
             if !stays {
-                *bytes -= event.approximate_bytes();
+                *bytes -= taken;
             }
             stays
         });
@@ -77,10 +78,11 @@ impl Feed {
     /// Shows events. They are in the journal.
     pub fn publish(&self, events: &[Arc<Event>]) {
         let Some(last) = events.last() else { return };
+        let kept: Vec<_> = events.iter().map(|event| (Arc::clone(event), event.approximate_bytes())).collect();
         {
             let mut tail = self.tail();
-            tail.bytes += events.iter().map(|event| event.approximate_bytes()).sum::<usize>();
-            tail.events.extend(events.iter().map(Arc::clone));
+            tail.bytes += kept.iter().map(|(_, bytes)| bytes).sum::<usize>();
+            tail.events.extend(kept);
             for event in events {
                 match &event.body {
                     EventBody::RunsPruned { runs } => {
@@ -95,8 +97,8 @@ impl Feed {
                 }
             }
             while tail.events.len() > self.most || (tail.bytes > self.most_bytes && tail.events.len() > 1) {
-                let Some(oldest) = tail.events.pop_front() else { break };
-                tail.bytes -= oldest.approximate_bytes();
+                let Some((_, bytes)) = tail.events.pop_front() else { break };
+                tail.bytes -= bytes;
             }
         }
         self.last.send_replace(last.seq);
@@ -109,13 +111,13 @@ impl Feed {
             return Tail::Nothing;
         }
         let tail = self.tail();
-        let Some(first) = tail.events.front().map(|event| event.seq) else { return Tail::Older(last) };
+        let Some(first) = tail.events.front().map(|(event, _)| event.seq) else { return Tail::Older(last) };
         if cursor.next() < first {
             return Tail::Older(Seq(first.0 - 1));
         }
         // Where runs were pruned there are holes, so the place does not follow from the number.
-        let skip = tail.events.partition_point(|event| event.seq <= cursor);
-        Tail::Events(tail.events.iter().skip(skip).take(BATCH).map(Arc::clone).collect())
+        let skip = tail.events.partition_point(|(event, _)| event.seq <= cursor);
+        Tail::Events(tail.events.iter().skip(skip).take(BATCH).map(|(event, _)| Arc::clone(event)).collect())
     }
 
     /// Tells of each new last number.

@@ -14,7 +14,7 @@ use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, Rp
 use harness_protocol::run::exit;
 use harness_protocol::script::Script;
 use harness_protocol::time::Span;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,8 @@ use crate::tools::{self, shell::Shell};
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Reads of the journal, and of `/proc`, at once.
 const READS: usize = 4;
+/// Pages of the journal that are there for subscriptions at once.
+const PAGES: usize = 8;
 /// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
 const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
 /// How old a count of the outputs' bytes may be.
@@ -364,7 +366,9 @@ fn door(
         blocking,
         folders,
         bounds: config.limits.clone(),
-        memory: Memory::new(config.limits.memory_bytes.saturating_sub(config.limits.event_bytes)),
+        follower_turns: Semaphore::new(thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1)),
+        pages: Arc::new(Semaphore::new(PAGES)),
+        memory: Memory::new(config.limits.memory_bytes),
         trace: Box::new(move |process| match keepers.trace(process) {
             Lineage::Outside | Lineage::Beside => Origin::Outside,
             Lineage::Of(run) => Origin::Run(run),

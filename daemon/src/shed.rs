@@ -63,24 +63,37 @@ const STAYS: &[&str] = &[
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
     HANDED_ON,
+    // How the C library allocates; see `ALLOCATOR`.
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
     // Where a test wants it to die; see `journal::crash`.
     "HARNESS_CRASH_AT",
 ];
+
+/// What the C library is told of allocation, where nobody has told it anything else. It reads this when a program starts, and otherwise keeps
+/// for itself what once was large: after the first frame of megabytes it would take such frames from heaps that only shrink from their
+/// ends, one heap for nearly each thread.
+const ALLOCATOR: &[(&str, &str)] =
+    &[("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "1048576")];
 
 fn stays(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| STAYS.contains(&name) || name.starts_with("LC_"))
 }
 
 /// Starts this program anew, with the same arguments, descriptors and process number, if its environment holds anything
-/// that does not stay; then makes the process unreadable for others of its user. To be called before anything is opened.
+/// that does not stay, or says nothing to the allocator; then makes the process unreadable for others of its user. To be called before anything is opened.
 ///
 /// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and the proxies.
 ///
 /// # Errors
 /// Where it cannot be started anew. With the environment as it is, it must not go on.
 pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<String, OsString>> {
-    let (kept, shed): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| stays(name));
-    if !shed.is_empty() {
+    let (mut kept, shed): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| stays(name));
+    let unsaid = ALLOCATOR.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let unsaid: Vec<(OsString, OsString)> = unsaid.map(|(name, value)| (name.into(), value.into())).collect();
+    if !shed.is_empty() || !unsaid.is_empty() {
+        kept.extend(unsaid);
         let wanted = wanted();
         let is_wanted = |name: &OsStr| {
             let name = name.to_str().unwrap_or_default();

@@ -39,11 +39,7 @@ impl Event {
     pub fn approximate_bytes(&self) -> usize {
         let texts = match &self.body {
             EventBody::RunSubmitted { spec, earlier, .. } => {
-                spec.prompt.as_ref().map_or(0, |text| text.len())
-                    + spec.env.len() * 128
-                    + spec.labels.len() * 64
-                    + earlier.iter().map(Entry::approximate_bytes).sum::<usize>()
-                    + 1024
+                spec.approximate_bytes() + earlier.iter().map(Entry::approximate_bytes).sum::<usize>() + 512
             }
             EventBody::RunsPruned { runs } => runs.len() * 8,
             EventBody::EventsPruned { events } => events.len() * 8,

@@ -3,13 +3,14 @@
 //! Owns the cutting of a byte stream into frames. Never parses JSON and never reads from anywhere.
 
 /// Bytes of memory that a decoder keeps while nothing is unfinished.
-const KEPT: usize = 256 * 1024;
+const KEPT: usize = 64 * 1024;
 
 /// What a decoder found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// A line, without its newline and without a carriage return before it. Blank lines are not reported.
-    Line(Vec<u8>),
+pub enum Frame<'a> {
+    /// A line, without its newline and without a carriage return before it. Blank lines are not reported. It lies where it was read:
+    /// a copy would be as large again.
+    Line(&'a [u8]),
     /// A line longer than the bound. The connection ends with it: what follows cannot be told apart from its rest.
     Oversized,
 }
@@ -37,14 +38,19 @@ impl Decoder {
         if self.oversized {
             return;
         }
+        self.let_go();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Lets go of the frames that were taken out.
+    pub fn let_go(&mut self) {
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
-        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+        if self.buffer.capacity() > KEPT && self.buffer.len() < self.buffer.capacity() / 4 {
             // What one large frame took is not held until the connection ends.
-            self.buffer = Vec::new();
+            self.buffer.shrink_to(2 * self.buffer.len());
         }
-        self.buffer.extend_from_slice(bytes);
     }
 
     /// Bytes of a frame that is not finished. Frames that are complete were taken out before.
@@ -58,35 +64,35 @@ impl Decoder {
     }
 
     /// The next frame, if one is complete.
-    pub fn next_frame(&mut self) -> Option<Frame> {
+    pub fn next_frame(&mut self) -> Option<Frame<'_>> {
         while !self.oversized {
             let Some(at) = self.buffer[self.scanned..].iter().position(|&b| b == b'\n') else {
                 self.scanned = self.buffer.len();
                 // A carriage return may still turn out to belong to the line's end.
                 return (self.scanned - self.start > self.max + 1).then(|| self.give_up());
             };
-            let line = &self.buffer[self.start..self.scanned + at];
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if line.len() > self.max {
+            let (start, mut end) = (self.start, self.scanned + at);
+            self.scanned = end + 1;
+            self.start = self.scanned;
+            let line = &self.buffer[start..end];
+            end -= usize::from(line.ends_with(b"\r"));
+            if end - start > self.max {
                 return Some(self.give_up());
             }
-            let frame = (!line.iter().all(u8::is_ascii_whitespace)).then(|| line.to_vec());
-            self.scanned += at + 1;
-            self.start = self.scanned;
-            if let Some(line) = frame {
-                return Some(Frame::Line(line));
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                return Some(Frame::Line(&self.buffer[start..end]));
             }
         }
         None
     }
 
     /// What stands after the last newline, once nothing more comes.
-    pub fn finish(&mut self) -> Option<Frame> {
+    pub fn finish(&mut self) -> Option<Frame<'_>> {
         self.push(b"\n");
         self.next_frame()
     }
 
-    fn give_up(&mut self) -> Frame {
+    fn give_up(&mut self) -> Frame<'static> {
         self.oversized = true;
         self.buffer = Vec::new();
         self.start = 0;
@@ -114,24 +120,52 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn frames(decoder: &mut Decoder) -> Vec<Frame> {
-        std::iter::from_fn(|| decoder.next_frame()).collect()
+    /// The lines that are there, and nothing for what is oversized.
+    fn frames(decoder: &mut Decoder) -> Vec<Option<Vec<u8>>> {
+        let mut found = Vec::new();
+        while let Some(frame) = decoder.next_frame() {
+            found.push(match frame {
+                Frame::Line(line) => Some(line.to_vec()),
+                Frame::Oversized => None,
+            });
+        }
+        found
+    }
+
+    fn line(text: &str) -> Option<Vec<u8>> {
+        Some(text.into())
+    }
+
+    /// A7: what a large frame took goes with it, whatever small one has begun behind it.
+    #[test]
+    fn a_large_frame_is_let_go_of_when_it_was_taken_out() {
+        for rest in ["", "{"] {
+            let mut decoder = Decoder::new(8 << 20);
+            decoder.push(&vec![b'a'; 4 << 20]);
+            decoder.push(b"\n");
+            decoder.push(rest.as_bytes());
+            assert_eq!(frames(&mut decoder).len(), 1);
+            decoder.let_go();
+            assert!(decoder.held() <= 2 * KEPT, "{} bytes", decoder.held());
+            decoder.push(b"}\n");
+            assert_eq!(frames(&mut decoder), [line(&format!("{rest}}}"))]);
+        }
     }
 
     #[test]
     fn lines_are_frames_and_blank_lines_are_nothing() {
         let mut decoder = Decoder::new(100);
         decoder.push(b"{}\n\n \r\n[1]\r\n{");
-        assert_eq!(frames(&mut decoder), [Frame::Line(b"{}".to_vec()), Frame::Line(b"[1]".to_vec())]);
+        assert_eq!(frames(&mut decoder), [line("{}"), line("[1]")]);
         decoder.push(b"}\n");
-        assert_eq!(frames(&mut decoder), [Frame::Line(b"{}".to_vec())]);
+        assert_eq!(frames(&mut decoder), [line("{}")]);
     }
 
     #[test]
     fn an_oversized_line_is_reported_once_and_before_it_ends() {
         let mut decoder = Decoder::new(4);
         decoder.push(b"1234\n123456");
-        assert_eq!(frames(&mut decoder), [Frame::Line(b"1234".to_vec()), Frame::Oversized]);
+        assert_eq!(frames(&mut decoder), [line("1234"), None]);
         decoder.push(b"\n{}\n");
         assert_eq!(frames(&mut decoder), []);
     }

@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::exact;
 use crate::time::Span;
 
+/// What an allocator adds to what it is asked for, about.
+const OF_AN_ALLOCATION: usize = 24;
+
 /// What the scripted provider says, turn by turn, and the scripts that children may ask for by name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -62,6 +65,41 @@ pub struct ScriptedCall {
     pub args: Value,
 }
 
+impl Script {
+    /// About how much memory it takes.
+    pub fn approximate_bytes(&self) -> usize {
+        let turns: usize = self.turns.iter().map(Turn::approximate_bytes).sum();
+        let scripts = self.scripts.iter().map(|(name, script)| text(name) + script.approximate_bytes());
+        size_of::<Self>() + turns + scripts.sum::<usize>()
+    }
+}
+
+impl Turn {
+    fn approximate_bytes(&self) -> usize {
+        let calls = self.calls.iter().map(|call| size_of::<ScriptedCall>() + call.tool.len() + within(&call.args));
+        let texts = self.expect.iter().chain(&self.expect_regex).map(|expected| text(expected));
+        let captures = self.capture.iter().map(|(name, pattern)| text(name) + text(pattern));
+        size_of::<Self>() + self.text.len() + calls.sum::<usize>() + texts.chain(captures).sum::<usize>()
+    }
+}
+
+/// About how much memory a text takes with its place in a list and with what the allocator adds.
+fn text(text: &str) -> usize {
+    size_of::<String>() + OF_AN_ALLOCATION + text.len()
+}
+
+/// About how much memory a value takes beside its own place.
+fn within(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(string) => OF_AN_ALLOCATION + string.len(),
+        Value::Array(values) => values.iter().map(|value| size_of::<Value>() + within(value)).sum(),
+        Value::Object(map) => {
+            map.iter().map(|(name, value)| text(name) + size_of::<Value>() + OF_AN_ALLOCATION + within(value)).sum()
+        }
+    }
+}
+
 fn empty_object() -> Value {
     Value::Object(serde_json::Map::new())
 }
@@ -79,4 +117,39 @@ pub enum Fault {
     Cut,
     /// Says nothing more.
     Stall,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    /// A7: whatever part of a script is large, its size is known to be large.
+    #[test]
+    fn a_script_is_as_large_as_what_it_holds() {
+        let long = "x".repeat(100_000);
+        let many = vec!["x"; 10_000];
+        let turns = [
+            json!({"text": long}),
+            json!({"call": [{"tool": "shell", "args": {"command": long}}]}),
+            json!({"call": [{"tool": "shell", "args": {"a": [[{"b": [long]}]]}}]}),
+            json!({"call": [{"tool": "shell", "args": {"a": vec![0; 10_000]}}]}),
+            json!({"call": [{"tool": long}]}),
+            json!({"expect": [long]}),
+            json!({"expect": many}),
+            json!({"expect_regex": many}),
+            json!({"capture": {"a": long}}),
+        ];
+        for turn in turns {
+            let script = json!({"turn": [turn]});
+            let within = json!({"turn": [], "script": {"child": script}});
+            for script in [script, within] {
+                let read: Script = serde_json::from_value(script.clone()).unwrap();
+                assert!(read.approximate_bytes() >= 100_000, "{}", script.to_string().get(..60).unwrap());
+            }
+        }
+        assert!(Script::default().approximate_bytes() < 1_000);
+    }
 }

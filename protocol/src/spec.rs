@@ -60,6 +60,16 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// About how much memory it takes.
+    pub fn approximate_bytes(&self) -> usize {
+        let texts = [&self.prompt, &self.name, &self.share, &self.provider, &self.model, &self.workdir];
+        let texts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
+        let pairs = self.env.iter().chain(&self.labels).map(|(name, value)| name.len() + value.len() + 96);
+        let tools = self.tools.iter().flat_map(|tools| tools.iter()).map(|tool| tool.len() + 32);
+        let script = self.script.as_ref().map_or(0, |script| script.approximate_bytes());
+        size_of::<Self>() + texts + pairs.chain(tools).sum::<usize>() + script
+    }
+
     /// Whether the run may call this tool, if there is one.
     pub fn allows_tool(&self, name: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| **tool == *name))

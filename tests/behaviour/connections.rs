@@ -1,6 +1,7 @@
 //! What connections may take: of each other, of the daemon's memory, and of the time that a frame has.
 
 use std::os::unix::net::UnixStream;
+use std::thread;
 
 use harness_tests::{Client, Daemon, eventually, json, says, turn};
 
@@ -120,6 +121,7 @@ fn a_client_that_does_not_read_large_answers_keeps_them_from_no_other() {
         ("run.list", json!({})),
         ("run.output", json!({"run": run.id, "call": call, "stream": "stdout", "offset": 0, "limit": 4_000_000})),
         ("event.subscribe", json!({"run": run.id, "after": 0})),
+        ("run.wait", json!({"run": run.id})),
     ];
     for (method, params) in ways {
         let mut deaf: Vec<Client> = (0..2).map(|_| daemon.connect()).collect();
@@ -133,4 +135,48 @@ fn a_client_that_does_not_read_large_answers_keeps_them_from_no_other() {
         let shown = daemon.rpc("run.show", json!({"run": run.id, "transcript": true}));
         assert!(shown["transcript"].as_array().is_some_and(|all| !all.is_empty()), "{method}");
     }
+}
+
+fn resident(daemon: &Daemon) -> u64 {
+    daemon.rpc("daemon.status", json!({}))["rss_bytes"].as_u64().unwrap()
+}
+
+/// A7: what was sent counts until it is answered, as what it is in memory, and not only until its line is whole.
+#[test]
+fn requests_that_wait_for_their_answers_take_no_more_than_the_memory_that_is_set_for_them() {
+    let bound = 64 * MIB as u64;
+    let daemon = Daemon::configured(&format!("[limits]\nmemory_bytes = {bound}\n"));
+    let idle = resident(&daemon);
+    let names: Vec<String> = (0..10_000).map(|number| format!("none-{number}")).collect();
+    let params = json!({"select": {"runs": names}});
+    // Each connection's requests wait for the one ahead of them. All of them together would take 150 MiB.
+    let asking: Vec<_> = (0..8)
+        .map(|_| {
+            let (mut client, params) = (daemon.connect(), params.clone());
+            thread::spawn(move || client.pipeline((0..30).map(|_| ("run.pause", params.clone()))))
+        })
+        .collect();
+    let mut most = 0;
+    while !asking.iter().all(thread::JoinHandle::is_finished) {
+        most = most.max(resident(&daemon));
+    }
+    for replies in asking {
+        let replies = replies.join().unwrap();
+        assert!(replies.iter().all(|reply| reply["error"]["data"]["kind"] == "not_found"), "{:?}", replies.first());
+    }
+    assert!(most < idle + bound, "{most} beside {idle}");
+}
+
+/// A7: what runs were made of goes when they go, and what is kept of it for subscribers has a bound.
+#[test]
+fn large_scripts_of_finished_runs_leave_the_memory() {
+    let bound = 64 * MIB as u64;
+    let daemon = Daemon::configured(&format!("[limits]\nmemory_bytes = {bound}\nfinished_runs = 1\n"));
+    let idle = resident(&daemon);
+    let large = says("done").turn(&"x".repeat(2 * MIB));
+    for _ in 0..80 {
+        assert_eq!(daemon.submit(&large).answer(), "done");
+    }
+    let resident = resident(&daemon);
+    assert!(resident < idle + bound, "{resident} beside {idle}");
 }

@@ -52,7 +52,7 @@ fn waiting() -> Value {
 /// One that asks now and then, each time for everything that matters.
 struct Prober {
     line: Client,
-    took: Vec<Duration>,
+    took: Vec<(Duration, &'static str)>,
 }
 
 impl Prober {
@@ -60,10 +60,10 @@ impl Prober {
         Self { line: daemon.connect(), took: Vec::new() }
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn ask(&mut self, method: &'static str, params: Value) -> Value {
         let begun = now();
         let reply = self.line.call(method, params);
-        self.took.push(begun.elapsed());
+        self.took.push((begun.elapsed(), method));
         reply
     }
 
@@ -82,7 +82,9 @@ impl Prober {
     fn tell(mut self, what: &str) {
         self.took.sort();
         let at = |part: usize| self.took[(self.took.len() * part / 100).min(self.took.len() - 1)];
-        println!("{what}: {} requests, median {:?}, p99 {:?}, most {:?}", self.took.len(), at(50), at(99), at(100));
+        let (most, of) = at(100);
+        let count = self.took.len();
+        println!("{what}: {count} requests, median {:?}, p99 {:?}, most {most:?} ({of})", at(50).0, at(99).0);
     }
 }
 
@@ -113,8 +115,9 @@ fn beside(kinds: &[String], daemon: &Daemon, seconds: u64) {
         let behind = status["waited_behind"].as_u64().unwrap();
         assert!(behind <= MOST_BEHIND, "{kinds:?}: a probe waited behind {behind} requests of others");
     }
-    assert!(most <= idle + MEMORY, "{kinds:?}: {most} bytes beside {idle} idle");
+    println!("{} MiB resident at most, {} idle", most >> 20, idle >> 20);
     prober.tell(&kinds.join(", "));
+    assert!(most <= idle + MEMORY, "{kinds:?}: {most} bytes beside {idle} idle");
 }
 
 fn seconds(default: u64) -> u64 {

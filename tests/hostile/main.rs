@@ -68,10 +68,18 @@ const KINDS: &[Kind] = &[
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let asked: String = (0..1_000).map(|id| call(id, "run.list", r#"{"limit":1000}"#)).collect();
         let _ = stream.write_all(asked.as_bytes());
-        // Nothing is read; it is looked whether the daemon closes it.
-        let mut polled = [PollFd::new(stream.as_fd(), PollFlags::empty())];
-        poll(&mut polled, PollTimeout::from(1_000_u16))?;
-        Ok(())
+        deaf(&stream)
+    }),
+    ("deaf readers", |socket| {
+        let asked: String = (0..16).map(|id| call(id, "event.subscribe", r#"{"after":0}"#)).collect();
+        let held: Vec<UnixStream> = (0..64)
+            .map(|_| {
+                let mut stream = UnixStream::connect(socket)?;
+                stream.write_all(asked.as_bytes())?;
+                Ok(stream)
+            })
+            .collect::<std::io::Result<_>>()?;
+        held.iter().take(3).try_for_each(deaf)
     }),
     ("patterns", |socket| {
         // Each takes long to compile; the last one is refused for its size, so that nothing is queued.
@@ -119,6 +127,13 @@ const KINDS: &[Kind] = &[
         Ok(())
     }),
 ];
+
+/// Reads nothing; a second long it is looked whether the daemon closes the connection.
+fn deaf(stream: &UnixStream) -> std::io::Result<()> {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut polled, PollTimeout::from(1_000_u16))?;
+    Ok(())
+}
 
 /// Waits until the daemon says something on a connection, or closes it; a second at most.
 fn closed(mut stream: &UnixStream) -> std::io::Result<()> {

@@ -135,7 +135,7 @@ impl Draft {
         set(&mut to.events, limits.count("events", 1..=MANY));
         if let Some(bytes) = limits.whole("memory_bytes", LEAST_MEMORY..=MOST_MEMORY) {
             to.memory_bytes = bytes;
-            to.event_bytes = to.memory_bytes / 2;
+            to.event_bytes = to.memory_bytes / 4;
         }
     }
 
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!([limits.live_runs, limits.finished_runs, limits.children, limits.depth], [1, 2, 3, 4]);
         assert_eq!([limits.calls_per_step, limits.text_bytes, limits.inbox, limits.connections], [5, 6000, 7, 8]);
         assert_eq!([limits.requests_per_connection, limits.subscriptions_per_connection, limits.events], [9, 10, 11]);
-        assert_eq!([limits.memory_bytes, limits.event_bytes], [40_000_000, 20_000_000]);
+        assert_eq!([limits.memory_bytes, limits.event_bytes], [40_000_000, 10_000_000]);
         assert_eq!(config.control.group.as_deref(), Some("agents"));
     }
 

@@ -97,7 +97,7 @@ pub struct Bounds {
     pub live_runs: u32,
     /// Finished runs that stay in memory; the rest are answered from the journal.
     pub finished_runs: u32,
-    /// Bytes of the transcripts of finished runs that stay in memory.
+    /// Bytes of the transcripts and the specifications of finished runs that stay in memory, about.
     pub finished_bytes: u64,
     /// Children of one run.
     pub children: u32,
@@ -117,9 +117,10 @@ pub struct Bounds {
     pub subscriptions_per_connection: u32,
     /// Events that stay in memory for subscribers.
     pub events: u32,
-    /// Bytes of these, about: half of `memory_bytes`.
+    /// Bytes of these, about: a quarter of `memory_bytes`.
     pub event_bytes: u64,
-    /// Bytes that frames which are not finished, answers which are not read, and the events that stay in memory take together.
+    /// Bytes that frames which are not finished, requests which are not answered, answers which are not read, and the events that stay in
+    /// memory take together, with what the allocator holds beside them.
     pub memory_bytes: u64,
 }
 
@@ -230,7 +231,7 @@ impl Default for Bounds {
             requests_per_connection: 1_024,
             subscriptions_per_connection: 16,
             events: 200_000,
-            event_bytes: 256 * 1024 * 1024,
+            event_bytes: 128 * 1024 * 1024,
             memory_bytes: 512 * 1024 * 1024,
         }
     }

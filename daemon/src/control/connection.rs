@@ -30,11 +30,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
 use super::listener::Accepted;
+use super::memory::Requests;
 use super::outgoing::{Outgoing, Piece, ROOM};
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::rights::{Kind, Who};
-use super::subscription::{self, Past};
+use super::subscription::{self, Past, Sink};
+use super::weight;
 use super::wire::{self, Line};
 use super::workdir::Workdirs;
 use crate::fair::Party;
@@ -48,7 +50,7 @@ const WAIT: &str = "run.wait";
 /// How long a frame may take from its first byte to its last.
 const HALF_A_FRAME: Duration = Duration::from_secs(30);
 /// Bytes read at once.
-const READ_BYTES: usize = 64 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 /// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
 /// How long a peer may read nothing of what it asked for while others wait for the room that this takes.
@@ -73,6 +75,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
     let workdirs = Workdirs::new(door.folders.clone(), looks_as, slot);
     let (read, write) = stream.into_split();
     let answers = door.memory.answers(who.kind() == Kind::Operator);
+    let requests = door.memory.requests(who.kind() == Kind::Operator);
     let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers)));
     let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
     let mut connection = Connection {
@@ -82,6 +85,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
         large: Arc::clone(&large),
         answers: Arc::clone(&answers),
+        requests,
         waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
         door,
         outgoing: Arc::clone(&outgoing),
@@ -146,6 +150,8 @@ struct Connection {
     large: Arc<Semaphore>,
     /// Large answers of all connections of its kind.
     answers: Arc<Semaphore>,
+    /// And large requests.
+    requests: Requests,
     /// Requests that wait for something to happen leave some places to those that make it happen.
     waits: Arc<Semaphore>,
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
@@ -182,7 +188,7 @@ impl Connection {
             match came {
                 Ok(0) => {
                     if let Some(Frame::Line(line)) = decoder.finish() {
-                        self.take(&line, &read).await;
+                        self.take(line, &read).await;
                     }
                     break;
                 }
@@ -200,7 +206,7 @@ impl Connection {
                 is_new = true;
                 match frame {
                     Frame::Line(line) => {
-                        if !self.take(&line, &read).await {
+                        if !self.take(line, &read).await {
                             return;
                         }
                     }
@@ -213,6 +219,9 @@ impl Connection {
                 }
             }
             while self.tasks.try_join_next().is_some() {}
+            // The room that a whole frame took is for others from here on. Less always fits.
+            decoder.let_go();
+            let _ = held.set(decoder.held());
             is_half = decoder.unfinished() > 0;
             if !is_half && !self.workdirs.no_line_is_open() {
                 return;
@@ -245,6 +254,16 @@ impl Connection {
 
     /// Takes a line. Says whether to go on: not, when the peer is gone.
     async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
+        let weight = weight::of(line);
+        let memory = if Requests::is_large(weight) {
+            // It is not even read before there is room for what it then is.
+            match unless_gone(self.requests.room_for(weight), read).await {
+                Some(memory) => Some(memory),
+                None => return false,
+            }
+        } else {
+            None
+        };
         let line = wire::read(line);
         if matches!(line, Line::Notification) {
             return true;
@@ -253,8 +272,7 @@ impl Connection {
         match line {
             Line::Notification => {}
             Line::Bad(id, error) => {
-                self.outgoing
-                    .reply(Response::<()>::new(id, Err(error)), Some(Place { request, special: None, answer: None }));
+                self.outgoing.reply(Response::<()>::new(id, Err(error)), Some(Place::small(request)));
             }
             Line::Call(id, mut call) => {
                 let special = match *call {
@@ -264,8 +282,8 @@ impl Connection {
                             Err(_) => {
                                 let message = "too many requests of this connection wait already; use another one";
                                 let error = RpcError::new(ErrorKind::Busy, message);
-                                let place = Place { request, special: None, answer: None };
-                                self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
+                                let place = Some(Place::small(request));
+                                self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), place);
                                 return true;
                             }
                         }
@@ -293,13 +311,13 @@ impl Connection {
                     },
                     _ => None,
                 };
-                let place = Place { request, special, answer };
+                let place = Place { request, special, answer, memory };
                 // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit has nothing checked.
                 if let Call::RunSubmit(params) = &*call
                     && self.who.admit(call.name()).is_ok()
                     && let Err(error) = (self.door.check_spec)(&params.spec).await
                 {
-                    self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), Some(place));
+                    Responder::new(id, Arc::clone(&self.outgoing), place).send::<()>(Err(error));
                     return true;
                 }
                 let refused = match &mut *call {
@@ -450,8 +468,11 @@ impl Connection {
         let subscription = SubscriptionId(self.next_subscription);
         self.next_subscription += 1;
         let (history, blocking) = (self.door.history.clone(), self.door.blocking.clone());
-        let (feed, past) = (self.door.feed.clone(), Past { history, blocking, party: self.party });
-        let outgoing = Arc::clone(&self.outgoing);
+        let (feed, past) = (
+            self.door.feed.clone(),
+            Past { history, blocking, pages: Arc::clone(&self.door.pages), party: self.party },
+        );
+        let (outgoing, door) = (Arc::clone(&self.outgoing), Arc::clone(&self.door));
         let task = self.tasks.spawn(async move {
             match told.await {
                 Ok(Ok(follow)) => {
@@ -462,7 +483,8 @@ impl Connection {
                         last_seq: follow.last,
                         epoch: follow.epochs.last().map(|epoch| epoch.id),
                     }));
-                    subscription::run(subscription, follow, deltas, &feed, &past, &outgoing).await;
+                    let sink = Sink::new(&outgoing, &door.follower_turns);
+                    subscription::run(subscription, follow, deltas, &feed, &past, sink).await;
                 }
                 Ok(Err(error)) => responder.send::<()>(Err(error)),
                 Err(_) => drop(responder),
@@ -533,8 +555,13 @@ async fn place_among(places: &Arc<Semaphore>, read: &OwnedReadHalf) -> Option<Ow
     if let Ok(place) = Arc::clone(places).try_acquire_owned() {
         return Some(place);
     }
+    unless_gone(async { Arc::clone(places).acquire_owned().await.ok() }, read).await
+}
+
+/// What is waited for; `None` when the peer is gone before.
+async fn unless_gone<T>(wait: impl Future<Output = Option<T>>, read: &OwnedReadHalf) -> Option<T> {
     tokio::select! {
-        place = Arc::clone(places).acquire_owned() => place.ok(),
+        came = wait => came,
         () = gone(read) => None,
     }
 }

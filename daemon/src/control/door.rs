@@ -8,6 +8,7 @@ use std::sync::Arc;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView, RpcError};
 use harness_protocol::spec::RunSpec;
+use tokio::sync::Semaphore;
 
 use super::memory::Memory;
 use super::request::Request;
@@ -48,6 +49,10 @@ pub struct Door {
     pub history: History,
     /// Where the reading of them is done.
     pub blocking: Blocking,
+    /// The turns in which events are encoded for subscriptions.
+    pub follower_turns: Semaphore,
+    /// Pages of the journal that are there for subscriptions at once.
+    pub pages: Arc<Semaphore>,
     /// Bounds.
     pub bounds: Bounds,
     /// Looks at working directories.

@@ -1,20 +1,29 @@
-//! What all connections together may hold in memory: frames that are not finished, and answers that are not read.
+//! What all connections together may hold in memory: frames that are not finished, requests that are not answered, and answers that
+//! are not read.
 //!
-//! Owns one number, `limits.memory_bytes`, less what the feed keeps: half of it is for frames, half for answers. Runs and those of whom it
-//! cannot be told who they are have half of each at most, so that nothing they send, or do not read, takes it from operators. Frees nothing
-//! by itself: who holds, lets go.
+//! Owns the shares of one number, `limits.memory_bytes`, less what the feed keeps. Of the whole a quarter is for frames, an eighth for
+//! requests and an eighth for answers, which take twice their size while they are made. What is left is for the little that each
+//! connection has in any case, and for what an allocator holds beyond what it was asked for. Runs and those of whom it cannot be told
+//! who they are have half of each share at most, so that nothing they send, or do not read, takes it from operators. Frees nothing by
+//! itself: the holder lets go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What a connection may hold in any case: it is there for each of them.
-const OF_EACH: u64 = 256 * 1024;
+/// What the frames of a connection may take in any case: it is there for each of them.
+const OF_EACH: u64 = 64 * 1024;
 
-/// More answers than anybody waits for.
-const MOST_ANSWERS: usize = 100_000;
+/// What a request may take without a place among the large ones.
+const SMALL_REQUEST: usize = 16 * 1024;
+
+/// Bytes that one permit of the requests' share stands for.
+const OF_A_PERMIT: usize = 1024;
+
+/// More answers, and more permits for requests, than are ever waited for.
+const MOST_PERMITS: usize = 1 << 24;
 
 /// The memory. Clones are the same one.
 #[derive(Debug, Clone)]
@@ -26,6 +35,8 @@ struct Shared {
     most: u64,
     /// Large answers of operators that are not read yet, and those of others.
     answers: [Arc<Semaphore>; 2],
+    /// Large requests of operators that are not answered yet, and those of others.
+    requests: [Requests; 2],
     held: Mutex<Held>,
     refused: AtomicU64,
 }
@@ -36,11 +47,35 @@ struct Held {
     inside: u64,
 }
 
+/// What the requests of operators, or those of others, may take together.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    permits: Arc<Semaphore>,
+    all: usize,
+}
+
+impl Requests {
+    fn new(bytes: usize) -> Self {
+        let all = (bytes / OF_A_PERMIT).clamp(1, MOST_PERMITS);
+        Self { permits: Arc::new(Semaphore::new(all)), all }
+    }
+
+    /// Waits until there is room for a request that takes so much. A small one has it in any case, and one that is larger than all of
+    /// the room has it alone. `None` only where the semaphore is closed, which never happens.
+    pub async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = u32::try_from(bytes.div_ceil(OF_A_PERMIT).min(self.all)).unwrap_or(u32::MAX);
+        Arc::clone(&self.permits).acquire_many_owned(permits).await.ok()
+    }
+
+    /// Whether a request of so many bytes has to wait for room.
+    pub const fn is_large(bytes: usize) -> bool {
+        bytes > SMALL_REQUEST
+    }
+}
+
 /// There is no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "all connections together hold too much that is not finished or not read (limits.memory_bytes); try again later"
-)]
+#[error("all connections together hold too much that is not finished (limits.memory_bytes); try again later")]
 pub struct NoRoom;
 
 /// What one connection holds. Dropping it lets go of all.
@@ -52,13 +87,21 @@ pub struct Holding {
 }
 
 impl Memory {
-    /// At most `all` bytes.
+    /// The shares of connections in `all` bytes.
     pub fn new(all: u64) -> Self {
-        let most = all / 2;
-        let answers = usize::try_from(most / MAX_FRAME_BYTES as u64).unwrap_or(usize::MAX).min(MOST_ANSWERS);
+        let most = all / 4;
+        let eighth = usize::try_from(all / 8).unwrap_or(usize::MAX);
+        let answers = (eighth / MAX_FRAME_BYTES).min(MOST_PERMITS);
         let inside = answers / 2;
         let answers = [answers - inside, inside].map(|count| Arc::new(Semaphore::new(count.max(1))));
-        Self(Arc::new(Shared { most, answers, held: Mutex::default(), refused: AtomicU64::new(0) }))
+        let requests = [Requests::new(eighth / 2), Requests::new(eighth / 2)];
+        Self(Arc::new(Shared { most, answers, requests, held: Mutex::default(), refused: AtomicU64::new(0) }))
+    }
+
+    /// The room for requests: of operators or of others.
+    pub fn requests(&self, operator: bool) -> Requests {
+        let [operators, others] = &self.0.requests;
+        if operator { operators } else { others }.clone()
     }
 
     /// Places for large answers, and for notifications that are as large: for operators or for others.
@@ -126,15 +169,26 @@ impl Drop for Holding {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
     use proptest::prelude::*;
 
     use super::*;
 
     const MIB: usize = 1024 * 1024;
 
+    /// What comes without waiting.
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
     #[test]
     fn runs_leave_half_to_operators() {
-        let memory = Memory::new(200 * MIB as u64);
+        let memory = Memory::new(400 * MIB as u64);
         let mut insiders: Vec<Holding> = (0..20).map(|_| memory.hold(false)).collect();
         let taken = insiders.iter_mut().filter_map(|one| one.set(8 * MIB).ok()).count();
         assert_eq!(taken, 6);
@@ -150,7 +204,7 @@ mod tests {
 
     #[test]
     fn each_side_has_a_place_for_an_answer_however_small_the_bound_is() {
-        for (all, operators, others) in [(0, 1, 1), (16, 1, 1), (32, 1, 1), (48, 2, 1), (256, 8, 8), (272, 9, 8)] {
+        for (all, operators, others) in [(0, 1, 1), (64, 1, 1), (128, 1, 1), (192, 2, 1), (1024, 8, 8), (1088, 9, 8)] {
             let memory = Memory::new(all * MIB as u64);
             let places = [true, false].map(|operator| memory.answers(operator).available_permits());
             assert_eq!(places, [operators, others], "{all} MiB");
@@ -161,12 +215,28 @@ mod tests {
     fn a_little_is_there_for_each_and_less_is_always_taken() {
         let memory = Memory::new(0);
         let mut one = memory.hold(true);
-        for bytes in [0, 1, 1_000, 256 * 1024] {
+        for bytes in [0, 1, 1_000, 64 * 1024] {
             one.set(bytes).unwrap();
         }
-        assert_eq!(one.set(256 * 1024 + 1), Err(NoRoom));
+        assert_eq!(one.set(64 * 1024 + 1), Err(NoRoom));
         one.set(5).unwrap();
         assert_eq!(memory.bytes(), 5);
+    }
+
+    /// A7: what is asked for is bounded until it is answered, and one that is larger than all the room has its turn as well.
+    #[tokio::test]
+    async fn a_large_request_waits_for_the_room_that_others_hold_and_a_small_one_does_not() {
+        let memory = Memory::new(64 * MIB as u64);
+        let operators = memory.requests(true);
+        let first = operators.room_for(3 * MIB).await.unwrap();
+        assert!(now(operators.room_for(2 * MIB)).is_none());
+        assert!(now(memory.requests(false).room_for(4 * MIB)).is_some(), "runs take none of it");
+        drop(first);
+        let alone = operators.room_for(500 * MIB).await.unwrap();
+        assert!(now(operators.room_for(MIB)).is_none());
+        drop(alone);
+        assert!(now(operators.room_for(MIB)).is_some());
+        assert!(!Requests::is_large(1_000) && Requests::is_large(MIB));
     }
 
     proptest! {
@@ -175,7 +245,7 @@ mod tests {
         #[test]
         fn what_is_held_is_counted_and_bounded(steps in prop::collection::vec((0usize..12, 0usize..20 * MIB), 0..200)) {
             let most = 64 * MIB as u64;
-            let memory = Memory::new(2 * most);
+            let memory = Memory::new(4 * most);
             let mut holdings: Vec<(Holding, u64)> = (0..12).map(|n| (memory.hold(n % 2 == 0), 0)).collect();
             for (index, bytes) in steps {
                 let (holding, held) = &mut holdings[index];

@@ -16,6 +16,7 @@ pub mod request;
 pub mod rights;
 mod socket;
 pub mod subscription;
+mod weight;
 mod wire;
 mod workdir;
 

@@ -2,14 +2,14 @@
 //!
 //! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not read
 //! costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when it is written:
-//! whoever answers, the driver above all, does not.
+//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among the large ones.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
-use harness_protocol::framing;
 use harness_protocol::rpc::{ErrorKind, Response, RpcError};
 use serde::Serialize;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -19,7 +19,7 @@ use super::request::Place;
 /// Bytes that may wait before the connection is given up.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
 /// Bytes that may wait before notifications have to.
-pub(super) const ROOM: usize = 256 * 1024;
+pub(super) const ROOM: usize = 64 * 1024;
 
 /// The queue of one connection.
 #[derive(Debug, Default)]
@@ -46,16 +46,70 @@ struct Queue {
 /// What is let go of once a frame is written.
 #[derive(Debug, Default)]
 struct Holds {
-    _place: Option<Place>,
-    /// Of a large notification.
-    _large: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
+    /// Of what is large and has no place of its own.
+    large: Option<OwnedSemaphorePermit>,
+}
+
+impl Holds {
+    fn has_room_for_large(&self) -> bool {
+        self.large.is_some() || self.place.as_ref().is_some_and(|place| place.answer.is_some())
+    }
 }
 
 /// Something to write.
 enum Frame {
     Encoded(Vec<u8>),
     /// To be encoded where it is written.
-    Answer(Box<dyn FnOnce() -> Vec<u8> + Send>),
+    Answer(Box<dyn Encode>),
+}
+
+/// An answer that is not encoded yet.
+trait Encode: Send {
+    /// It as a frame, unless that takes more than `most` bytes.
+    fn encoded(&self, most: usize) -> Option<Vec<u8>>;
+    /// What is said in its place where it does not fit into a frame.
+    fn too_large(&self) -> Vec<u8>;
+}
+
+impl<T: Serialize + Send> Encode for Response<T> {
+    fn encoded(&self, most: usize) -> Option<Vec<u8>> {
+        encoded(self, most)
+    }
+
+    fn too_large(&self) -> Vec<u8> {
+        let message = format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
+        let error = RpcError::new(ErrorKind::Internal, message);
+        Response::<()>::new(self.id.clone(), Err(error)).encoded(MAX_FRAME_BYTES).unwrap_or_default()
+    }
+}
+
+/// A value as a frame, unless that takes more than `most` bytes, or it has no JSON form.
+pub(super) fn encoded(value: &impl Serialize, most: usize) -> Option<Vec<u8>> {
+    let mut frame = Bounded { bytes: Vec::new(), most };
+    serde_json::to_writer(&mut frame, value).ok()?;
+    frame.bytes.push(b'\n');
+    Some(frame.bytes)
+}
+
+/// Bytes up to a bound. What goes beyond it is refused.
+struct Bounded {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl fmt::Debug for Frame {
@@ -89,7 +143,13 @@ impl Outgoing {
 
     /// Puts a reply in. It always fits.
     pub fn reply<T: Serialize + Send + 'static>(&self, response: Response<T>, place: Option<Place>) {
-        self.push(Frame::Answer(Box::new(move || encoded(response))), Holds { _place: place, _large: None });
+        self.push(Frame::Answer(Box::new(response)), Holds { place, large: None });
+    }
+
+    /// A place among the large answers of all connections, once there is one. There is none to wait for where they are not counted.
+    pub(super) async fn place_for_large(&self) -> Option<OwnedSemaphorePermit> {
+        // A semaphore that is never closed gives its permit.
+        Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
     }
 
     fn push(&self, frame: Frame, place: Holds) {
@@ -111,8 +171,8 @@ impl Outgoing {
         }
     }
 
-    /// Puts a notification in, when there is room. Says whether the connection still lives.
-    pub async fn notify(&self, frame: Vec<u8>) -> bool {
+    /// Waits until there is room for a notification. Says whether the connection still lives.
+    pub(super) async fn room(&self) -> bool {
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
@@ -123,18 +183,22 @@ impl Outgoing {
                     return false;
                 }
                 if queue.bytes < ROOM {
-                    break;
+                    return true;
                 }
             }
             emptied.await;
         }
-        let large = match &self.large {
-            // A semaphore that is never closed gives its permit.
-            Some(large) if frame.len() > ROOM => Arc::clone(large).acquire_owned().await.ok(),
-            _ => None,
-        };
-        self.push(Frame::Encoded(frame), Holds { _place: None, _large: large });
-        true
+    }
+
+    /// Whether a notification would be taken now.
+    pub(super) fn has_room(&self) -> bool {
+        self.queue().bytes < ROOM
+    }
+
+    /// Puts a notification in, for which there was room. A large one has its place. Says whether the connection still lives.
+    pub(super) fn notify(&self, frame: Vec<u8>, large: Option<OwnedSemaphorePermit>) -> bool {
+        self.push(Frame::Encoded(frame), Holds { place: None, large });
+        !self.queue().closed
     }
 
     /// What is to be written now, in one piece; `None` when closed. Small frames go together; a large one goes alone.
@@ -149,11 +213,24 @@ impl Outgoing {
                 queue.frames.pop_front()
             };
             match next {
-                Some((frame, place)) => {
+                Some((frame, mut holds)) => {
                     let bytes = match frame {
                         Frame::Encoded(bytes) => bytes,
-                        Frame::Answer(encode) => {
-                            let bytes = encode();
+                        Frame::Answer(answer) => {
+                            let small = if holds.has_room_for_large() { None } else { answer.encoded(ROOM) };
+                            let bytes = match small {
+                                Some(bytes) => bytes,
+                                None if piece.frames > 0 && !holds.has_room_for_large() => {
+                                    self.queue().frames.push_front((Frame::Answer(answer), holds));
+                                    return Some(piece);
+                                }
+                                None => {
+                                    if !holds.has_room_for_large() {
+                                        holds.large = self.place_for_large().await;
+                                    }
+                                    answer.encoded(MAX_FRAME_BYTES).unwrap_or_else(|| answer.too_large())
+                                }
+                            };
                             self.queue().bytes += bytes.len();
                             bytes
                         }
@@ -164,7 +241,7 @@ impl Outgoing {
                         piece.bytes.extend_from_slice(&bytes);
                     }
                     piece.frames += 1;
-                    piece.places.push(place);
+                    piece.places.push(holds);
                     if piece.bytes.len() >= ROOM {
                         return Some(piece);
                     }
@@ -217,17 +294,51 @@ impl Outgoing {
     }
 }
 
-/// A response as a frame, or in its place one that says that it does not fit into one.
-fn encoded<T: Serialize>(response: Response<T>) -> Vec<u8> {
-    let mut frame = Vec::new();
-    if framing::encode(&response, &mut frame).is_ok() && frame.len() <= MAX_FRAME_BYTES + 1 {
-        return frame;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use harness_protocol::rpc::RequestId;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    fn answer(text: String) -> Response<String> {
+        Response::new(Some(RequestId::Number(1)), Ok(text))
     }
-    let message = format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
-    let error = RpcError::new(ErrorKind::Internal, message);
-    frame = Vec::new();
-    match framing::encode(&Response::<()>::new(response.id, Err(error)), &mut frame) {
-        Ok(()) => frame,
-        Err(_) => Vec::new(),
+
+    /// A7: whatever it was that was asked, what is large in bytes waits for its place as a value; what is small waits for nothing.
+    #[tokio::test]
+    async fn a_large_answer_is_encoded_when_it_has_a_place_and_small_ones_ahead_of_it_are_written() {
+        let places = Arc::new(Semaphore::new(1));
+        let taken = Arc::clone(&places).acquire_owned().await.unwrap();
+        let outgoing = Arc::new(Outgoing::new(places));
+        outgoing.reply(answer("small".to_owned()), None);
+        outgoing.reply(answer("x".repeat(3 * ROOM)), None);
+        let first = outgoing.next().await.unwrap();
+        assert!(first.bytes.ends_with(b"\"small\"}\n"), "{}", String::from_utf8_lossy(&first.bytes));
+        outgoing.written(first);
+        let second = tokio::spawn({
+            let outgoing = Arc::clone(&outgoing);
+            async move { outgoing.next().await.unwrap() }
+        });
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert!(!second.is_finished());
+        assert_eq!(outgoing.queue().bytes, 0, "it is not encoded yet");
+        drop(taken);
+        let second = second.await.unwrap();
+        assert!(second.bytes.len() > 3 * ROOM);
+        outgoing.written(second);
+        assert!(outgoing.is_drained());
+        assert_eq!(outgoing.large.as_ref().unwrap().available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_does_not_fit_into_a_frame_is_told_in_its_place() {
+        let outgoing = Outgoing::default();
+        outgoing.reply(answer("x".repeat(MAX_FRAME_BYTES)), None);
+        let piece = outgoing.next().await.unwrap();
+        assert!(String::from_utf8_lossy(&piece.bytes).contains("does not fit into a frame"));
     }
 }

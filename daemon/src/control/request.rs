@@ -226,6 +226,15 @@ pub struct Place {
     pub special: Option<OwnedSemaphorePermit>,
     /// Its place among the large answers of all connections.
     pub answer: Option<OwnedSemaphorePermit>,
+    /// What it takes of the memory for large requests. Given back when it is answered: it is there no more.
+    pub memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    /// A place among the requests, and nothing else.
+    pub const fn small(request: OwnedSemaphorePermit) -> Self {
+        Self { request, special: None, answer: None, memory: None }
+    }
 }
 
 impl Responder {
@@ -236,16 +245,30 @@ impl Responder {
 
     /// Answers.
     pub fn send<T: Serialize + Send + 'static>(mut self, answer: Result<T, RpcError>) {
+        self.reply(answer);
+    }
+
+    /// Waits until there is a place among the large answers of all connections, unless it has one.
+    pub async fn room_for_large(&mut self) {
+        if let Some(place) = &mut self.place
+            && place.answer.is_none()
+        {
+            place.answer = self.outgoing.place_for_large().await;
+        }
+    }
+
+    fn reply<T: Serialize + Send + 'static>(&mut self, answer: Result<T, RpcError>) {
         let Some(id) = self.id.take() else { return };
-        self.outgoing.reply(Response::new(Some(id), answer), self.place.take());
+        let mut place = self.place.take();
+        if let Some(place) = &mut place {
+            place.memory = None;
+        }
+        self.outgoing.reply(Response::new(Some(id), answer), place);
     }
 }
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let error = RpcError::stopping().undecided();
-            self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), self.place.take());
-        }
+        self.reply::<()>(Err(RpcError::stopping().undecided()));
     }
 }

@@ -1,20 +1,24 @@
 //! One subscription: follows the feed from its cursor, and writes what its filter lets through.
 //!
-//! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped.
+//! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. Events are encoded by turns of all
+//! subscriptions: a thousand of them are not a thousand ahead of each request. Where the peer does not read, nothing is held but the
+//! cursor.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::event::{Delta, Event, EventBody, Gap};
-use harness_protocol::framing;
 use harness_protocol::id::{RunId, Seq, SubscriptionId};
 use harness_protocol::rpc::Notification;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::yield_now;
 
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, ROOM, encoded};
 use super::request::Follow;
 use crate::blocking::Blocking;
 use crate::fair::Party;
@@ -23,10 +27,12 @@ use crate::journal::history::History;
 use crate::journal::{Record, epochs};
 
 /// Records read from the journal at a time, and about how many bytes.
-const PAGE: usize = 512;
-const PAGE_BYTES: usize = 1024 * 1024;
+const PAGE: usize = 256;
+const PAGE_BYTES: usize = 128 * 1024;
 /// Attempts at reading one, a second apart.
 const MOST_ATTEMPTS: u32 = 10;
+/// Bytes that are encoded in one turn.
+const OF_A_TURN: usize = 16 * 1024;
 
 /// Runs until the connection is gone.
 pub(super) async fn run(
@@ -35,40 +41,47 @@ pub(super) async fn run(
     mut deltas: Option<broadcast::Receiver<Arc<Delta>>>,
     feed: &Feed,
     past: &Past,
-    outgoing: &Outgoing,
+    mut sink: Sink<'_>,
 ) {
     let mut watch = feed.watch();
     let mut cursor = follow.after;
     if let Some(gap) = follow.gap
-        && !send(outgoing, &Notification::Gap { subscription, gap }).await
+        && !(sink.room().await && sink.send(&Notification::Gap { subscription, gap }).await)
     {
         return;
     }
     loop {
         watch.mark_unchanged();
         loop {
+            if !sink.room().await {
+                return;
+            }
             match feed.after(cursor) {
                 Tail::Nothing => break,
-                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, past, outgoing).await {
+                Tail::Older(to) => match catch_up(subscription, &mut follow, cursor, to, past, &mut sink).await {
                     Some(at) => cursor = at,
                     None => return,
                 },
                 Tail::Events(events) => {
                     for event in events {
+                        if !sink.has_room() {
+                            break;
+                        }
                         if follow.runs.is_none() && event.seq > cursor.next() {
                             let gap = epochs::gap(&follow.epochs, cursor.next(), Seq(event.seq.0 - 1));
-                            if !send(outgoing, &Notification::Gap { subscription, gap }).await {
+                            if !sink.send(&Notification::Gap { subscription, gap }).await {
                                 return;
                             }
                         }
                         cursor = event.seq;
-                        if follow.wants(&event) && !send_event(outgoing, subscription, event).await {
+                        if follow.wants(&event) && !sink.event(subscription, event).await {
                             return;
                         }
                     }
                 }
             }
         }
+        sink.end_turn();
         let delta = async {
             match &mut deltas {
                 Some(deltas) => deltas.recv().await,
@@ -81,7 +94,7 @@ pub(super) async fn run(
             changed = watch.changed() => if changed.is_err() { return },
             delta = delta => match delta {
                 Ok(delta) if follow.wants_delta(&delta) => {
-                    if !send(outgoing, &Notification::Delta { subscription, delta }).await {
+                    if !(sink.room().await && sink.send(&Notification::Delta { subscription, delta }).await) {
                         return;
                     }
                 }
@@ -92,26 +105,33 @@ pub(super) async fn run(
     }
 }
 
-/// Writes a page of what the journal has between `cursor` and `to`. Tells how far that came; nothing where the peer is gone.
+/// Writes a page of what the journal has between `cursor` and `to`, as far as there is room. Tells how far that came; nothing where the peer
+/// is gone.
 async fn catch_up(
     subscription: SubscriptionId,
     follow: &mut Follow,
     cursor: Seq,
     to: Seq,
     past: &Past,
-    outgoing: &Outgoing,
+    sink: &mut Sink<'_>,
 ) -> Option<Seq> {
     // The events of one run are looked up; those of many are picked out as they come.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
     let epochs = Arc::clone(&follow.epochs);
     let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: epochs::gap(&epochs, from, to) };
+    sink.end_turn();
+    // It is never closed.
+    let _page = past.pages.acquire().await;
     let Some((records, end)) = past.read(cursor, of).await else {
-        send(outgoing, &gap(cursor.next(), to)).await.then_some(())?;
+        sink.send(&gap(cursor.next(), to)).await.then_some(())?;
         return Some(to);
     };
     let (mut at, mut end) = (cursor, end);
     for record in records {
+        if !sink.has_room() {
+            return Some(at);
+        }
         let seq = record.seq();
         if seq > to {
             // The tail has it.
@@ -120,20 +140,21 @@ async fn catch_up(
         }
         // Of a run that is followed everything is there; elsewhere a hole is what was pruned.
         if follow.runs.is_none() && seq > at.next() {
-            send(outgoing, &gap(at.next(), Seq(seq.0 - 1))).await.then_some(())?;
+            sink.send(&gap(at.next(), Seq(seq.0 - 1))).await.then_some(())?;
         }
         at = seq;
         let sent = match record {
-            Record::Event(event) => !follow.wants(&event) || send_event(outgoing, subscription, event).await,
+            Record::Event(event) => !follow.wants(&event) || sink.event(subscription, event).await,
             Record::Unknown(_, run, event) if follow.wants_of(run) && follow.kinds.is_empty() => {
-                match raw(subscription, &event) {
-                    Some(frame) => outgoing.notify(frame).await,
-                    None => send(outgoing, &gap(seq, seq)).await,
+                let params = json!({"subscription": subscription, "event": event});
+                match sink.frame(&json!({"jsonrpc": "2.0", "method": "event", "params": params})).await {
+                    Some(lives) => lives,
+                    None => sink.send(&gap(seq, seq)).await,
                 }
             }
             Record::Unreadable(_, run, why) if follow.wants_of(run) => {
                 tracing::error!(%seq, why, "a record cannot be read");
-                send(outgoing, &gap(seq, seq)).await
+                sink.send(&gap(seq, seq)).await
             }
             Record::Unknown(..) | Record::Unreadable(..) => true,
         };
@@ -141,11 +162,82 @@ async fn catch_up(
     }
     if end {
         if follow.runs.is_none() && at < to {
-            send(outgoing, &gap(at.next(), to)).await.then_some(())?;
+            sink.send(&gap(at.next(), to)).await.then_some(())?;
         }
         at = to;
     }
     Some(at)
+}
+
+/// Where a subscription writes what it sends, a little in each turn.
+pub(super) struct Sink<'o> {
+    outgoing: &'o Outgoing,
+    /// The turns of all subscriptions.
+    turns: &'o Semaphore,
+    /// The turn that it has, and how many bytes of it are left. None is held while something is waited for.
+    turn: Option<(SemaphorePermit<'o>, usize)>,
+}
+
+impl<'o> Sink<'o> {
+    pub(super) const fn new(outgoing: &'o Outgoing, turns: &'o Semaphore) -> Self {
+        Self { outgoing, turns, turn: None }
+    }
+
+    fn end_turn(&mut self) {
+        self.turn = None;
+    }
+
+    fn has_room(&self) -> bool {
+        self.outgoing.has_room()
+    }
+
+    /// Waits until there is room. Says whether the connection still lives.
+    async fn room(&mut self) -> bool {
+        if !self.has_room() {
+            self.end_turn();
+        }
+        self.outgoing.room().await
+    }
+
+    /// Writes a value, for which there is room, as a frame when it is this one's turn. `None` where it does not fit into one; otherwise whether
+    /// the connection still lives.
+    async fn frame(&mut self, value: &(impl Serialize + Sync)) -> Option<bool> {
+        if self.turn.is_none() {
+            // It is never closed.
+            self.turn = self.turns.acquire().await.ok().map(|turn| (turn, OF_A_TURN));
+        }
+        let Some(frame) = encoded(value, ROOM) else {
+            // While it waits for a place among the large ones it is nothing but its value, which others have, too.
+            self.end_turn();
+            let large = self.outgoing.place_for_large().await;
+            return encoded(value, MAX_FRAME_BYTES).map(|frame| self.outgoing.notify(frame, large));
+        };
+        let bytes = frame.len();
+        let lives = self.outgoing.notify(frame, None);
+        if let Some((_, left)) = &mut self.turn {
+            *left = left.saturating_sub(bytes);
+            if *left == 0 || !self.outgoing.has_room() {
+                // Those that ask go ahead meanwhile; the other subscriptions wait for this turn.
+                yield_now().await;
+                self.end_turn();
+            }
+        }
+        Some(lives)
+    }
+
+    async fn send(&mut self, notification: &Notification) -> bool {
+        self.frame(&Framed::new(notification)).await.unwrap_or(true)
+    }
+
+    async fn event(&mut self, subscription: SubscriptionId, event: Arc<Event>) -> bool {
+        let seq = event.seq;
+        let event = without_values(event);
+        match self.frame(&Framed::new(&Notification::Event { subscription, event })).await {
+            Some(lives) => lives,
+            // It does not fit into a frame: told as missing, it is at least not missed.
+            None => self.send(&Notification::Gap { subscription, gap: Gap { from: seq, to: seq, reason: None } }).await,
+        }
+    }
 }
 
 /// What has happened before, and with whom a subscriber takes turns at reading it.
@@ -155,6 +247,8 @@ pub(super) struct Past {
     pub(super) history: History,
     /// Where the reading is done.
     pub(super) blocking: Blocking,
+    /// Pages that are there at once, of all subscriptions. None is held while a peer does not read.
+    pub(super) pages: Arc<Semaphore>,
     /// Whose connection it is.
     pub(super) party: Party,
 }
@@ -207,24 +301,6 @@ impl Follow {
     }
 }
 
-async fn send_event(outgoing: &Outgoing, subscription: SubscriptionId, event: Arc<Event>) -> bool {
-    let seq = event.seq;
-    let event = without_values(event);
-    if let Some(frame) = encode(&Notification::Event { subscription, event }) {
-        return outgoing.notify(frame).await;
-    }
-    // It does not fit into a frame: told as missing, it is at least not missed.
-    send(outgoing, &Notification::Gap { subscription, gap: Gap { from: seq, to: Seq(seq.0), reason: None } }).await
-}
-
-/// An event of a kind that a later daemon has written, as a frame; nothing where it does not fit into one.
-fn raw(subscription: SubscriptionId, event: &Value) -> Option<Vec<u8>> {
-    let params = json!({"subscription": subscription, "event": event});
-    let mut frame = Vec::new();
-    framing::encode(&json!({"jsonrpc": "2.0", "method": "event", "params": params}), &mut frame).ok()?;
-    (frame.len() <= MAX_FRAME_BYTES + 1).then_some(frame)
-}
-
 /// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by the
 /// run that it was.
 pub fn without_values(event: Arc<Event>) -> Arc<Event> {
@@ -241,21 +317,15 @@ pub fn without_values(event: Arc<Event>) -> Arc<Event> {
     Arc::new(shown)
 }
 
-async fn send(outgoing: &Outgoing, notification: &Notification) -> bool {
-    match encode(notification) {
-        Some(frame) => outgoing.notify(frame).await,
-        None => true,
-    }
+#[derive(Serialize)]
+struct Framed<'a> {
+    jsonrpc: &'static str,
+    #[serde(flatten)]
+    notification: &'a Notification,
 }
 
-fn encode(notification: &Notification) -> Option<Vec<u8>> {
-    #[derive(serde::Serialize)]
-    struct Framed<'a> {
-        jsonrpc: &'static str,
-        #[serde(flatten)]
-        notification: &'a Notification,
+impl<'a> Framed<'a> {
+    const fn new(notification: &'a Notification) -> Self {
+        Self { jsonrpc: "2.0", notification }
     }
-    let mut frame = Vec::with_capacity(512);
-    framing::encode(&Framed { jsonrpc: "2.0", notification }, &mut frame).ok()?;
-    (frame.len() <= MAX_FRAME_BYTES + 1).then_some(frame)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::archive::Archive;
 use super::lookups::Hold;
@@ -23,6 +23,10 @@ use crate::world::boundary::{Change, Command, Reply};
 
 /// Runs changed with one step.
 const PIECE: usize = 200;
+/// Changes of many runs that are under way at once: each lists the runs that it changes.
+const AT_ONCE: usize = 8;
+/// Runs that an answer lists without a place among the large ones.
+const FEW: usize = 1_000;
 /// Runs that are looked at in one turn, to find those that are selected.
 const LOOKED_AT: usize = 10_000;
 /// Names that are looked up in one turn.
@@ -41,6 +45,7 @@ pub(super) struct Sweeps {
     runtime: Handle,
     /// One piece is in a step at a time, whoever asked for it.
     turn: Arc<Mutex<()>>,
+    places: Arc<Semaphore>,
 }
 
 /// A change of many runs.
@@ -56,7 +61,14 @@ struct Sweep {
 impl Sweeps {
     /// One that works on the runtime that this is called in.
     pub(super) fn new(inbox: Inbox<Request>, archive: Archive, blocking: Blocking) -> Self {
-        Self { inbox, archive, blocking, runtime: Handle::current(), turn: Arc::default() }
+        Self {
+            inbox,
+            archive,
+            blocking,
+            runtime: Handle::current(),
+            turn: Arc::default(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+        }
     }
 
     /// Takes a request over that changes many runs; gives any other one back. Its connection is held until it is answered.
@@ -72,8 +84,13 @@ impl Sweeps {
         self.inbox.hold(request.connection.0, Vec::new());
         let (sweeps, hold) = (self.clone(), Hold::new(&self.inbox, &request));
         self.runtime.spawn(async move {
+            // It is never closed.
+            let _place = sweeps.places.acquire().await;
             let done = sweeps.all(&sweep).await;
-            if let Wanted::Command(_, responder) = request.wanted {
+            if let Wanted::Command(_, mut responder) = request.wanted {
+                if done.as_ref().is_ok_and(|all| all.runs.len() + all.unchanged.len() > FEW) {
+                    responder.room_for_large().await;
+                }
                 responder.send(done);
             }
             drop(hold);
@@ -123,6 +140,7 @@ impl Sweeps {
                 // One that came into the world meanwhile was made later.
                 let (ended, _) = ended.ok_or_else(stopping)??;
                 all.unchanged.extend(ended);
+                all.unchanged.truncate(LISTED_UNCHANGED);
             }
         }
         let mut next = sweep.select.runs.is_empty().then_some(0);

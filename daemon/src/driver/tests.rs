@@ -119,7 +119,7 @@ impl Bench {
     ) -> Option<Answer> {
         let outgoing = Arc::new(Outgoing::default());
         let places = Arc::new(Semaphore::new(1));
-        let place = Place { request: Arc::clone(&places).try_acquire_owned().unwrap(), special: None, answer: None };
+        let place = Place::small(Arc::clone(&places).try_acquire_owned().unwrap());
         let responder = Responder::new(RequestId::Number(1), Arc::clone(&outgoing), place);
         let caller = Caller { uid: 1000, run };
         let party = Party::Connection(connection);

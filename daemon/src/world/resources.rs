@@ -41,7 +41,7 @@ pub(crate) struct Runs {
     pub(crate) finished: BTreeMap<u64, Entity>,
     /// Of these, those whose whole tree's top has ended, in the order of their ends: they can leave.
     pub(crate) by_end: BTreeSet<(Timestamp, u64)>,
-    /// Bytes of the transcripts of finished runs.
+    /// Bytes of the transcripts and the specifications of finished runs, about.
     pub(crate) finished_bytes: u64,
     /// Live runs by name.
     pub(crate) names: HashMap<Arc<str>, RunId>,

@@ -252,7 +252,8 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     edit::<Life>(world, entity, |life| (life.phase, life.trouble) = (Phase::Ended(state), None));
     world.entity_mut(entity).remove::<(Compacting, TooLong, Unsummarised)>();
     let watchers = world.entity_mut(entity).take::<Watchers>();
-    let bytes = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
+    let said = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
+    let bytes = said + world.get::<Spec>(entity).map_or(0, |spec| spec.0.approximate_bytes() as u64);
     world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });
     let Some((number, root)) = world.get::<Identity>(entity).map(|identity| (identity.number, identity.root)) else {
         return;
