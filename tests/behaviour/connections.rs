@@ -180,3 +180,36 @@ fn large_scripts_of_finished_runs_leave_the_memory() {
     let resident = resident(&daemon);
     assert!(resident < idle + bound, "{resident} beside {idle}");
 }
+
+/// A7: who reads nothing and still asks much holds nothing for long that others wait for.
+#[test]
+fn a_client_that_does_not_read_keeps_no_other_from_asking_much() {
+    let daemon = Daemon::configured("[limits]\nmemory_bytes = 67108864\n");
+    let mut deaf = daemon.connect();
+    // More small answers than a socket takes, then more of those that have few places than there are.
+    for _ in 0..800 {
+        deaf.send("daemon.status", json!({}));
+    }
+    for _ in 0..4 {
+        deaf.send("lane.list", json!({}));
+    }
+    let padded = |id: u32| {
+        let spaces = " ".repeat(3 * MIB);
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"lane.list\",\"params\":{{}}{spaces}}}\n")
+    };
+    deaf.write(padded(9_000).as_bytes());
+    operators_are_served(&daemon);
+    // It waits for a long time, and takes no room meanwhile.
+    let run = daemon.submit(&turn("").ask("well?").turn("done"));
+    let mut waiting = daemon.connect();
+    let id = run.id.to_string();
+    for number in 0..8 {
+        let line = padded(number).replace("lane.list", "run.wait").replace("{}", &json!({"run": id}).to_string());
+        waiting.write(line.as_bytes());
+    }
+    operators_are_served(&daemon);
+    run.cancel();
+    for _ in 0..8 {
+        assert_eq!(waiting.read().unwrap()["result"]["reached"], true);
+    }
+}

@@ -5,10 +5,9 @@
 //! oversized one ends it.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness_protocol::framing::{Decoder, Frame};
@@ -19,9 +18,7 @@ use harness_protocol::rpc::{
 };
 use harness_protocol::time::Span;
 use harness_protocol::{MAX_FRAME_BYTES, event};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::io::{AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -33,6 +30,7 @@ use super::listener::Accepted;
 use super::memory::Requests;
 use super::outgoing::{Outgoing, Piece, ROOM};
 use super::provider_check;
+use super::reading::{gone, place_among, receive, unless_gone};
 use super::request::{ConnectionId, OutputPlace, Place, Read, Request, Responder, Wanted};
 use super::rights::{Kind, Who};
 use super::subscription::{self, Past, Sink};
@@ -40,7 +38,6 @@ use super::weight;
 use super::wire::{self, Line};
 use super::workdir::Workdirs;
 use crate::fair::Party;
-use crate::passing;
 use crate::world::boundary::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
@@ -51,8 +48,6 @@ const WAIT: &str = "run.wait";
 const HALF_A_FRAME: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
-const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
 /// How long a peer may read nothing of what it asked for while others wait for the room that this takes.
 const UNREAD: Duration = Duration::from_secs(3);
 /// How long a peer may take to read what is said to it when the daemon stops.
@@ -78,6 +73,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
     let requests = door.memory.requests(who.kind() == Kind::Operator);
     let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers)));
     let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+    let (stuck, room) = (Arc::new(AtomicBool::new(false)), requests.clone());
     let mut connection = Connection {
         id,
         who,
@@ -86,6 +82,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         large: Arc::clone(&large),
         answers: Arc::clone(&answers),
         requests,
+        stuck: Arc::clone(&stuck),
         waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
         door,
         outgoing: Arc::clone(&outgoing),
@@ -98,7 +95,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
     // Who holds much of what others wait for, and does not read it.
     let is_in_the_way = |piece: &Piece| {
         let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
-        holds && answers.available_permits() == 0
+        (holds && answers.available_permits() == 0) || (stuck.load(Ordering::Relaxed) && room.is_used_up())
     };
     let mut writer = pin!(write_all(write, &outgoing, &is_in_the_way));
     tokio::select! {
@@ -152,6 +149,8 @@ struct Connection {
     answers: Arc<Semaphore>,
     /// And large requests.
     requests: Requests,
+    /// It holds room for a large request, and waits until more of its answers were read.
+    stuck: Arc<AtomicBool>,
     /// Requests that wait for something to happen leave some places to those that make it happen.
     waits: Arc<Semaphore>,
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
@@ -254,6 +253,8 @@ impl Connection {
 
     /// Takes a line. Says whether to go on: not, when the peer is gone.
     async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
+        // Its place first: a peer that does not read waits for that, and holds no memory that others wait for.
+        let Some(request) = place_among(&self.places, read).await else { return false };
         let weight = weight::of(line);
         let memory = if Requests::is_large(weight) {
             // It is not even read before there is room for what it then is.
@@ -265,10 +266,6 @@ impl Connection {
             None
         };
         let line = wire::read(line);
-        if matches!(line, Line::Notification) {
-            return true;
-        }
-        let Some(request) = place_among(&self.places, read).await else { return false };
         match line {
             Line::Notification => {}
             Line::Bad(id, error) => {
@@ -294,7 +291,7 @@ impl Connection {
                     | Call::RunPrune(_)
                     | Call::RunOutput(_)
                     | Call::LaneList(_)
-                    | Call::InteractionList(_) => match place_among(&self.large, read).await {
+                    | Call::InteractionList(_) => match self.place_among(&self.large, memory.is_some(), read).await {
                         Some(large) => Some(large),
                         None => return false,
                     },
@@ -305,7 +302,7 @@ impl Connection {
                     | Call::RunList(_)
                     | Call::RunExport(_)
                     | Call::RunOutput(_)
-                    | Call::InteractionList(_) => match place_among(&self.answers, read).await {
+                    | Call::InteractionList(_) => match self.place_among(&self.answers, memory.is_some(), read).await {
                         Some(answer) => Some(answer),
                         None => return false,
                     },
@@ -328,6 +325,19 @@ impl Connection {
             }
         }
         true
+    }
+
+    /// A place for a request that may hold room among the large ones meanwhile; `None` when the peer is gone before.
+    async fn place_among(
+        &self,
+        places: &Arc<Semaphore>,
+        holds_room: bool,
+        read: &OwnedReadHalf,
+    ) -> Option<OwnedSemaphorePermit> {
+        self.stuck.store(holds_room, Ordering::Relaxed);
+        let place = place_among(places, read).await;
+        self.stuck.store(false, Ordering::Relaxed);
+        place
     }
 
     fn refuse(&self, id: Option<RequestId>, error: RpcError) {
@@ -535,49 +545,5 @@ impl Connection {
         let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
         // It always fits.
         let _ = self.door.inbox.request(self.request(caller, Wanted::Left));
-    }
-}
-
-/// Receives what is there, with the descriptors beside it.
-async fn receive(read: &mut OwnedReadHalf, buffer: &mut [u8], passed: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let stream = read.as_ref();
-    loop {
-        stream.readable().await?;
-        match stream.try_io(Interest::READABLE, || passing::receive(stream, buffer, passed)) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            received => return received,
-        }
-    }
-}
-
-/// A place, once there is one; `None` when the peer is gone before.
-async fn place_among(places: &Arc<Semaphore>, read: &OwnedReadHalf) -> Option<OwnedSemaphorePermit> {
-    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
-        return Some(place);
-    }
-    unless_gone(async { Arc::clone(places).acquire_owned().await.ok() }, read).await
-}
-
-/// What is waited for; `None` when the peer is gone before.
-async fn unless_gone<T>(wait: impl Future<Output = Option<T>>, read: &OwnedReadHalf) -> Option<T> {
-    tokio::select! {
-        came = wait => came,
-        () = gone(read) => None,
-    }
-}
-
-/// Waits until the peer is gone.
-async fn gone(read: &OwnedReadHalf) {
-    while !is_gone(read.as_ref()) {
-        tokio::time::sleep(LOOK_FOR_PEER).await;
-    }
-}
-
-/// Whether the peer has closed both directions: nobody reads any more.
-fn is_gone(stream: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
-    match poll(&mut fds, PollTimeout::ZERO) {
-        Ok(_) => fds[0].revents().is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)),
-        Err(_) => false,
     }
 }

@@ -67,6 +67,11 @@ impl Requests {
         Arc::clone(&self.permits).acquire_many_owned(permits).await.ok()
     }
 
+    /// Whether the next large request would have to wait.
+    pub fn is_used_up(&self) -> bool {
+        self.permits.available_permits() == 0
+    }
+
     /// Whether a request of so many bytes has to wait for room.
     pub const fn is_large(bytes: usize) -> bool {
         bytes > SMALL_REQUEST

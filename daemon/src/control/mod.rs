@@ -12,6 +12,7 @@ pub mod memory;
 mod outgoing;
 pub mod peer;
 mod provider_check;
+mod reading;
 pub mod request;
 pub mod rights;
 mod socket;

@@ -257,13 +257,17 @@ impl Responder {
         }
     }
 
-    fn reply<T: Serialize + Send + 'static>(&mut self, answer: Result<T, RpcError>) {
-        let Some(id) = self.id.take() else { return };
-        let mut place = self.place.take();
-        if let Some(place) = &mut place {
+    /// Gives back what the request takes of the memory for large ones: nothing of it is kept until the answer.
+    pub fn let_go_of_memory(&mut self) {
+        if let Some(place) = &mut self.place {
             place.memory = None;
         }
-        self.outgoing.reply(Response::new(Some(id), answer), place);
+    }
+
+    fn reply<T: Serialize + Send + 'static>(&mut self, answer: Result<T, RpcError>) {
+        let Some(id) = self.id.take() else { return };
+        self.let_go_of_memory();
+        self.outgoing.reply(Response::new(Some(id), answer), self.place.take());
     }
 }
 

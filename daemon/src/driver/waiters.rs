@@ -44,11 +44,16 @@ impl Waiters {
     pub(super) fn wait_for(
         &mut self,
         run: RunId,
-        states: Vec<RunState>,
+        mut states: Vec<RunState>,
         due: Option<Span>,
         connection: ConnectionId,
-        responder: Responder,
+        mut responder: Responder,
     ) {
+        // A wait may be long: however large its request was, no more of it is kept than this.
+        states.sort_unstable();
+        states.dedup();
+        states.shrink_to_fit();
+        responder.let_go_of_memory();
         if let Some(due) = due {
             self.by_time.insert((due, run));
         }
@@ -56,7 +61,8 @@ impl Waiters {
         self.by_run.entry(run).or_default().push(Waiter { connection, states, due, responder });
     }
 
-    pub(super) fn wait_for_drain(&mut self, due: Option<Span>, connection: ConnectionId, responder: Responder) {
+    pub(super) fn wait_for_drain(&mut self, due: Option<Span>, connection: ConnectionId, mut responder: Responder) {
+        responder.let_go_of_memory();
         self.drains.push((connection, due, responder));
     }
 
