@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::io;
 
+use crate::shown::is_invisible;
 use serde::Serialize;
 
 /// Bytes of a text inside the quotes of a JSON string.
@@ -75,10 +76,15 @@ const MARK_BYTES: usize = 40;
 /// A text from outside as an error message quotes it: in quotes, escaped, at most 80 characters of it.
 pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 80;
-    match text.char_indices().nth(SHOWN) {
+    let told = match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{:?}…", &text[..at]),
         None => format!("{text:?}"),
+    };
+    // Not every character without a shape is escaped by that.
+    if !told.contains(is_invisible) {
+        return told;
     }
+    told.chars().map(|c| if is_invisible(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ pub const fn is_bidi(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character cannot be seen and takes no room: two texts that differ in it look the same. Those of `Default_Ignorable_Code_Point` that
-/// are of no other kind here, and the annotations between lines.
+/// Whether a character cannot be seen and takes no room: two texts that differ in it look the same. Those of `Default_Ignorable_Code_Point` and of
+/// the category `Cf` that are of no other kind here, but for the signs of numbers and words that are seen.
 pub const fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -30,15 +30,50 @@ pub const fn is_invisible(c: char) -> bool {
             | '\u{FEFF}'
             | '\u{FFA0}'
             | '\u{FFF0}'..='\u{FFFB}'
+            | '\u{13430}'..='\u{1343F}'
             | '\u{1BCA0}'..='\u{1BCA3}'
             | '\u{1D173}'..='\u{1D17A}'
             | '\u{E0000}'..='\u{E0FFF}'
     )
 }
 
-/// The first character of a text that is refused in what identifies or groups runs: a control or a change of direction.
+/// The first character of a text that is refused in what identifies or groups runs: a control, a change of direction, or one that cannot be
+/// seen. Those that change how their neighbours look are seen there: between the parts of an emoji, and between letters that join.
 pub fn refused(text: &str) -> Option<char> {
-    text.chars().find(|&c| is_control(c) || is_bidi(c))
+    let mut before = None;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let is_unseen = is_invisible(c) && !is_seen_between(before, c, chars.peek().copied());
+        if is_control(c) || is_bidi(c) || is_unseen {
+            return Some(c);
+        }
+        before = Some(c);
+    }
+    None
+}
+
+/// Whether a joiner or a choice of an emoji's form changes what is seen where it stands.
+const fn is_seen_between(before: Option<char>, c: char, after: Option<char>) -> bool {
+    match (before, c, after) {
+        (Some('#' | '*' | '0'..='9'), '\u{FE0F}', Some('\u{20E3}')) => true,
+        (Some(before), '\u{FE0E}' | '\u{FE0F}', _) => is_pictograph(before),
+        (Some('\u{FE0F}'), '\u{200D}', Some(after)) => is_pictograph(after),
+        (Some(before), '\u{200C}' | '\u{200D}', Some(after)) => {
+            (c == '\u{200D}' && is_pictograph(before) && is_pictograph(after)) || (joins(before) && joins(after))
+        }
+        _ => false,
+    }
+}
+
+/// The blocks that emoji are in.
+const fn is_pictograph(c: char) -> bool {
+    matches!(c, '\u{A9}' | '\u{AE}' | '\u{203C}'..='\u{2049}' | '\u{2122}'..='\u{2BFF}' | '\u{3030}'..='\u{303D}'
+        | '\u{3297}'..='\u{3299}' | '\u{1F000}'..='\u{1FAFF}')
+}
+
+/// The blocks of scripts whose letters join: from Arabic to Sinhala.
+const fn joins(c: char) -> bool {
+    matches!(c, '\u{620}'..='\u{DFF}') && !is_invisible(c)
 }
 
 /// What an error says, and why: of its causes those that it does not say itself already.
@@ -61,6 +96,9 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use regex::Regex;
+
     use super::*;
 
     #[derive(Debug)]
@@ -105,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn the_kinds_are_those_of_unicode() {
+        let unseen = Regex::new(r"^[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]$").unwrap();
+        // Signs of numbers and words are of the category `Cf`, and are seen.
+        let signs = Regex::new(r"^\p{Prepended_Concatenation_Mark}$").unwrap();
+        let mut buffer = [0; 4];
+        for c in '\0'..=char::MAX {
+            let text = &*c.encode_utf8(&mut buffer);
+            let expected = unseen.is_match(text) && !signs.is_match(text);
+            assert_eq!(is_control(c) || is_bidi(c) || is_invisible(c), expected, "{c:?}");
+        }
+    }
+
+    #[test]
     fn the_kinds_have_no_character_in_common_and_no_letter() {
         for c in '\0'..=char::MAX {
             let kinds = [is_control(c), is_bidi(c), is_invisible(c)].into_iter().filter(|kind| *kind).count();
@@ -117,5 +168,26 @@ mod tests {
         }
         assert_eq!(refused("a\u{202E}b"), Some('\u{202E}'));
         assert_eq!(refused("l'été, 日本語, \u{1F469}\u{200D}\u{1F680}"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_refused_but_where_it_changes_what_is_seen() {
+        for c in ('\0'..=char::MAX).filter(|&c| is_invisible(c)) {
+            for text in [format!("a{c}b"), format!("{c}a"), format!("a{c}"), format!("日{c}本"), format!("1{c}2")] {
+                assert_eq!(refused(&text), Some(c), "{text:?}");
+            }
+        }
+        for seen in ["❤\u{FE0F}", "❤\u{FE0F}\u{200D}\u{1F525}", "1\u{FE0F}\u{20E3}", "می\u{200C}خواهم", "क्\u{200D}ष"] {
+            assert_eq!(refused(seen), None, "{seen:?}");
+        }
+        for (text, c) in [
+            ("❤\u{FE0F}\u{FE0F}", '\u{FE0F}'),
+            ("\u{1F469}\u{200D}", '\u{200D}'),
+            ("\u{1F469}\u{200D}\u{200D}\u{1F680}", '\u{200D}'),
+            ("می\u{200C}\u{200C}خواهم", '\u{200C}'),
+            ("\u{1F469}\u{200C}\u{1F680}", '\u{200C}'),
+        ] {
+            assert_eq!(refused(text), Some(c), "{text:?}");
+        }
     }
 }

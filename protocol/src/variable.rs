@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::shown;
+
 /// Names that begin like this are ours: a call's own run, its socket, where a daemon's things are.
 pub const RESERVED: &str = "HARNESS_";
 /// Most variables of one run.
@@ -53,7 +55,8 @@ pub fn check_name(name: &str) -> Result<(), VariableError> {
     let shown = || crate::json_size::quoted(name);
     let is_name = !name.is_empty()
         && name.len() <= LONGEST_NAME
-        && !name.contains(|c: char| c == '=' || c.is_control() || c.is_whitespace());
+        && !name.contains(|c: char| c == '=' || c.is_whitespace())
+        && shown::refused(name).is_none();
     match name {
         _ if !is_name => Err(VariableError::Name(shown())),
         name if name.starts_with(RESERVED) => Err(VariableError::Reserved(shown())),

@@ -1,5 +1,6 @@
 //! What tools get of the environment: what was named, from whoever submits, and nothing of the daemon's own.
 
+use harness_protocol::shown;
 use harness_tests::{Daemon, Place, Running, json, runs, says, turn};
 
 use crate::workdirs::reason;
@@ -88,20 +89,32 @@ fn a_raw_client_is_asked_only_where_it_can_be_and_where_something_is_wanted() {
 #[test]
 fn what_cannot_be_passed_is_refused_with_a_reason_and_told_for_what_it_is() {
     let daemon = Daemon::configured(WANTED);
+    let done = daemon.submit(&says("x"));
+    done.wait();
     for (env, why, told) in [
         (json!({"": "x"}), "bad-variable", "cannot be the name"),
         (json!({"A B": "x"}), "bad-variable", "cannot be the name"),
         (json!({"A=B": "x"}), "bad-variable", "cannot be the name"),
         (json!({"A\u{1b}": "x"}), "bad-variable", "cannot be the name"),
+        (json!({"A\nB": "x"}), "bad-variable", "cannot be the name"),
+        (json!({"A\u{200B}": "x"}), "bad-variable", "cannot be the name"),
+        (json!({"A\u{202E}": "x"}), "bad-variable", "cannot be the name"),
+        (json!({"A\0": "x"}), "bad-variable", "cannot be the name"),
         (json!({"HARNESS_RUN_ID": "x"}), "bad-variable", "those of the harness"),
         (json!({"HARNESS_ANYTHING": "x"}), "bad-variable", "those of the harness"),
         (json!({"A": "s3cret\0"}), "bad-variable", "NUL"),
     ] {
         let spec = daemon.spec(&says("x"), json!({"env": env}));
-        let error = daemon.refused("run.submit", json!({"spec": spec}));
-        assert_eq!(reason(&error), ("invalid", why), "{error}");
-        let message = error["message"].as_str().unwrap();
-        assert!(message.contains(told) && !message.contains("s3cret"), "{message}");
+        // What a retry changes is looked at as what is submitted.
+        for error in [
+            daemon.refused("run.submit", json!({"spec": spec})),
+            daemon.refused("run.retry", json!({"run": done.id, "changes": {"env": env}})),
+        ] {
+            assert_eq!(reason(&error), ("invalid", why), "{error}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(told) && !message.contains("s3cret"), "{message}");
+            assert!(shown::refused(message).is_none(), "{message:?}");
+        }
     }
     use std::os::unix::ffi::OsStrExt;
     let mut command = daemon.command("harnessctl");

@@ -22,7 +22,7 @@ use super::phase::Phase;
 use super::publish::archive_tree;
 use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::submit::{Descent, check_all_characters, check_message, check_text, submit};
+use super::submit::{Descent, check_what_is_said, check_message, check_text, submit};
 use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
@@ -145,7 +145,7 @@ fn retry(
         return Ok(done);
     }
     // The specification was taken once, what changes was not.
-    check_all_characters(&changes.applied_to(&RunSpec::default()))?;
+    check_what_is_said(&changes.applied_to(&RunSpec::default()))?;
     let mut first = match left {
         Some(left) => *left,
         None => {

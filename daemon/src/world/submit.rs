@@ -252,7 +252,7 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     check_tools(scene, &spec)?;
     // A run that is tried again or gone on from was taken once.
     if descent.retry_of.is_none() && descent.continues.is_none() {
-        check_all_characters(&spec)?;
+        check_what_is_said(&spec)?;
     }
     spec.limits.max_steps.get_or_insert(config.run.max_steps);
     if let Some(above) = &above {
@@ -320,12 +320,6 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
     if bytes > MOST_SPEC {
         let message = format!("the specification takes {bytes} bytes as JSON; at most {MOST_SPEC} are taken");
         return Err(invalid(message).because(Reason::TooLarge, "spec"));
-    }
-    // Those of a run that is tried again or gone on from were taken once.
-    if descent.retry_of.is_none() && descent.continues.is_none() {
-        // What is too large for a call is told by the call, which has a command beside it.
-        variable::check_all_names(&spec.env)
-            .map_err(|error| invalid(error.to_string()).because(Reason::BadVariable, "env"))?;
     }
     Ok(spec)
 }
@@ -409,8 +403,15 @@ pub(crate) fn check_message(text: &str, limit: u32) -> Result<(), RpcError> {
     Ok(())
 }
 
+/// The texts that a client says itself, in a submit or as changes of a retry: those that name, and the variables of calls.
+pub(crate) fn check_what_is_said(spec: &RunSpec) -> Result<(), RpcError> {
+    check_all_characters(spec)?;
+    // What is too large for a call is told by the call, which has a command beside it.
+    variable::check_all_names(&spec.env).map_err(|error| invalid(error.to_string()).because(Reason::BadVariable, "env"))
+}
+
 /// What identifies or groups runs is shown by everybody who lists them, and is matched by what it looks like.
-pub(crate) fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
+fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
     let named = [
         ("the name", "name", &spec.name),
         ("the share", "share", &spec.share),
@@ -432,7 +433,7 @@ fn check_characters(what: &str, subject: &str, text: &str) -> Result<(), RpcErro
     match shown::refused(text) {
         Some(c) => {
             let message = format!(
-                "{what} has the character U+{:04X}: no control characters, no changes of direction",
+                "{what} has the character U+{:04X}: no control characters, no changes of direction, nothing invisible",
                 u32::from(c)
             );
             Err(invalid(message).because(Reason::ControlCharacters, subject))
