@@ -4,9 +4,9 @@
 
 use jiff::tz::TimeZone;
 
-use crate::id::InteractionId;
+use crate::id::{InteractionId, RunId};
 use crate::lane::{LaneReport, Limiter};
-use crate::run::{RunState, RunView, WaitKind, WaitingFor};
+use crate::run::{InferenceView, OpenQuestion, RunState, RunView, WaitKind, WaitingFor};
 use crate::time::{Span, Timestamp};
 
 /// Characters of an id that are shown in the middle of a sentence.
@@ -130,45 +130,72 @@ pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
         return None;
     }
     let waits = run.waiting_for.as_ref();
-    if let Some(WaitingFor { kind: WaitKind::Storage, .. }) = waits {
-        let what = "storage: the journal cannot commit".to_owned();
-        return Some(Standing { what, why: None, help: help(Limiter::Storage, "", false) });
+    let seen = Seen { id: run.id, share: &run.share, inference: run.inference.as_ref(), asked: &run.questions };
+    match waits {
+        Some(WaitingFor { kind: WaitKind::Storage, .. }) => {}
+        _ if run.state == RunState::Paused => return Some(paused(run.id)),
+        _ => {}
     }
-    if run.state == RunState::Paused {
-        let what = "paused".to_owned();
-        return Some(Standing { what, why: None, help: Some(format!("harnessctl resume {}", run.id)) });
-    }
-    Some(waiting(run, waits?, clock))
+    Some(waiting(&seen, waits?, clock))
 }
 
-fn waiting(run: &RunView, waits: &WaitingFor, clock: &Clock) -> Standing {
+/// What is known of a run that waits, be it the one that is looked at or one that it waits for.
+struct Seen<'r> {
+    id: RunId,
+    share: &'r str,
+    inference: Option<&'r InferenceView>,
+    /// The questions of the one that is looked at, and of all below it.
+    asked: &'r [OpenQuestion],
+}
+
+fn paused(run: RunId) -> Standing {
+    Standing { what: "paused".to_owned(), why: None, help: Some(format!("harnessctl resume {run}")) }
+}
+
+fn waiting(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let id = waits.id.as_str();
-    let short = id.get(..SHORT).unwrap_or(id);
     let plain = |what: String| Standing { what, why: None, help: None };
     match waits.kind {
         WaitKind::Lane | WaitKind::Provider => in_lane(run, waits, clock),
-        WaitKind::Person => {
-            let question = run.questions.iter().find(|question| question.id.to_string() == id);
-            Standing {
-                why: question.map(|question| question.question.clone()),
-                help: Some(format!("harnessctl reply {id} TEXT")),
-                ..plain(format!("a person ({id})"))
-            }
+        WaitKind::Person => Standing {
+            why: run.asked.iter().find(|asked| asked.id.to_string() == id).map(|asked| asked.question.clone()),
+            help: Some(format!("harnessctl reply {id} TEXT")),
+            ..plain(format!("a person ({id})"))
+        },
+        WaitKind::Run => for_run(run, waits, clock),
+        WaitKind::Budget => plain(format!("what others hold of the budget of run {}", short(id))),
+        WaitKind::Paused => paused(run.id),
+        WaitKind::Storage => {
+            let help = help(Limiter::Storage, "", false);
+            Standing { help, ..plain("storage: the journal cannot commit".to_owned()) }
         }
-        WaitKind::Run => plain(format!("run {short}")),
-        WaitKind::Budget => plain(format!("what others hold of the budget of run {short}")),
-        WaitKind::Storage => plain("storage: the journal cannot commit".to_owned()),
     }
 }
 
-fn in_lane(run: &RunView, waits: &WaitingFor, clock: &Clock) -> Standing {
+/// It waits for a run; where that stands still as well, also for what.
+fn for_run(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
+    let what = format!("run {}", short(&waits.id));
+    let Some(held) = &waits.because else { return Standing { what, why: None, help: None } };
+    let last = Seen { id: held.run, share: &held.share, inference: held.inference.as_ref(), asked: run.asked };
+    let standing = waiting(&last, &held.waiting_for, clock);
+    let id = held.run.to_string();
+    let by_way = if id == waits.id { String::new() } else { format!("run {}: ", short(&id)) };
+    Standing { what: format!("{what}: {by_way}{}", standing.what), ..standing }
+}
+
+/// An id in the middle of a sentence.
+fn short(id: &str) -> &str {
+    id.get(..SHORT).unwrap_or(id)
+}
+
+fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let id = waits.id.as_str();
     let noun = if waits.kind == WaitKind::Lane { "lane" } else { "provider" };
     let place = waits.position.map(|position| format!(" (place {position})")).unwrap_or_default();
-    let said = waits.error.as_ref().or(run.inference.as_ref().map(|inference| &inference.error));
+    let said = waits.error.as_ref().or(run.inference.map(|inference| &inference.error));
     let why = said.filter(|_| waits.kind == WaitKind::Provider).map(|error| error.to_string());
     // Between two tries it stands in no lane.
-    if let (None, Some(next), Some(inference)) = (waits.limiter, waits.until, &run.inference) {
+    if let (None, Some(next), Some(inference)) = (waits.limiter, waits.until, run.inference) {
         let what =
             format!("{noun} {id}: retry, try {} of {} at {}", inference.attempt, inference.attempts, clock.at(next));
         return Standing { what, why, help: None };
@@ -196,12 +223,28 @@ pub struct Kind {
     id: String,
     limiter: Option<&'static str>,
     until: Option<Timestamp>,
+    /// That of the run that it waits for, where that stands still as well.
+    because: Option<Box<Self>>,
 }
 
 impl Kind {
-    /// The question that is waited for, where it is a person's answer.
+    /// The question that is waited for, where it comes down to a person's answer.
     pub fn person(&self) -> Option<InteractionId> {
-        if self.what == WaitKind::Person.as_str() { self.id.parse().ok() } else { None }
+        match &self.because {
+            Some(because) => because.person(),
+            None if self.what == WaitKind::Person.as_str() => self.id.parse().ok(),
+            None => None,
+        }
+    }
+
+    fn of(waits: &WaitingFor) -> Self {
+        Self {
+            what: waits.kind.as_str(),
+            id: waits.id.clone(),
+            limiter: waits.limiter.map(Limiter::as_str),
+            until: waits.until,
+            because: waits.because.as_ref().map(|held| Box::new(Self::of(&held.waiting_for))),
+        }
     }
 }
 
@@ -210,15 +253,13 @@ pub fn kind_of(run: &RunView) -> Option<Kind> {
     if run.state.is_terminal() {
         return None;
     }
-    let of = |what, id: &str, limiter: Option<Limiter>, until| {
-        Some(Kind { what, id: id.to_owned(), limiter: limiter.map(Limiter::as_str), until })
-    };
-    let waits = match &run.waiting_for {
-        Some(waits) if waits.kind == WaitKind::Storage => return of("storage", "", None, None),
-        _ if run.state == RunState::Paused => return of("paused", "", None, None),
-        waits => waits.as_ref()?,
-    };
-    of(waits.kind.as_str(), &waits.id, waits.limiter, waits.until)
+    match &run.waiting_for {
+        Some(waits) if waits.kind == WaitKind::Storage => Some(Kind::of(waits)),
+        _ if run.state == RunState::Paused => {
+            Some(Kind { what: WaitKind::Paused.as_str(), id: String::new(), limiter: None, until: None, because: None })
+        }
+        waits => waits.as_ref().map(Kind::of),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{RunState, WaitKind};
 use harness_tests::chat::{call, finish, says as answers, usage, wants};
-use harness_tests::{Answer, Daemon, FaultServer, Gate, Place, Run, eventually, json, turn};
+use harness_tests::{Answer, Daemon, FaultServer, Gate, Place, Run, Script, eventually, json, turn};
 
 use crate::lane::{open, until_there_is};
 
@@ -123,6 +123,8 @@ fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere
     told_everywhere(&daemon, &parent, &format!("run {}", &child[..8]), None);
     width.pause();
     told_everywhere(&daemon, &width, "paused", None);
+    assert_eq!(daemon.ctl(["show", "--json", &width.id]).json()["waiting_for"]["kind"], "paused");
+    assert_eq!(daemon.ctl(["list", "--json", "--waiting-for", "paused"]).json()["id"], *width.id);
     width.resume();
     daemon.ctl(["lane", "pause"]).ok();
     told_everywhere(&daemon, &width, "lane tool (place 1): paused", Some(("tool", "paused")));
@@ -134,6 +136,47 @@ fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere
     daemon.ctl(["daemon", "undrain"]).ok();
     open(&daemon, "gate");
     for run in [&first, &share, &second, &width] {
+        assert_eq!(run.answer(), "done");
+    }
+}
+
+/// Rule 7.
+#[test]
+fn what_a_run_that_is_waited_for_stands_still_for_is_told_of_those_that_wait_for_it() {
+    let daemon = Daemon::of_width(1);
+    let waits_for = |child: &Script| turn("").spawn("child").wait_for_all().turn("done").child("child", child);
+    let gate = daemon.submit(&until_there_is("gate"));
+    eventually("the lane is full", || daemon.lane("tool").busy == 1);
+    let child_of = |run: &Run| {
+        eventually("it waits", || run.view().waiting_for.is_some_and(|wait| wait.kind == WaitKind::Run));
+        daemon.run(&run.view().waiting_for.unwrap().id)
+    };
+    // A lane, from a run two above; a person; a pause.
+    let top = daemon.submit(&waits_for(&waits_for(&turn("").shell("true").turn("ok"))));
+    let (middle, asks) = (child_of(&top), daemon.submit(&waits_for(&turn("").ask("which?").turn("ok"))));
+    let (bottom, asked) = (child_of(&middle), child_of(&asks));
+    eventually("it wants a permit", || daemon.lane("tool").queued == 1);
+    let held = "lane tool: width, 1 run waits";
+    told_everywhere(&daemon, &middle, &format!("run {}: {held}", &bottom.id[..8]), None);
+    let by_way = format!("run {}: run {}: {held}", &middle.id[..8], &bottom.id[..8]);
+    told_everywhere(&daemon, &top, &by_way, None);
+    let view = daemon.ctl(["show", "--json", &top.id]).json();
+    assert_eq!(view["waiting_for"]["because"]["run"], *bottom.id, "{view}");
+    assert_eq!(view["waiting_for"]["because"]["waiting_for"]["limiter"], "width", "{view}");
+    eventually("it asks", || !asked.questions().is_empty());
+    let question = asked.questions()[0].clone();
+    told_everywhere(&daemon, &asks, &format!("run {}: a person ({question})", &asked.id[..8]), None);
+    let page = daemon.ctl(["show", &asks.id]).ok();
+    assert!(page.contains(&format!("harnessctl reply {question} TEXT")), "{page}");
+    bottom.pause();
+    let paused = format!("run {}: run {}: paused", &middle.id[..8], &bottom.id[..8]);
+    told_everywhere(&daemon, &top, &paused, None);
+    let page = daemon.ctl(["show", &top.id]).ok();
+    assert!(page.contains(&format!("harnessctl resume {}", bottom.id)), "{page}");
+    bottom.resume();
+    open(&daemon, "gate");
+    asked.reply("this");
+    for run in [&gate, &top, &asks] {
         assert_eq!(run.answer(), "done");
     }
 }

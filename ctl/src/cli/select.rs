@@ -15,7 +15,7 @@ pub(crate) struct FilterArgs {
     /// Those in this state; may be repeated
     #[arg(long = "state", value_name = "STATE", value_parser = state, value_delimiter = ',', help_heading = "Which runs")]
     pub(crate) states: Vec<RunState>,
-    /// Those that wait for this: lane, provider, person, run, budget or storage; may be repeated
+    /// Those that wait for this: lane, provider, person, run, budget, paused or storage; may be repeated
     #[arg(long, value_name = "WHAT", value_parser = waiting, value_delimiter = ',', help_heading = "Which runs")]
     pub(crate) waiting_for: Vec<WaitKind>,
     /// Every run

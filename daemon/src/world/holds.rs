@@ -221,19 +221,29 @@ fn what_holds_for_good_goes_on_after_a_good_check_and_lets_one_try_after_a_reloa
     }
 }
 
-/// C3: a restart knows until when.
+/// C3: a restart knows until when, whatever holds the lane.
 #[test]
 fn a_time_that_was_named_holds_across_a_restart() {
-    let mut bench = Bench::with(config(8, &[]));
-    let job = bench.queue().remove(0);
-    bench.fails(&job, ErrorClass::Quota(Some(HOUR)));
-    let until = bench.lane("scripted").held.unwrap().until;
-    for _ in 0..3 {
-        assert!(bench.restart().is_empty(), "nobody asks");
-        let lane = bench.lane("scripted");
-        assert_eq!((lane.limiter, lane.held.unwrap().until), (Limiter::Quota, until));
+    let wait = Span::from_secs(120);
+    for (class, limiter) in [
+        (ErrorClass::Quota(Some(wait)), Limiter::Quota),
+        (ErrorClass::RateLimit(Some(wait)), Limiter::RateLimit),
+        (ErrorClass::RetryAfter(wait), Limiter::Failing),
+    ] {
+        let mut bench = Bench::with(config(8, &[]));
+        let job = bench.queue().remove(0);
+        bench.fails(&job, class);
+        let until = bench.lane("scripted").held.unwrap().until;
+        for _ in 0..3 {
+            assert!(bench.restart().is_empty(), "nobody asks");
+            assert!(bench.queue().is_empty(), "and nobody who comes");
+            let lane = bench.lane("scripted");
+            assert_eq!((lane.limiter, lane.held.unwrap().until), (limiter, until), "{class:?}");
+        }
+        let asked = bench.pass(wait + Span::from_secs(2));
+        let all_at_once = limiter == Limiter::RateLimit;
+        assert_eq!(asked.len(), if all_at_once { 4 } else { 1 }, "{class:?}");
     }
-    assert_eq!(bench.pass(HOUR).len(), 1);
 }
 
 /// C3: at night somebody would rather not have it go on by itself.

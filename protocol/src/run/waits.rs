@@ -35,13 +35,31 @@ pub struct WaitingFor {
     /// What the provider said that is left alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
+    /// Where it waits for a run that stands still itself: what that comes down to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<Box<HeldRun>>,
+}
+
+/// The run that others wait for and that stands still itself: where they wait for each other in a row, the last one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HeldRun {
+    /// Which run.
+    pub run: RunId,
+    /// Its share.
+    pub share: Arc<str>,
+    /// What it waits for.
+    pub waiting_for: WaitingFor,
+    /// How its inference goes, where a try has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference: Option<InferenceView>,
 }
 
 impl WaitingFor {
     /// A wait of which nothing more is known.
     pub fn new(kind: WaitKind, id: impl Into<String>, since: Timestamp) -> Self {
         let id = id.into();
-        Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None }
+        Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None, because: None }
     }
 }
 
@@ -91,13 +109,16 @@ pub enum WaitKind {
     Run,
     /// What others hold of a budget.
     Budget,
+    /// Nothing: it is paused, and goes on when it is resumed.
+    Paused,
     /// The journal, which cannot commit.
     Storage,
 }
 
 impl WaitKind {
     /// Every kind.
-    pub const ALL: [Self; 6] = [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Storage];
+    pub const ALL: [Self; 7] =
+        [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Paused, Self::Storage];
 
     /// The word for it, as in JSON and on the command line.
     pub const fn as_str(self) -> &'static str {
@@ -107,6 +128,7 @@ impl WaitKind {
             Self::Person => "person",
             Self::Run => "run",
             Self::Budget => "budget",
+            Self::Paused => "paused",
             Self::Storage => "storage",
         }
     }
@@ -120,7 +142,7 @@ impl fmt::Display for WaitKind {
 
 /// A word that is no kind of what a run may wait for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a run waits for lane, provider, person, run, budget or storage, and not for {0:?}")]
+#[error("a run waits for lane, provider, person, run, budget or storage, or is paused; {0:?} is none of these")]
 pub struct UnknownWait(String);
 
 impl FromStr for WaitKind {

@@ -98,15 +98,15 @@ pub(super) fn failed(
     }
 }
 
-/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds out. A limit of
-/// an account whose end is known lasts all the same.
+/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds out. A hold whose
+/// end is known lasts all the same.
 pub(super) fn forgive(world: &mut World) {
     let names: Vec<Arc<str>> = world.resource::<Gates>().0.keys().cloned().collect();
     for name in names {
         let hold = world.resource::<Gates>().get(&name).and_then(|gate| gate.hold.as_ref());
         let why = hold.map(|hold| (hold.limiter, hold.until));
         let at_most = match why {
-            Some((Limiter::Quota, Some(_))) => continue,
+            Some((_, Some(_))) => continue,
             Some((limiter @ (Limiter::Quota | Limiter::Credentials | Limiter::Key), _)) => Some((1, limiter)),
             _ => None,
         };

@@ -43,6 +43,12 @@ pub fn fit(view: &mut RunView) {
     // What a provider said last: the run's error, once it has one, has more of it.
     if let Some(waits) = &mut view.waiting_for {
         waits.error = waits.error.take().map(|error| fit_text(&error, MOST_DENIAL));
+        if let Some(held) = &mut waits.because {
+            held.waiting_for.error = held.waiting_for.error.take().map(|error| fit_text(&error, MOST_DENIAL));
+            if let Some(inference) = &mut held.inference {
+                inference.error = fit_text(&inference.error, MOST_DENIAL);
+            }
+        }
     }
     if let Some(inference) = &mut view.inference {
         inference.error = fit_text(&inference.error, MOST_DENIAL);
@@ -93,8 +99,13 @@ pub fn view_bytes(view: &RunView) -> usize {
     let calls: usize = view.calls.iter().map(|call| text_bytes(&call.tool) + text_bytes(&call.summary) + 160).sum();
     let names =
         text_bytes(&view.title) + text_bytes(&view.workdir) + text_bytes(&view.share) + text_bytes(&view.provider);
-    let waits =
-        view.waiting_for.as_ref().and_then(|waits| waits.error.as_ref()).map_or(0, |error| text_bytes(error) + 200);
+    let waits = view.waiting_for.as_ref().map_or(0, |waits| {
+        let held = waits.because.as_ref().map_or(0, |held| {
+            let said = held.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
+            text_bytes(&held.share) + optional(&held.waiting_for.error) + said + 400
+        });
+        optional(&waits.error) + 200 + held
+    });
     let inference = view.inference.as_ref().map_or(0, |inference| text_bytes(&inference.error) + 250);
     let questions: usize = view.questions.iter().map(|question| text_bytes(&question.question) + 80).sum();
     let env: usize = view.env.iter().map(|name| text_bytes(name) + 3).sum();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::event::Ending;
+use harness_protocol::id::RunId;
 use harness_protocol::json_size::cut;
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
-    CallState, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
+    CallState, HeldRun, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
 };
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
@@ -31,6 +32,8 @@ const LINE: usize = 200;
 const MOST_QUESTIONS: usize = 16;
 /// Variables that are named, and characters of each name: those of older runs were not bounded.
 const MOST_VARIABLES: usize = 256;
+/// Runs in a row that wait for each other, of which the last one is shown.
+const LONGEST_ROW: usize = 64;
 /// Characters of what a provider said.
 const LONGEST_ERROR: usize = 500;
 
@@ -62,7 +65,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         priority: spec.priority,
         owner: identity.owner,
         state: watch.shown,
-        waiting_for: waiting_for(world, life, watch, spec, batch, Detail::Whole),
+        waiting_for: waiting_for(world, entity, Detail::Whole),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
         env: spec.env.keys().take(MOST_VARIABLES).map(|name| cut(name, MOST_VARIABLES).into_owned()).collect(),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
@@ -188,17 +191,15 @@ fn below(world: &World, entity: Entity) -> Below {
 enum Detail {
     /// All of it.
     Whole,
-    /// All but the place in a queue, which is counted run by run.
-    NoPlace,
+    /// All but the place in a queue, which is counted run by run, and what a run that it waits for stands still for itself.
+    Kind,
 }
 
 /// What a run waits for, as its view says it: also that it waits for the journal, while that cannot commit.
 pub(crate) fn waits_for(world: &World, entity: Entity) -> Option<WaitKind> {
-    let life = world.get::<Life>(entity)?;
     let watch = world.get::<Stopwatch>(entity)?;
     let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
-    let spec = &*world.get::<Spec>(entity)?.0;
-    let kind = waiting_for(world, life, watch, spec, batch, Detail::NoPlace).map(|wait| wait.kind);
+    let kind = waiting_for(world, entity, Detail::Kind).map(|wait| wait.kind);
     if !world.resource::<Incoming>().held {
         return kind;
     }
@@ -216,18 +217,25 @@ pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool
         None | Some(WaitKind::Lane | WaitKind::Provider | WaitKind::Budget | WaitKind::Storage) => {
             Some(WaitKind::Storage)
         }
-        Some(WaitKind::Person | WaitKind::Run) => kind,
+        Some(WaitKind::Person | WaitKind::Run | WaitKind::Paused) => kind,
     }
 }
 
-fn waiting_for(
-    world: &World,
-    life: &Life,
-    watch: &Stopwatch,
-    spec: &RunSpec,
-    batch: Option<&BatchState>,
-    detail: Detail,
-) -> Option<WaitingFor> {
+fn waiting_for(world: &World, entity: Entity, detail: Detail) -> Option<WaitingFor> {
+    let life = world.get::<Life>(entity)?;
+    let watch = world.get::<Stopwatch>(entity)?;
+    let waits = match (watch.shown, life.phase) {
+        (RunState::Paused, Phase::Acting) => by_itself(world, entity, life, watch, detail),
+        (RunState::Paused, _) => None,
+        _ => return by_itself(world, entity, life, watch, detail),
+    };
+    waits.or_else(|| Some(WaitingFor::new(WaitKind::Paused, "", watch.since)))
+}
+
+/// What it waits for, whether it is paused or not.
+fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, detail: Detail) -> Option<WaitingFor> {
+    let spec = &*world.get::<Spec>(entity)?.0;
+    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
     let lanes = world.resource::<Lanes>();
     let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
     let of_provider = || WaitingFor::new(WaitKind::Provider, provider, watch.since);
@@ -248,7 +256,7 @@ fn waiting_for(
             Some(WaitingFor { until: Some(until), limiter, ..of_provider() })
         }
         Phase::Acting if watch.shown == RunState::Waiting || watch.shown == RunState::Paused => {
-            batch.and_then(|batch| parked(world, batch))
+            batch.and_then(|batch| parked(world, batch, detail))
         }
         Phase::Acting => match batch?.ticket {
             Some(ticket) => in_lane(&lanes.tool, ticket, WaitKind::Lane, TOOL_LANE, detail),
@@ -309,16 +317,44 @@ fn shortened(error: &Arc<str>) -> Arc<str> {
 }
 
 /// What a parked batch waits for: the first of its calls that waits.
-fn parked(world: &World, batch: &BatchState) -> Option<WaitingFor> {
-    let runs = world.resource::<Runs>();
-    let unfinished = |run| runs.by_id.get(run).is_some_and(|&entity| world.get::<Ended>(entity).is_none());
+fn parked(world: &World, batch: &BatchState, detail: Detail) -> Option<WaitingFor> {
     batch.calls.iter().find_map(|call| {
         let (kind, id) = match &call.stage {
             Stage::Asking(interaction) => (WaitKind::Person, interaction.to_string()),
-            Stage::Waiting { runs, .. } => (WaitKind::Run, runs.iter().find(|run| unfinished(run))?.to_string()),
+            Stage::Waiting { .. } => {
+                let (run, entity) = awaited(world, call)?;
+                let because = if detail == Detail::Whole { held(world, run, entity) } else { None };
+                return Some(WaitingFor { because, ..WaitingFor::new(WaitKind::Run, run.to_string(), call.since) });
+            }
             Stage::OffLane => (WaitKind::Person, call.id.to_string()),
             Stage::Pending | Stage::Executing | Stage::Returning | Stage::Done => return None,
         };
         Some(WaitingFor::new(kind, id, call.since))
     })
+}
+
+/// The first run that a call waits for and that has not ended.
+fn awaited(world: &World, call: &Call) -> Option<(RunId, Entity)> {
+    let Stage::Waiting { runs, .. } = &call.stage else { return None };
+    let by_id = &world.resource::<Runs>().by_id;
+    let live = runs.iter().filter_map(|run| by_id.get(run).map(|&entity| (*run, entity)));
+    live.into_iter().find(|(_, entity)| world.get::<Ended>(*entity).is_none())
+}
+
+/// What a run that is waited for stands still for itself; `None` where it goes on. Runs that wait for each other in a row are followed to
+/// the last one, as far as that is near.
+fn held(world: &World, mut run: RunId, mut entity: Entity) -> Option<Box<HeldRun>> {
+    for _ in 0..LONGEST_ROW {
+        let waiting_for = waiting_for(world, entity, Detail::Kind)?;
+        let next = (waiting_for.kind == WaitKind::Run)
+            .then(|| world.get::<Batch>(entity)?.0.calls.iter().find_map(|call| awaited(world, call)))
+            .flatten();
+        let Some(next) = next else {
+            let share = world.get::<Spec>(entity)?.0.share.clone().unwrap_or_else(|| "default".into());
+            let inference = world.get::<Life>(entity).and_then(inference);
+            return Some(Box::new(HeldRun { run, share, waiting_for, inference }));
+        };
+        (run, entity) = next;
+    }
+    None
 }
