@@ -63,7 +63,13 @@ pub(crate) trait Keyed: Method<Reply = Submitted> {
         if leaves {
             (*key, *first) = (None, false);
         }
-        leaves
+        // Both are left out, whatever the first one came to.
+        leaves | Self::leave_out_later(params, minor)
+    }
+
+    /// The same of what came later than the key.
+    fn leave_out_later(_: &mut Self::Params, _minor: u32) -> bool {
+        false
     }
 
     /// Sends variables along that the daemon wants, as far as they are set here.
@@ -81,18 +87,13 @@ impl Keyed for method::RunSubmit {
         params.idempotency_key.is_some()
     }
 
-    fn leave_out(params: &mut SubmitParams, minor: u32) -> bool {
-        let state = |params: &SubmitParams| {
-            (params.submit_key, params.spec.workdir_id, params.passes_workdir, params.asks_variables)
-        };
-        let before = state(params);
-        if minor < Self::SINCE {
-            (params.submit_key, params.first) = (None, false);
-        }
-        if minor < FOLDERS_SINCE_MINOR {
+    fn leave_out_later(params: &mut SubmitParams, minor: u32) -> bool {
+        let has_any = params.spec.workdir_id.is_some() || params.passes_workdir || params.asks_variables;
+        let leaves = has_any && minor < FOLDERS_SINCE_MINOR;
+        if leaves {
             (params.spec.workdir_id, params.passes_workdir, params.asks_variables) = (None, false, false);
         }
-        before != state(params)
+        leaves
     }
 
     fn pass_variables(params: &mut SubmitParams, error: &RpcError) {
