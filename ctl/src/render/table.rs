@@ -30,7 +30,7 @@ impl<T: Into<String>> From<T> for Cell {
 /// A table.
 #[derive(Debug)]
 pub(crate) struct Table {
-    header: Vec<&'static str>,
+    header: Vec<String>,
     /// Columns that are aligned to the right.
     right: Vec<bool>,
     rows: Vec<Vec<Cell>>,
@@ -38,8 +38,8 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table with these columns; a name that begins with `>` is aligned to the right.
-    pub(crate) fn new(columns: &[&'static str]) -> Self {
-        let header = columns.iter().map(|name| name.trim_start_matches('>')).collect();
+    pub(crate) fn new(columns: &[&str]) -> Self {
+        let header = columns.iter().map(|name| name.trim_start_matches('>').to_owned()).collect();
         Self { header, right: columns.iter().map(|name| name.starts_with('>')).collect(), rows: Vec::new() }
     }
 
@@ -65,11 +65,12 @@ impl Table {
         let widths: Vec<usize> = (0..self.header.len())
             .map(|column| {
                 let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| width(&cell.plain));
-                cells.chain([width(self.header[column])]).max().unwrap_or_default()
+                cells.chain([width(&self.header[column])]).max().unwrap_or_default()
             })
             .collect();
         let before_last = indent.len() + widths[..last].iter().map(|w| w + 2).sum::<usize>();
-        let header: Vec<Cell> = self.header.iter().map(|name| Cell::painted(*name, look.paint.dim(name))).collect();
+        let header: Vec<Cell> =
+            self.header.iter().map(|name| Cell::painted(name.as_str(), look.paint.dim(name))).collect();
         for row in std::iter::once(&header).chain(&self.rows) {
             let mut line = indent.to_owned();
             for (column, cell) in row.iter().enumerate() {

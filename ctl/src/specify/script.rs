@@ -5,7 +5,11 @@ use std::path::Path;
 use harness_protocol::script::Script;
 
 use crate::exit::Failure;
+use crate::render::text::cut;
 use crate::specify::stdin;
+
+/// Columns of what is said to be wrong.
+const MOST_SAID: usize = 300;
 
 /// Reads a script from a file, or from standard input for `-`.
 pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
@@ -32,7 +36,9 @@ fn check(text: &str, place: &str) -> Result<Script, Failure> {
 /// The script, or `LINE:COLUMN: what is wrong`.
 fn parse(text: &str) -> Result<Script, String> {
     toml::from_str(text).map_err(|error| {
+        // A message may have the whole of a value in it.
         let message = error.message().trim().replace('\n', ", ");
+        let message = cut(&message, MOST_SAID);
         match error.span() {
             Some(span) => {
                 let (line, column) = position(text, span.start);
@@ -91,6 +97,10 @@ mod tests {
         assert!(error.starts_with("2:"), "{error}");
         let error = parse("[[turn]]\ntext = \"é\"\ntexxt = \"x\"\n").unwrap_err();
         assert!(error.starts_with("3:1: unknown field `texxt`"), "{error}");
+        let error = parse(&format!("[[turn]]\ntext = [\"{0}\"]\n{0} = 1\n", "x".repeat(1 << 20))).unwrap_err();
+        assert!(error.starts_with("2:") && error.len() < 1_000, "{error}");
+        let error = parse(&format!("[[turn]]\ndelay = \"{}\"\n", "x".repeat(1 << 20))).unwrap_err();
+        assert!(error.starts_with("2:") && error.len() < 1_000, "{error}");
     }
 
     #[test]

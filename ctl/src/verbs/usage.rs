@@ -10,6 +10,7 @@ use crate::cli::usage::{By, UsageArgs};
 use crate::ctx::Ctx;
 use crate::exit::Failure;
 use crate::render::table::{Cell, Table};
+use crate::render::text::one_line;
 use crate::render::units::now;
 use crate::selecting::typed;
 use crate::verbs::list::pages;
@@ -103,7 +104,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &UsageArgs) -> Result<u8, Failure> {
         return ctx.done();
     }
     let look = ctx.look();
-    let table = table(&groups, args.by.len(), counted().map(|run| &run.usage));
+    let table = table(&groups, &args.by, counted().map(|run| &run.usage));
     if !table.is_empty() {
         table.write(&mut ctx.out, look, "")?;
     }
@@ -111,10 +112,20 @@ pub(super) fn run(ctx: &mut Ctx, args: &UsageArgs) -> Result<u8, Failure> {
 }
 
 /// The groups, and the sum of all runs below them.
-fn table<'a>(groups: &BTreeMap<Vec<Option<String>>, Sum>, keys: usize, all: impl Iterator<Item = &'a Usage>) -> Table {
-    let names = std::iter::repeat_n("GROUP", keys);
-    let columns: Vec<&str> =
-        names.chain([">RUNS", ">IN", ">CACHED", ">OUT", ">REASONING", ">USD", ">UNPRICED"]).collect();
+fn table<'a>(groups: &BTreeMap<Vec<Option<String>>, Sum>, by: &[By], all: impl Iterator<Item = &'a Usage>) -> Table {
+    // Labels tell upper case from lower.
+    let names: Vec<String> = by
+        .iter()
+        .map(|by| match by {
+            By::Label(label) => one_line(label).into_owned(),
+            by => by.to_string().to_uppercase(),
+        })
+        .collect();
+    let columns: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .chain([">RUNS", ">IN", ">CACHED", ">OUT", ">REASONING", ">USD", ">UNPRICED"])
+        .collect();
     let mut table = Table::new(&columns);
     for (keys, sum) in groups {
         table.row(sum.row(keys.iter().map(|key| shown(key.as_ref()).into()).collect()));
@@ -123,7 +134,7 @@ fn table<'a>(groups: &BTreeMap<Vec<Option<String>>, Sum>, keys: usize, all: impl
     all.for_each(|usage| total.add(usage));
     if total.runs > 0 {
         let name = |index| if index == 0 { "total" } else { "" };
-        table.row(total.row((0..keys).map(|index| name(index).into()).collect()));
+        table.row(total.row((0..by.len()).map(|index| name(index).into()).collect()));
     }
     table
 }
@@ -165,7 +176,7 @@ mod tests {
     fn written(runs: &[RunView], by: &[By]) -> String {
         let mut out = Vec::new();
         let all = runs.iter().map(|run| &run.usage);
-        table(&sums(runs.iter(), by), by.len(), all).write(&mut out, Look::PLAIN, "").unwrap();
+        table(&sums(runs.iter(), by), by, all).write(&mut out, Look::PLAIN, "").unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -196,6 +207,9 @@ mod tests {
             run(Some("a"), 1, Some(2.0)),
             run(None, 1, Some(4.0)),
         ];
+        let header = |by: &[By]| written(&runs, by).lines().next().unwrap_or_default().to_owned();
+        let several = header(&[By::Label("team".to_owned()), By::Day, By::State]);
+        assert_eq!(several.split_whitespace().take(4).collect::<Vec<_>>(), ["team", "DAY", "STATE", "RUNS"]);
         let days = written(&runs, &[By::Day]);
         let lines: Vec<&str> = days.lines().collect();
         assert_eq!(lines.len(), 4, "{days}");
