@@ -22,7 +22,7 @@ use super::phase::Phase;
 use super::publish::archive_tree;
 use super::resources::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
 use super::scene::Scene;
-use super::submit::{Descent, check_what_is_said, check_message, check_text, submit};
+use super::submit::{Descent, check_message, check_text, check_what_is_said, submit};
 use super::{asking, provider, select, stop};
 use crate::lane::{Lane, MAX_WIDTH};
 
@@ -368,6 +368,20 @@ fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) 
     Ok(Reply::Answered(Answered { interaction, run: open.run }))
 }
 
+/// That a change of width came to less than was asked for, or to nothing.
+fn falls_short(change: &LaneChange, before: u32, width: u32) -> Option<String> {
+    match *change {
+        LaneChange::Relieve { .. } if width == before => {
+            Some(format!("it is {width} wide as it was: no lane is wider, so the relief adds nothing"))
+        }
+        LaneChange::Relieve { by, .. } if width - before < by => {
+            Some(format!("a lane is at most {MAX_WIDTH} wide: the relief adds {} of {by}", width - before))
+        }
+        LaneChange::Resize(_) | LaneChange::Undo(_) if width == before => Some(format!("it is {width} wide as it was")),
+        _ => None,
+    }
+}
+
 fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, RpcError> {
     let lane = lane.unwrap_or_else(|| TOOL_LANE.into());
     let Some(current) = scene.lanes().get(&lane) else {
@@ -432,5 +446,6 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
         }
     }
     let width = scene.lanes().get(&lane).map_or(before, Lane::width);
+    let note = note.or_else(|| falls_short(change, before, width));
     Ok(Reply::Lane(LaneChanged { lane, width_before: before, width, relief, note }))
 }
