@@ -239,6 +239,10 @@ fn has_state(dir: &Path, us: u32) -> bool {
     is_there(LOCK_FILE) || is_there("harness.db")
 }
 
+fn is_empty(dir: &Path) -> io::Result<bool> {
+    Ok(fs::read_dir(dir)?.next().is_none())
+}
+
 /// Whether a path is, or would come to be, in a file system that the kernel makes up.
 fn is_kernels(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.exists());
@@ -268,7 +272,7 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory where it is missing, closes it to everybody else where it is made or has been ours before, and locks it.
+    /// Makes the directory where it is missing, closes it to everybody else where it is made, is empty or has been ours before, and locks it.
     ///
     /// # Errors
     /// Where another daemon has it, or it is not ours to have.
@@ -286,11 +290,19 @@ impl StateDir {
         let mode = found.mode() & 0o7777;
         // Where others may write, anybody can have put our lock file there.
         let is_ours = made || mode & 0o022 == 0 && has_state(path, us);
-        if !is_ours && mode & 0o077 != 0 {
-            return Err(LockError::Open { path: path.to_path_buf(), mode });
+        // Nobody misses what is not in it; a place for all, as /tmp, stays one.
+        let is_new = !is_ours && mode & 0o1002 == 0 && is_empty(path).map_err(io)?;
+        let open = || LockError::Open { path: path.to_path_buf(), mode };
+        if !is_ours && !is_new && mode & 0o077 != 0 {
+            return Err(open());
         }
-        if is_ours && mode != 0o700 {
+        if (is_ours || is_new) && mode != 0o700 {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
+        }
+        if is_new && !is_empty(path).map_err(io)? {
+            // Somebody has put something there before it was closed.
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io)?;
+            return Err(open());
         }
         if let Some(path) = pipe_in(path).map_err(io)? {
             return Err(LockError::NoFile { path });
@@ -449,12 +461,14 @@ mod tests {
 
     /// Somebody once named /proc, as root, and closed it to the whole machine.
     #[test]
-    fn a_directory_is_closed_where_it_is_made_or_has_been_a_state_directory_and_nowhere_else() {
+    fn a_directory_is_closed_where_it_is_made_is_empty_or_has_been_a_state_directory_and_nowhere_else() {
         let base = tempfile::tempdir().unwrap();
-        let table: [(&str, Option<&str>, u32, Option<u32>); 11] = [
-            ("a public one", None, 0o755, None),
-            ("one that may be passed", None, 0o711, None),
-            ("one of a group", None, 0o750, None),
+        let table: [(&str, Option<&str>, u32, Option<u32>); 13] = [
+            ("an empty public one", None, 0o755, Some(0o700)),
+            ("an empty one of a group that may write", None, 0o775, Some(0o700)),
+            ("an empty one to which all may write", None, 0o777, None),
+            ("one that may be passed", Some("notes.txt"), 0o711, None),
+            ("one of a group", Some("notes.txt"), 0o750, None),
             ("one for all, as /tmp", None, 0o1777, None),
             ("one for all where anybody has put a lock file", Some("harnessd.lock"), 0o1777, None),
             ("one of a group that may write", Some("harness.db"), 0o770, None),
