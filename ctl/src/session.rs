@@ -67,7 +67,8 @@ impl Session {
         let var = |name: &str| std::env::var_os(name);
         let variables = Variables::new(&var);
         let uid = nix::unistd::geteuid().as_raw();
-        let around = Surroundings { var: &|name| variables.get(name), uid, exists: &|path| path.exists() };
+        let around =
+            Surroundings { var: &|name| variables.get(name), uid, exists: &|path| path.symlink_metadata().is_ok() };
         let named = socket.is_some() || variables.get("HARNESS_SOCKET").is_some_and(|path| !path.is_empty());
         // The daemon has another working directory than we have.
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);

@@ -92,7 +92,7 @@ impl Cli {
         let paths = self.paths_in(&Surroundings {
             var: &|name| variables.get(name),
             uid: nix::unistd::geteuid().as_raw(),
-            exists: &|path| path.exists(),
+            exists: &|path| path.symlink_metadata().is_ok(),
         });
         variables.all_were_readable()?;
         Ok(paths?)

@@ -49,7 +49,7 @@ pub struct Surroundings<'a> {
     pub var: &'a dyn Fn(&str) -> Option<String>,
     /// Effective user id.
     pub uid: u32,
-    /// Whether a path exists.
+    /// Whether there is something of that path, be it a link that leads nowhere: that is to be told, and not passed over.
     pub exists: &'a dyn Fn(&Path) -> bool,
 }
 
@@ -89,7 +89,7 @@ impl Surroundings<'_> {
             .unwrap_or_else(|| PathBuf::from("/var/lib/harness"))
     }
 
-    /// The configuration: `HARNESS_CONFIG`, the user's if it exists, the system's.
+    /// The configuration: `HARNESS_CONFIG`, the user's if it or a `conf.d` beside it exists, the system's.
     pub fn config(&self) -> PathBuf {
         if let Some(path) = self.var("HARNESS_CONFIG") {
             return path;
@@ -100,7 +100,8 @@ impl Surroundings<'_> {
             .or_else(|| self.var("HOME").filter(|d| d.is_absolute()).map(|d| d.join(".config")))
             .map(|d| d.join("harness/config.toml"));
         match user {
-            Some(user) if (self.exists)(&user) => user,
+            // Parts without a main file are a configuration, too.
+            Some(user) if (self.exists)(&user) || (self.exists)(&user.with_file_name("conf.d")) => user,
             _ => PathBuf::from("/etc/harness/config.toml"),
         }
     }

@@ -11,6 +11,8 @@ use super::{Config, ConfigError};
 
 /// Largest file that is read.
 const LARGEST_FILE: u64 = 1024 * 1024;
+/// The directory of the parts, beside the main file.
+const PARTS: &str = "conf.d";
 /// Most files of `conf.d`.
 const MOST_FILES: usize = 1000;
 
@@ -30,6 +32,12 @@ impl ConfigSource {
     /// What cannot be read, or is wrong.
     pub fn load(&self) -> Result<Config, LoadError> {
         Ok(Config::load(&read_files(&self.path, self.required)?)?)
+    }
+
+    /// What of it is there: the main file, or the directory of its parts; none where there is neither.
+    pub fn there(&self) -> Option<PathBuf> {
+        let parts = self.path.with_file_name(PARTS);
+        [self.path.clone(), parts].into_iter().find(|path| path.exists())
     }
 }
 
@@ -63,10 +71,10 @@ pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>,
     let mut files = Vec::new();
     match read(path) {
         Ok(text) => files.push((path.to_path_buf(), text)),
-        Err(source) if !required && is_missing(&source) => {}
+        Err(source) if !required && is_absent(path, &source) => {}
         Err(source) => return Err(ReadError { path: path.to_path_buf(), source }),
     }
-    let dir = path.with_file_name("conf.d");
+    let dir = path.with_file_name(PARTS);
     let parts = list(&dir).map_err(|source| ReadError { path: dir, source })?;
     for path in parts {
         let text = read(&path).map_err(|source| ReadError { path: path.clone(), source })?;
@@ -75,14 +83,15 @@ pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>,
     Ok(files)
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// Whether there is nothing of that name: a link that leads nowhere, or a file in the place of a directory, is something.
+fn is_absent(path: &Path, error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) && path.symlink_metadata().is_err()
 }
 
 fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if is_missing(&error) => return Ok(Vec::new()),
+        Err(error) if is_absent(dir, &error) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut paths = Vec::new();
@@ -171,6 +180,32 @@ mod tests {
         assert_eq!(ConfigSource { path: path.clone(), required: false }.load().unwrap(), Config::default());
         let error = ConfigSource { path: path.clone(), required: true }.load().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn what_has_the_name_and_leads_nowhere_is_told_and_not_passed_over() {
+        use std::os::unix::fs::symlink;
+        for name in ["config.toml", "conf.d", "conf.d/a.toml"] {
+            for to in ["nowhere", "itself"] {
+                let dir = tempfile::tempdir().unwrap();
+                let link = dir.path().join(name);
+                fs::create_dir_all(link.parent().unwrap()).unwrap();
+                symlink(if to == "itself" { link.clone() } else { dir.path().join(to) }, &link).unwrap();
+                let source = ConfigSource { path: dir.path().join("config.toml"), required: false };
+                let error = source.load().unwrap_err().to_string();
+                assert!(error.contains(link.to_str().unwrap()), "{name} -> {to}: {error}");
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("conf.d"), "").unwrap();
+        let source = ConfigSource { path: dir.path().join("config.toml"), required: false };
+        assert!(source.load().unwrap_err().to_string().contains("conf.d"));
+        fs::remove_file(dir.path().join("conf.d")).unwrap();
+        assert_eq!(source.there(), None);
+        fs::create_dir(dir.path().join("conf.d")).unwrap();
+        assert_eq!(source.there(), Some(dir.path().join("conf.d")));
+        fs::write(&source.path, "").unwrap();
+        assert_eq!(source.there(), Some(source.path.clone()));
     }
 
     #[test]
