@@ -180,8 +180,10 @@ impl Failure {
             Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
             Self::Refused(error) => error.data.exit_code,
             Self::Client(error) => error.code(),
+            Self::Start(StartError::NoSocket { .. }) => exit::USAGE,
             Self::Start(_) | Self::Gone { .. } => exit::UNREACHABLE,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
+            Self::Write { source, .. } if is_of_the_name(source) => exit::USAGE,
             Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
             Self::Other { code, .. } => *code,
             Self::Detached { .. } => exit::INTERRUPTED,
@@ -192,6 +194,9 @@ impl Failure {
     /// What to do next, where there is something.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
+            Self::Write { hint: None, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("the directory in which it would be is not there".to_owned())
+            }
             Self::Usage { hint, .. } | Self::Write { hint, .. } | Self::Other { hint, .. } => hint.clone(),
             Self::Refused(error) => refusal_hint(error),
             Self::Client(error) => error.hint(),
@@ -225,6 +230,22 @@ impl Failure {
         };
         code
     }
+}
+
+/// Whether the file that was named is what is wrong, and not the disk.
+fn is_of_the_name(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::ReadOnlyFilesystem
+            | Kind::InvalidInput
+            | Kind::InvalidFilename
+    ) || error.raw_os_error() == Some(nix::libc::ELOOP)
 }
 
 fn refusal_hint(error: &RpcError) -> Option<String> {
@@ -291,6 +312,18 @@ mod tests {
     fn a_reader_that_has_left_is_a_good_end_and_a_full_disk_is_not() {
         assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).report(), 0);
         assert_eq!(Failure::from(io::Error::from(io::ErrorKind::StorageFull)).code(), 70);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_is_a_usage_error_and_a_disk_that_fails_is_not() {
+        let write = |source: io::Error| Failure::Write { path: "/nope/x".into(), source, hint: None };
+        for named in [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied, io::ErrorKind::NotADirectory] {
+            assert_eq!(write(named.into()).code(), 2, "{named}");
+        }
+        assert!(write(io::ErrorKind::NotFound.into()).hint().unwrap().contains("is not there"));
+        for disk in [io::ErrorKind::StorageFull, io::ErrorKind::Other] {
+            assert_eq!(write(disk.into()).code(), 70, "{disk}");
+        }
     }
 
     #[test]

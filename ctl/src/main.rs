@@ -44,13 +44,29 @@ mod waiting_for;
 mod waiting_many;
 mod watching;
 
+use std::borrow::Cow;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use harness_protocol::shown::clean;
 
 use crate::cli::Cli;
 
+/// Bytes of the stack that everything runs on, whatever the shell's limit (`ulimit -s`) leaves the first thread.
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(on_own_stack);
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(_panicked)) => ExitCode::from(harness_protocol::run::exit::INTERNAL),
+        // Where there is room for no thread there may be enough on this one.
+        Err(_) => on_own_stack(),
+    }
+}
+
+fn on_own_stack() -> ExitCode {
     // Nobody takes our connections, and the rights that they have, by a debugger or by `pidfd_getfd`. Where the kernel refuses, nothing
     // else is lost.
     let _refused = nix::sys::prctl::set_dumpable(false);
@@ -58,8 +74,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(mut error) => {
             tips::improve(&mut error);
-            // Where nobody reads the help any more there is nothing to do about it.
-            let _shown = error.print();
+            tell(&error);
             return ExitCode::from(usage_code(&error));
         }
     };
@@ -67,6 +82,16 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     })
+}
+
+/// Shows help, or what is wrong with what was typed. That may have characters that drive a terminal.
+fn tell(error: &clap::Error) {
+    let plain = error.to_string();
+    // Where nobody reads it any more there is nothing to do about it.
+    let _shown = match clean(&plain) {
+        Cow::Borrowed(_) => error.print(),
+        Cow::Owned(cleaned) => io::stderr().write_all(cleaned.as_bytes()),
+    };
 }
 
 /// Help is a good end. A monitoring check that is asked for wrongly must not look critical.

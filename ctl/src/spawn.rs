@@ -10,12 +10,18 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::output::note;
+use crate::render::text::one_line;
 use crate::start_error::StartError;
 
 /// How long a start may take: on a busy machine it takes a while.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long a start is waited for without a word.
+pub(crate) const UNTIL_TOLD: Duration = Duration::from_secs(1);
+/// How a line begins by which a daemon says what it does before it serves.
+const DOING: &str = "doing ";
 /// How long what it said may come after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The exit code of a daemon that found another one's lock.
@@ -63,7 +69,8 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
         });
     }
     std::thread::spawn(move || {
-        let ready = child.stdout.take().is_some_and(says_ready);
+        let doing = say.clone();
+        let ready = child.stdout.take().is_some_and(|stdout| says_ready(stdout, &doing));
         // Its stdout ended without the word: it is ending, or about to.
         drop(say.send(if ready { Heard::Ready } else { Heard::Ended(child.wait().ok()) }));
     });
@@ -82,16 +89,19 @@ fn made_absolute(here: &Path, var: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'
 
 fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
     let mut said = None;
-    let mut limit = START_LIMIT;
     let mut status = None;
+    let mut slow = Slow::new(Instant::now());
     while status.is_none() || said.is_none() {
-        match heard.recv_timeout(limit) {
+        let wait = if status.is_some() { LAST_WORDS } else { slow.rest() };
+        match heard.recv_timeout(wait) {
             Ok(Heard::Ready) => return Ok(Spawned::Ready),
+            Ok(Heard::Doing(what)) => slow.doing(what),
+            Err(mpsc::RecvTimeoutError::Timeout) if slow.is_due() && status.is_none() => slow.tell(),
             // What it said is here already, or in a moment; unless a child of its own keeps the pipe open.
-            Ok(Heard::Ended(ended)) => (status, limit) = (Some(ended), LAST_WORDS),
+            Ok(Heard::Ended(ended)) => status = Some(ended),
             Ok(Heard::Stderr(text)) => said = Some(text),
             Err(_) if status.is_some() => break,
-            Err(_) => return Err(StartError::NotReady { seconds: START_LIMIT.as_secs() }),
+            Err(_) => return Err(StartError::NotReady { seconds: START_LIMIT.as_secs(), doing: slow.doing }),
         }
     }
     let is_locked = status.flatten().is_some_and(|status| status.code() == Some(LOCKED));
@@ -102,7 +112,45 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
     if is_locked { Ok(Spawned::AnotherHasTheLock { said }) } else { Err(StartError::Failed { said }) }
 }
 
+/// A start that takes longer than it should: told once, and again when it goes on to something else.
+struct Slow {
+    began: Instant,
+    told: bool,
+    doing: Option<String>,
+}
+
+impl Slow {
+    const fn new(began: Instant) -> Self {
+        Self { began, told: false, doing: None }
+    }
+
+    /// How long until there is something to be told; from then on, how long the whole start has left.
+    fn rest(&self) -> Duration {
+        let all = if self.told { START_LIMIT } else { UNTIL_TOLD };
+        all.saturating_sub(self.began.elapsed())
+    }
+
+    fn is_due(&self) -> bool {
+        !self.told && self.began.elapsed() >= UNTIL_TOLD
+    }
+
+    fn doing(&mut self, what: String) {
+        self.doing = Some(what);
+        if self.told {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        self.told = true;
+        let doing = self.doing.as_ref().map(|what| format!(": it is {}", one_line(what))).unwrap_or_default();
+        note(format_args!("harnessctl: the daemon starts{doing}"));
+    }
+}
+
 enum Heard {
+    /// What it does before it serves.
+    Doing(String),
     /// It said that it is ready.
     Ready,
     /// It ended.
@@ -111,7 +159,7 @@ enum Heard {
     Stderr(String),
 }
 
-fn says_ready(stdout: ChildStdout) -> bool {
+fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
     let mut line = String::new();
     let mut stdout = BufReader::new(stdout.take(MAX_SAID));
     loop {
@@ -119,7 +167,12 @@ fn says_ready(stdout: ChildStdout) -> bool {
         match stdout.read_line(&mut line) {
             Ok(0) | Err(_) => return false,
             Ok(_) if line.trim_end() == "ready" => return true,
-            Ok(_) => {}
+            Ok(_) => {
+                if let Some(what) = line.trim_end().strip_prefix(DOING) {
+                    // Nobody may wait any more.
+                    drop(doing.send(Heard::Doing(what.to_owned())));
+                }
+            }
         }
     }
 }

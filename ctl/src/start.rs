@@ -5,6 +5,7 @@
 //! directory says whether there is a daemon all the same, and where.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use harness_protocol::paths::SYSTEM_SOCKET;
 use crate::connect::{ConnectError, connect};
 use crate::holder::Holder;
 use crate::inside::inside;
+use crate::output::note;
 use crate::patience::PATIENCE;
 use crate::server;
-use crate::spawn::{Spawned, spawn};
+use crate::spawn::{Spawned, UNTIL_TOLD, spawn};
 use crate::start_error::StartError;
 
 /// Between two looks at a socket that another process is about to open.
@@ -60,7 +62,10 @@ fn reach(place: &Place) -> Result<Found, StartError> {
         Ok(stream) => Ok(Found { stream, socket: place.socket.clone(), started: false }),
         Err(ConnectError::Absent) => match Holder::of(&place.state_dir) {
             Some(holder) => elsewhere(place, holder),
-            None => Err(StartError::NotRunning { socket: place.socket.clone() }),
+            None => Err(match no_socket(&place.socket) {
+                Some(what) => StartError::NoSocket { socket: place.socket.clone(), what },
+                None => StartError::NotRunning { socket: place.socket.clone() },
+            }),
         },
         Err(error) => Err(explain(error, &place.socket)),
     }
@@ -73,11 +78,35 @@ fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
         Some(socket) if socket != place.socket && place.named => Err(StartError::Elsewhere { pid, socket, state_dir }),
         Some(socket) if socket != place.socket => match connect(&socket, PATIENCE) {
             Ok(stream) => Ok(Found { stream, socket, started: false }),
-            Err(ConnectError::Absent) => Err(StartError::Unreachable { pid, socket, settled: true }),
+            Err(ConnectError::Absent) => Err(unreachable(pid, socket, true)),
             Err(error) => Err(explain(error, &socket)),
         },
-        Some(socket) => Err(StartError::Unreachable { pid, socket, settled: true }),
-        None => Err(StartError::Unreachable { pid, socket: place.socket.clone(), settled: false }),
+        Some(socket) => Err(unreachable(pid, socket, true)),
+        None => Err(unreachable(pid, place.socket.clone(), false)),
+    }
+}
+
+fn unreachable(pid: u32, socket: PathBuf, settled: bool) -> StartError {
+    let in_place = no_socket(&socket);
+    StartError::Unreachable { pid, socket, settled, in_place }
+}
+
+/// What is in the place of a socket and is none.
+fn no_socket(path: &Path) -> Option<&'static str> {
+    let kind = path.symlink_metadata().ok()?.file_type();
+    if kind.is_socket() {
+        None
+    } else if kind.is_file() {
+        Some("a file")
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_symlink() {
+        // One that leads to a socket is as good as that.
+        path.metadata().map_or(Some("a link that leads nowhere"), |found| {
+            (!found.file_type().is_socket()).then_some("a link to something else")
+        })
+    } else {
+        Some("a pipe or a device")
     }
 }
 
@@ -103,10 +132,15 @@ pub(crate) fn find_or_start(place: &Place) -> Result<Found, StartError> {
 /// Connects to the daemon that is there. One that starts, leaves, or is about to bind its socket again is waited for.
 fn find_soon(place: &Place) -> Result<Found, StartError> {
     let begun = Instant::now();
+    let mut told = false;
     loop {
         let patience = |settled| if settled { UNTIL_BOUND_AGAIN } else { PATIENCE };
         match find(place) {
-            Err(StartError::Unreachable { settled, .. }) if begun.elapsed() < patience(settled) => {
+            Err(StartError::Unreachable { settled, pid, .. }) if begun.elapsed() < patience(settled) => {
+                if !told && begun.elapsed() > UNTIL_TOLD {
+                    told = true;
+                    note(format_args!("harnessctl: a daemon (pid {pid}) starts or leaves, and is waited for"));
+                }
                 std::thread::sleep(LOOK_AGAIN);
             }
             Err(StartError::Untrusted { why, .. }) if why.may_pass() && begun.elapsed() < UNTIL_BOUND_AGAIN => {
@@ -168,6 +202,7 @@ fn is_executable(path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+    use crate::exit::Failure;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
@@ -270,6 +305,14 @@ mod tests {
         drop(UnixListener::bind(&socket).unwrap());
         assert!(matches!(find(&at(&socket)), Err(StartError::NotRunning { .. })));
         assert!(matches!(find(&at(&dir.path().join("no/s"))), Err(StartError::NotRunning { .. })));
+        fs::write(dir.path().join("file"), "").unwrap();
+        fs::create_dir(dir.path().join("dir")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), dir.path().join("link")).unwrap();
+        for (name, told) in [("file", "a file"), ("dir", "a directory"), ("link", "a link that leads nowhere")] {
+            let error = find(&at(&dir.path().join(name))).unwrap_err();
+            assert!(error.to_string().ends_with(&format!("{name} is {told}, and no socket")), "{error}");
+            assert_eq!(Failure::from(error).code(), 2);
+        }
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(find(&at(&long)), Err(StartError::Connect { .. })));
     }

@@ -15,6 +15,14 @@ pub(crate) enum StartError {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
+    /// Something else has the name of the socket.
+    #[error("{} is {what}, and no socket", socket.display())]
+    NoSocket {
+        /// The path.
+        socket: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
     /// The state directory belongs to a daemon with another socket than the one that was named.
     #[error(
         "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
@@ -29,7 +37,10 @@ pub(crate) enum StartError {
         state_dir: PathBuf,
     },
     /// There is a daemon, and its socket is gone.
-    #[error("the daemon (pid {pid}) runs, and its socket {} is not there", socket.display())]
+    #[error("the daemon (pid {pid}) runs, and its socket {} {}", socket.display(), match in_place {
+        Some(what) => format!("is not there: {what} is in its place"),
+        None => "is not there".to_owned(),
+    })]
     Unreachable {
         /// The number of the daemon's process.
         pid: u32,
@@ -37,6 +48,8 @@ pub(crate) enum StartError {
         socket: PathBuf,
         /// It has served it. One that has not is about to, or leaves.
         settled: bool,
+        /// What is there instead.
+        in_place: Option<&'static str>,
     },
     /// The socket is the system's, and only root starts that daemon.
     #[error("the system's daemon does not run: nobody serves {}", socket.display())]
@@ -95,10 +108,15 @@ pub(crate) enum StartError {
         said: String,
     },
     /// It started and said nothing.
-    #[error("the daemon was started and is not ready after {seconds} s")]
+    #[error("the daemon was started and is not ready after {seconds} s{}", match doing {
+        Some(doing) => format!("; it is {doing}"),
+        None => String::new(),
+    })]
     NotReady {
         /// For how long.
         seconds: u64,
+        /// What it does, where it has said that.
+        doing: Option<String>,
     },
 }
 
@@ -122,6 +140,13 @@ impl StartError {
             ),
             Self::Elsewhere { socket, .. } => Some(format!(
                 "use that one: --socket {}; or start another with a state directory of its own: HARNESS_STATE_DIR",
+                socket.display()
+            )),
+            Self::NoSocket { .. } => {
+                Some("move it away, or name another place with --socket or HARNESS_SOCKET".to_owned())
+            }
+            Self::Unreachable { in_place: Some(_), socket, .. } => Some(format!(
+                "move {} away, and the daemon binds its socket again by itself; harnessctl daemon stop ends it",
                 socket.display()
             )),
             Self::Unreachable { pid, .. } => Some(format!(

@@ -75,7 +75,7 @@ pub(crate) fn stop(
 fn status(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Failure> {
     loop {
         let asked = match start::find(ctx.session.place()) {
-            Err(StartError::NotRunning { .. }) => return Ok(None),
+            Err(StartError::NotRunning { .. } | StartError::NoSocket { .. }) => return Ok(None),
             // It has not told its socket: it starts, or leaves.
             Err(StartError::Unreachable { settled: false, .. }) if Instant::now() < until => {
                 std::thread::sleep(LOOK_AGAIN);

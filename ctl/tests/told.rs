@@ -36,6 +36,44 @@ fn what_was_done_and_cannot_be_told_on_standard_output_is_told_with_the_error() 
     }
 }
 
+/// A daemon that does not come to serve says what it does, and so does whoever waits for it.
+#[test]
+fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::copy(env!("CARGO_BIN_EXE_harnessctl"), at("harnessctl")).unwrap();
+    let script = "#!/bin/sh\necho 'doing reading the journal in /x'\nread first < go\n\
+                  printf 'doing \\033[2Jsomething else\\n'\nread second < go\necho 'it was in vain' >&2\nexit 1\n";
+    std::fs::write(at("harnessd"), script.replace("go", at("go").to_str().unwrap())).unwrap();
+    std::fs::set_permissions(at("harnessd"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    nix::unistd::mkfifo(&at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut child = std::process::Command::new(at("harnessctl"))
+        .args(["--socket", at("socket").to_str().unwrap(), "list"])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HARNESS_STATE_DIR", at("state"))
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut next = || {
+        let mut line = String::new();
+        told.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(next(), "harnessctl: the daemon starts: it is reading the journal in /x\n");
+    std::fs::write(at("go"), "\n").unwrap();
+    assert_eq!(next(), "harnessctl: the daemon starts: it is  [2Jsomething else\n");
+    std::fs::write(at("go"), "\n").unwrap();
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("the daemon did not start: it was in vain"), "{rest}");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
 #[test]
 fn what_is_out_of_bounds_is_refused_with_the_bound() {
     let fake = Fake::absent();

@@ -25,6 +25,28 @@ pub struct Inherited {
     pub limits: Limits,
 }
 
+/// How a line begins by which a daemon that was started on demand says what it does before it serves.
+const DOING: &str = "doing ";
+
+/// Says what a daemon that starts is about to do: to whoever started it on demand, and to nobody else.
+#[derive(Debug, Clone, Copy)]
+pub struct Starting {
+    /// Whether somebody listens.
+    pub on_demand: bool,
+}
+
+impl Starting {
+    /// What comes next, and may take its time.
+    pub fn doing(self, what: impl std::fmt::Display) {
+        if self.on_demand {
+            let line = format!("{DOING}{what}").replace('\n', " ");
+            let mut stdout = io::stdout();
+            // Nobody need listen any more.
+            _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+        }
+    }
+}
+
 /// Makes a clean place of this process: as many open files as we may have, no blocked signal, and no
 /// descriptor beside the standard streams and `keep`.
 ///

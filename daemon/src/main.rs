@@ -12,16 +12,16 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use harness_protocol::run::exit;
-use harness_protocol::shown::chain;
+use harness_protocol::shown::{self, chain};
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
-use harnessd::config::LoadError;
+use harnessd::config::{Config, ConfigSource, LoadError};
 use harnessd::control::listener::Listener;
 use harnessd::control::lock::{LockError, StateDir};
 use harnessd::control::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt};
-use harnessd::detach::{self, Inherited};
-use harnessd::journal::backup::{check, put_back};
-use harnessd::journal::salvage::salvage;
+use harnessd::detach::{self, Inherited, Starting};
+use harnessd::journal::backup::{PutBackError, check, put_back};
+use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::{KeepersLock, Standing, TakeOverError, end_false_holders, keeper, launch};
@@ -32,6 +32,8 @@ use harnessd::signals::Signals;
 
 /// How often a state directory is tried whose locks somebody held who had no right to.
 const TRIES_FOR_STATE: u32 = 20;
+/// Bytes of the stack of the daemon's main thread.
+const STACK: usize = 8 << 20;
 /// How long threads that block are waited for at the end.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
@@ -45,6 +47,18 @@ fn main() -> ExitCode {
         Some(first) if first == "launch" => return launch::main(arguments),
         _ => {}
     }
+    match std::thread::Builder::new().stack_size(STACK).spawn(on_own_stack).map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(_panicked)) => ExitCode::from(exit::INTERNAL),
+        Err(error) => {
+            complain(&format_args!("cannot start a thread: {error}"));
+            ExitCode::from(exit::INTERNAL)
+        }
+    }
+}
+
+/// All but the keepers: on a stack that is large enough, whatever the limit of the shell (`ulimit -s`) leaves the first thread.
+fn on_own_stack() -> ExitCode {
     // Once, and before anything is waited for: others may change later what it tells.
     let standing = Standing::read();
     // What reads the words would not say which of them it cannot read.
@@ -52,7 +66,15 @@ fn main() -> ExitCode {
         complain(&error);
         return ExitCode::from(exit::USAGE);
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // What was typed may have characters that drive a terminal.
+        Err(error) if error.use_stderr() => {
+            _ = write!(io::stderr(), "{}", shown::clean(&error.to_string()));
+            return ExitCode::from(exit::USAGE);
+        }
+        Err(help) => help.exit(),
+    };
     if let Some(verb) = &cli.verb {
         return match mend(&cli, verb, &standing) {
             Ok(()) => ExitCode::SUCCESS,
@@ -62,7 +84,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    let variables = match shed(|| keys_of(&cli)) {
+    let starting = Starting { on_demand: cli.on_demand };
+    let variables = match shed(|| keys_of(&cli, starting)) {
         Ok(variables) => Variables(variables),
         Err(error) => {
             complain(&match error.kind() {
@@ -94,9 +117,17 @@ fn main() -> ExitCode {
 }
 
 /// The variables that hold keys, as far as the configuration can be read. What is wrong with it is told later.
-fn keys_of(cli: &Cli) -> BTreeSet<String> {
-    let config = cli.paths().ok().and_then(|paths| paths.config.load().ok());
+fn keys_of(cli: &Cli, starting: Starting) -> BTreeSet<String> {
+    let paths = cli.paths().ok();
+    let config = paths.and_then(|paths| load(&paths.config, starting).ok());
     config.map(|config| config.variables_with_keys()).unwrap_or_default()
+}
+
+fn load(source: &ConfigSource, starting: Starting) -> Result<Config, LoadError> {
+    if let Some(there) = source.there() {
+        starting.doing(format_args!("reading the configuration {}", there.display()));
+    }
+    source.load()
 }
 
 fn run(
@@ -110,8 +141,10 @@ fn run(
     if cli.on_demand {
         detach::leave_session().context("cannot enter /")?;
     }
-    let config = paths.config.load()?;
+    let starting = Starting { on_demand: cli.on_demand };
+    let config = load(&paths.config, starting)?;
     let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
+    starting.doing(format_args!("locking the state directory {}", paths.state_dir.display()));
     let (state_dir, was_held) = open_state(&paths, &standing)?;
     let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
     if was_held {
@@ -121,6 +154,7 @@ fn run(
     }
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Before anything is recovered, and before anybody can connect.
+        starting.doing("waiting until nothing is left of the calls of an earlier daemon");
         let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
         keepers_lock.mark_this_process()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -133,7 +167,7 @@ fn run(
                 signals,
                 notifier: Notifier::from_env(),
                 config_source: paths.config,
-                on_demand: cli.on_demand,
+                starting,
                 config,
                 state_dir,
                 keepers_lock,
@@ -173,10 +207,11 @@ fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), Lo
 /// Does something about a journal that no daemon serves.
 fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
     let mut out = io::stdout();
+    let paths = || cli.paths().context("cannot tell where the files are");
     match verb {
-        Verb::Restore { file, check: true } => check(file)?,
+        Verb::Restore { file, check: true } => check(&paths()?.state_dir, file)?,
         Verb::Restore { file, check: false } => {
-            let paths = cli.paths().context("cannot tell where the files are")?;
+            let paths = paths()?;
             let (state_dir, _) = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
@@ -206,6 +241,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<LoadError>()
         || error.is::<GroupError>()
         || error.is::<NotUtf8>()
+        || error.downcast_ref::<SalvageError>().is_some_and(SalvageError::is_usage)
+        || error.downcast_ref::<PutBackError>().is_some_and(PutBackError::is_usage)
         || error.downcast_ref::<LockError>().is_some_and(LockError::is_usage)
         || error.downcast_ref::<TakeOverError>().is_some_and(|error| matches!(error, TakeOverError::Inside { .. }))
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);

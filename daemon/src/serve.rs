@@ -30,7 +30,7 @@ use crate::control::memory::Memory;
 use crate::control::peer::Members;
 use crate::control::request::{ConnectionId, Request};
 use crate::control::rights::Origin;
-use crate::detach::{self, Inherited};
+use crate::detach::{self, Inherited, Starting};
 use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
 use crate::feed::Feed;
 use crate::folders::{self, Folders};
@@ -80,8 +80,8 @@ pub struct Setup {
     pub inherited: Inherited,
     /// What was in the environment and must not be seen there.
     pub variables: Variables,
-    /// Somebody who started us on demand waits to hear that we serve.
-    pub on_demand: bool,
+    /// Somebody who started us on demand waits to hear that we serve, and until then what we do.
+    pub starting: Starting,
 }
 
 /// Why the daemon could not serve, or not to its end.
@@ -130,12 +130,14 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
         now: Arc::new(move || clock.now().wall),
     };
+    setup.starting.doing("reading the keys of the providers");
     let providers = Arc::new(Providers::new(&config.providers, around)?);
     for provider in providers.views(&config.run.provider) {
         if let Some(problem) = provider.key.and_then(|key| key.problem) {
             warn!(provider = %provider.name, %problem, "a provider has no key");
         }
     }
+    setup.starting.doing(format_args!("reading the journal in {}", state_dir.display()));
     let Restored { engine, store, history, damage, report, epochs, is_the_one } =
         restore::restore(&state_dir, &config)?;
     let report = Arc::new(Mutex::new(report));
@@ -212,7 +214,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
 
     info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
     setup.notifier.ready("serving");
-    if setup.on_demand
+    if setup.starting.on_demand
         && let Err(error) = detach::leave_streams()
     {
         error!(%error, "the standard streams stay as they are");
@@ -417,6 +419,6 @@ fn reloader(source: ConfigSource, config: Config, listener: Arc<Listener>, clien
         let mut changes = changes::taken_over(&current, &fresh);
         changes.extend(changes::for_the_next_start(&running, &fresh));
         current.clone_from(&fresh);
-        Ok(Reloaded { file: Some(source.path.display().to_string()), lanes, config: fresh, changes })
+        Ok(Reloaded { file: source.there().map(|path| path.display().to_string()), lanes, config: fresh, changes })
     }))
 }

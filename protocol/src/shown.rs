@@ -1,6 +1,8 @@
 //! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what moves a cursor, changes the order of what is read, or cannot be seen.
 //!
-//! Pure. Owns which characters these are: the daemon refuses the first kind in names and labels, and ctl cleans what it shows of all three.
+//! Pure. Owns which characters these are: the daemon refuses them in names and labels, and both programs clean what they show of them.
+
+use std::borrow::Cow;
 
 /// Whether a character drives a terminal or breaks a line: C0 and C1 controls, DEL, the line and the paragraph separator.
 pub const fn is_control(c: char) -> bool {
@@ -35,6 +37,31 @@ pub const fn is_invisible(c: char) -> bool {
             | '\u{1D173}'..='\u{1D17A}'
             | '\u{E0000}'..='\u{E0FFF}'
     )
+}
+
+/// Whether a character is not shown as it is.
+pub const fn is_harmful(c: char) -> bool {
+    is_control(c) || is_bidi(c) || is_invisible(c)
+}
+
+/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in many emoji.
+pub const fn in_place_of(c: char) -> Option<char> {
+    match c {
+        '\u{200C}' | '\u{200D}' | '\u{FE00}'..='\u{FE0F}' | '\u{AD}' => None,
+        _ => Some('\u{FFFD}'),
+    }
+}
+
+/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what is read or cannot be
+/// seen. Line breaks and tabs stay.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| is_harmful(c) && c != '\n' && c != '\t';
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    // A carriage return before a line break is only a line break; alone it would hide what stands before it.
+    let lines = text.replace("\r\n", "\n");
+    Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
 /// The first character of a text that is refused in what identifies or groups runs: a control, a change of direction, or one that cannot be
@@ -177,7 +204,8 @@ mod tests {
                 assert_eq!(refused(&text), Some(c), "{text:?}");
             }
         }
-        for seen in ["❤\u{FE0F}", "❤\u{FE0F}\u{200D}\u{1F525}", "1\u{FE0F}\u{20E3}", "می\u{200C}خواهم", "क्\u{200D}ष"] {
+        for seen in ["❤\u{FE0F}", "❤\u{FE0F}\u{200D}\u{1F525}", "1\u{FE0F}\u{20E3}", "می\u{200C}خواهم", "क्\u{200D}ष"]
+        {
             assert_eq!(refused(seen), None, "{seen:?}");
         }
         for (text, c) in [

@@ -2,35 +2,13 @@
 
 use std::borrow::Cow;
 
-use harness_protocol::shown::{is_bidi, is_control, is_invisible};
+pub(crate) use harness_protocol::shown::clean;
+use harness_protocol::shown::{in_place_of, is_control, is_harmful};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
-}
-
-/// Whether a character is not shown as it is.
-fn is_harmful(c: char) -> bool {
-    is_control(c) || is_bidi(c) || is_invisible(c)
-}
-
-/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in many emoji.
-fn in_place_of(c: char) -> Option<char> {
-    let joins = matches!(c, '\u{200C}' | '\u{200D}' | '\u{FE00}'..='\u{FE0F}' | '\u{AD}');
-    (!joins).then_some('\u{FFFD}')
-}
-
-/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what is read or cannot be
-/// seen. Line breaks and tabs stay.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
-    let harmful = |c: char| is_harmful(c) && c != '\n' && c != '\t';
-    if !text.contains(harmful) {
-        return Cow::Borrowed(text);
-    }
-    // A carriage return before a line break is only a line break; alone it would hide what stands before it.
-    let lines = text.replace("\r\n", "\n");
-    Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
 /// A text from outside on one line, fit for a terminal: as [`clean`], and controls become blanks.

@@ -2,7 +2,6 @@
 //!
 //! Owns what is the same for each of its requests.
 
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +13,8 @@ use reqwest::{Certificate, NoProxy, Proxy, Url};
 
 use super::key::{self, Secret, Surroundings};
 use super::scrub::Scrubber;
-use crate::config::{Dialect, Endpoint, Provider, open_regular};
+use super::timed_file;
+use crate::config::{Dialect, Endpoint, Provider};
 use crate::providers::dialect::HttpDialect;
 
 /// Bytes of a file of certificates that are read: a system's whole store has some hundred KiB.
@@ -180,10 +180,7 @@ fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Surroundings) -> Result<
     }
     if let Some(path) = &endpoint.ca_file {
         let wrong = |why: String| BuildError::Certificates { provider: Arc::clone(name), path: path.clone(), why };
-        let mut pem = Vec::new();
-        open_regular(path)
-            .and_then(|file| file.take(LARGEST_CERTIFICATES).read_to_end(&mut pem))
-            .map_err(|error| wrong(error.to_string()))?;
+        let pem = timed_file::read(path, LARGEST_CERTIFICATES).map_err(|error| wrong(error.to_string()))?;
         let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
         if certificates.is_empty() {
             return Err(wrong("there is no certificate in it".to_owned()));

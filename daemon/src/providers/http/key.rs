@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use harness_protocol::paths::NotUtf8;
 use harness_protocol::time::Timestamp;
 
-use crate::config::{KeySource, open_regular};
+use super::timed_file;
+use crate::config::KeySource;
 
 /// Bytes of the longest key.
 const LONGEST: u64 = 64 * 1024;
@@ -31,6 +31,11 @@ impl fmt::Debug for Variables {
 }
 
 impl Variables {
+    /// Whether it is there, and empty.
+    fn is_empty(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value.is_empty())
+    }
+
     /// A variable that is there and not empty.
     ///
     /// # Errors
@@ -93,7 +98,8 @@ pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, 
     match source {
         KeySource::Environment(name) => {
             let value = around.variables.get(name).map_err(|error| error.to_string())?.ok_or_else(|| {
-                format!("{name} was not in the environment that the daemon was started with; set it and restart the daemon, or use api_key_file")
+                let was = if around.variables.is_empty(name) { "was empty in" } else { "was not in" };
+                format!("{name} {was} the environment that the daemon was started with; set it and restart the daemon, or use api_key_file")
             })?;
             Secret::new(value).map_err(|why| format!("{name} {why}"))
         }
@@ -108,11 +114,9 @@ pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, 
 }
 
 fn from_file(path: &Path) -> Result<Secret, String> {
-    let mut text = String::new();
-    let read = open_regular(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
-    match read {
-        Ok(_) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
-        Ok(_) => Secret::new(&text).map_err(|why| format!("{} {why}", path.display())),
+    match timed_file::read(path, LONGEST + 1) {
+        Ok(text) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
+        Ok(text) => Secret::new(&String::from_utf8_lossy(&text)).map_err(|why| format!("{} {why}", path.display())),
         Err(error) => Err(format!("cannot read the key in {}: {error}", path.display())),
     }
 }
@@ -140,9 +144,9 @@ mod tests {
         assert_eq!(key(KeySource::File(dir.path().join("k"))).unwrap(), "sk-1");
         assert_eq!(key(KeySource::Credential("k".into())).unwrap(), "sk-1");
         assert_eq!(key(KeySource::Environment("K".into())).unwrap(), "sk-2");
-        for missing in ["E", "NONE"] {
-            let error = key(KeySource::Environment(missing.into())).unwrap_err();
-            assert!(error.starts_with(&format!("{missing} was not in the environment")), "{error}");
+        for (name, told) in [("E", "E was empty in the environment"), ("NONE", "NONE was not in the environment")] {
+            let error = key(KeySource::Environment(name.into())).unwrap_err();
+            assert!(error.starts_with(told), "{error}");
         }
         assert!(key(KeySource::File(dir.path().join("none"))).unwrap_err().contains("cannot read"));
     }

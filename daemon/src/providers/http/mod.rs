@@ -16,6 +16,7 @@ mod registry;
 mod scrub;
 #[cfg(test)]
 mod tests;
+mod timed_file;
 
 pub use ask::{Question, Sink};
 pub use client::{BuildError, Client};

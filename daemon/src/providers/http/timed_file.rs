@@ -1,0 +1,110 @@
+//! Small files that a provider needs, read within a time limit.
+//!
+//! A file may lie on a mount whose server is gone: reading it then lasts for ever, and cannot be ended. So it is read by a thread that is left
+//! behind where it takes too long. Owns how many of these there may be; knows nothing of what is in a file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::config::open_regular;
+
+/// How long a file may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Reads of one file at once, be they left behind.
+const MOST_AT_ONCE: u32 = 4;
+
+/// How many threads read each file now.
+static READING: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
+
+/// Reads a regular file, and at most so many bytes of it.
+///
+/// # Errors
+/// Where it cannot be read, or not in time.
+pub(super) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let at = path.to_owned();
+    within(path, PATIENCE, move || {
+        let mut bytes = Vec::new();
+        open_regular(&at)?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    })
+}
+
+fn within(
+    path: &Path,
+    limit: Duration,
+    read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
+) -> io::Result<Vec<u8>> {
+    let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("it gave no answer within {} s", limit.as_secs()));
+    let place = Place::take(path).ok_or_else(silent)?;
+    let (say, heard) = mpsc::sync_channel(1);
+    thread::Builder::new().name("file".to_owned()).spawn(move || {
+        let done = read();
+        drop(place);
+        // Nobody may wait for it any more.
+        _ = say.send(done);
+    })?;
+    heard.recv_timeout(limit).unwrap_or_else(|_| Err(silent()))
+}
+
+/// That a thread reads a file. Dropped, it has ended.
+struct Place(PathBuf);
+
+impl Place {
+    /// None where as many have not come back as may be.
+    fn take(path: &Path) -> Option<Self> {
+        let mut reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = reading.entry(path.to_owned()).or_default();
+        if *count >= MOST_AT_ONCE {
+            return None;
+        }
+        *count += 1;
+        Some(Self(path.to_owned()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = reading.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                reading.remove(&self.0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_answer_is_told_and_holds_so_many_threads_at_most() {
+        let path = Path::new("/a/file/of/this/test");
+        let (go, waits) = mpsc::channel::<()>();
+        let waits = std::sync::Arc::new(Mutex::new(waits));
+        for _ in 0..MOST_AT_ONCE {
+            let waits = std::sync::Arc::clone(&waits);
+            let error = within(path, Duration::ZERO, move || {
+                _ = waits.lock().unwrap().recv();
+                Ok(Vec::new())
+            });
+            assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
+        // It is not even tried.
+        let error = within(path, Duration::from_secs(3_600), || unreachable!()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(go);
+        // They have come back.
+        while READING.lock().unwrap().contains_key(path) {
+            thread::yield_now();
+        }
+        assert_eq!(within(path, Duration::from_secs(60), || Ok(b"x".to_vec())).unwrap(), b"x");
+        assert!(read(Path::new("/nowhere/at/all"), 10).unwrap_err().to_string().contains("No such file"));
+    }
+}
