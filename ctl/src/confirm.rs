@@ -1,4 +1,4 @@
-//! Asks before something is done to more than one run: only on a terminal, where a person can answer.
+//! Asks before something is done to more than one run, or to any that lives: only on a terminal, where a person can answer.
 //!
 //! Owns when it is asked and what counts as an answer. A script is never asked.
 
@@ -13,7 +13,15 @@ use crate::exit::Failure;
 /// # Errors
 /// Where the answer is anything else.
 pub(crate) fn more_than_one(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
-    if runs <= 1 || yes || !is_attended() {
+    any(runs.saturating_sub(1), yes, question)
+}
+
+/// The same where one run is enough to be asked about.
+///
+/// # Errors
+/// Where the answer is anything else.
+pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
+    if runs == 0 || yes || !is_attended() {
         return Ok(());
     }
     let mut err = io::stderr().lock();

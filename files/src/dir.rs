@@ -68,8 +68,8 @@ impl Dir {
     pub fn open(path: &Path) -> io::Result<Self> {
         match Self::walk(path)? {
             End::Dir(dir) => Ok(dir),
-            End::New(..) => Err(io::ErrorKind::NotFound.into()),
-            End::Other(..) => Err(io::ErrorKind::NotADirectory.into()),
+            End::New(..) => Err(rustix::io::Errno::NOENT.into()),
+            End::Other(..) => Err(rustix::io::Errno::NOTDIR.into()),
         }
     }
 
@@ -120,7 +120,7 @@ impl Dir {
                     push(&mut ahead, to);
                 }
                 _ if ahead.is_empty() => return Ok(End::Other(dir, name)),
-                _ => return Err(io::ErrorKind::NotADirectory.into()),
+                _ => return Err(rustix::io::Errno::NOTDIR.into()),
             }
         }
         Ok(End::Dir(dir.readable(is_ours)?))

@@ -287,6 +287,9 @@ pub(crate) enum DaemonVerb {
         /// The backup
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Do not ask, also where runs are live
+        #[arg(short = 'y', long)]
+        yes: bool,
     },
 }
 

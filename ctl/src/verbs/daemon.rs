@@ -41,7 +41,7 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
         }
         DaemonVerb::Reload => reload(ctx),
         DaemonVerb::Backup { file, outputs } => backup(ctx, file, *outputs),
-        DaemonVerb::Restore { file } => restore(ctx, file),
+        DaemonVerb::Restore { file, yes } => restore(ctx, file, *yes),
     }
 }
 
@@ -69,8 +69,7 @@ fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
 
 fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
     let agreed = |status: &DaemonStatusReply| {
-        let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
-        let live = usize::try_from(live).unwrap_or(usize::MAX);
+        let live = live(status);
         confirm::more_than_one(
             live,
             yes,
@@ -89,11 +88,15 @@ fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
     ctx.done()
 }
 
+/// Runs that have not ended.
+fn live(status: &DaemonStatusReply) -> usize {
+    let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
+    usize::try_from(live).unwrap_or(usize::MAX)
+}
+
 /// What becomes of what was under way.
 fn what_goes_on(status: &DaemonStatusReply) -> String {
-    let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
-    let live = usize::try_from(live).unwrap_or(usize::MAX);
-    match (live, status.executing) {
+    match (live(status), status.executing) {
         (0, _) => String::new(),
         (1, 0) => "; 1 run goes on with the next start".to_owned(),
         (live, 0) => format!("; {live} runs go on with the next start"),
@@ -152,7 +155,7 @@ fn backup(ctx: &mut Ctx, file: &Path, outputs: bool) -> Result<u8, Failure> {
 }
 
 /// Only the daemon's program knows its files, and no daemon may serve them meanwhile.
-fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
+fn restore(ctx: &mut Ctx, file: &Path, yes: bool) -> Result<u8, Failure> {
     let file = std::path::absolute(file).map_err(|source| Failure::Read { path: file.to_owned(), source })?;
     let place = ctx.session.place().clone();
     let Some(program) = start::daemon_program() else {
@@ -171,11 +174,19 @@ fn restore(ctx: &mut Ctx, file: &Path) -> Result<u8, Failure> {
             hint: None,
         })
     };
-    puts_back(&["restore".as_ref(), "--check".as_ref()])?;
+    let state_dir = place.state_dir.as_os_str();
+    puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref(), "--check".as_ref()])?;
     // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved aside is what a start
     // from here would have, and never what somebody at the socket says.
-    drop(stopping::stop(ctx, &|status| is_of(&place.state_dir, status))?);
-    puts_back(&["--state-dir".as_ref(), place.state_dir.as_os_str(), "restore".as_ref()])?;
+    let agreed = |status: &DaemonStatusReply| {
+        is_of(&place.state_dir, status)?;
+        let live = live(status);
+        let (runs, are) = if live == 1 { ("run", "is") } else { ("runs", "are") };
+        let question = format!("{live} live {runs} {are} moved aside with the journal, and go on no more; restore?");
+        confirm::any(live, yes, &question)
+    };
+    drop(stopping::stop(ctx, &agreed)?);
+    puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref()])?;
     note(ctx.notes.dim("go on from it: harnessctl daemon start"));
     ctx.done()
 }

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use harness_files::{Anew, Dir};
@@ -21,6 +21,9 @@ pub enum PutBackError {
     /// It is no journal, or a damaged one.
     #[error(transparent)]
     Backup(#[from] OpenError),
+    /// It is the very journal whose place it is to take.
+    #[error("{} is the journal that is in place; name a backup", .0.display())]
+    InPlace(PathBuf),
     /// A file cannot be moved or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -29,6 +32,13 @@ pub enum PutBackError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+impl PutBackError {
+    /// Whether a file was named that cannot be put in place.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Backup(_) | Self::InPlace(_))
+    }
 }
 
 /// What was done.
@@ -118,7 +128,7 @@ impl Unnamed {
 /// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.
 pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> {
     let failed = |error: rusqlite::Error| OpenError::of(file, &error);
-    let db = checked(file)?;
+    let db = checked(state_dir, file)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| PutBackError::Io { path, source }
@@ -159,15 +169,19 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
     Ok(PutBack { before: is_there.then_some(before) })
 }
 
-/// Whether `file` is a backup that can be put in place. Changes nothing, and locks nothing.
+/// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks nothing.
 ///
 /// # Errors
-/// Where it is none, is damaged, or of a version that is not known.
-pub fn check(file: &Path) -> Result<(), PutBackError> {
-    checked(file).map(drop)
+/// Where it is none, is damaged, of a version that is not known, or that very journal.
+pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
+    checked(state_dir, file).map(drop)
 }
 
-fn checked(file: &Path) -> Result<Connection, PutBackError> {
+fn checked(state_dir: &Path, file: &Path) -> Result<Connection, PutBackError> {
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    if identity(file).is_some_and(|named| identity(&state_dir.join(FILE)) == Some(named)) {
+        return Err(PutBackError::InPlace(file.to_owned()));
+    }
     schema::version_of(file)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(file, flags).map_err(|error| OpenError::of(file, &error))?;

@@ -3,6 +3,7 @@
 //! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be reached. What is
 //! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use harness_files::Anew;
@@ -35,6 +36,14 @@ pub enum SalvageError {
     /// Others may write to the directory of the new journal, or to one above it.
     #[error("others may write to the directory of {}, or to one above it; name a file in a place of your own", .0.display())]
     OfOthers(PathBuf),
+    /// The directory in which the new journal is to be cannot be used.
+    #[error("{} cannot be made: {source}", path.display())]
+    NoPlace {
+        /// The file that was to be made.
+        path: PathBuf,
+        /// What the system says of its directory.
+        source: std::io::Error,
+    },
     /// Not even its first page can be read.
     #[error("nothing can be read of {}: {why}", path.display())]
     Unreadable {
@@ -56,6 +65,13 @@ pub enum SalvageError {
     },
 }
 
+impl SalvageError {
+    /// Whether files were named of which nothing can be made.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Taken(_) | Self::OfOthers(_) | Self::NoPlace { .. } | Self::Unreadable { .. })
+    }
+}
+
 /// Reads what can be read of the journal `from`, and makes the journal `to` of it. That one counts as a backup.
 ///
 /// # Errors
@@ -66,6 +82,16 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     }
     let unreadable =
         |error: rusqlite::Error| SalvageError::Unreadable { path: from.to_owned(), why: error.to_string() };
+    // SQLite takes an empty file for a database without tables, and says of all that it cannot open only that.
+    let why = match from.metadata() {
+        Err(error) => Some(error.to_string()),
+        Ok(found) if !found.is_file() => Some("it is no file".to_owned()),
+        Ok(found) if found.len() == 0 && !has_log(from) => Some("it is empty".to_owned()),
+        Ok(_) => File::open(from).err().map(|error| error.to_string()),
+    };
+    if let Some(why) = why {
+        return Err(SalvageError::Unreadable { path: from.to_owned(), why });
+    }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let old = Connection::open_with_flags(from, flags).map_err(unreadable)?;
     // This fails where the file is none of SQLite's, or the page is damaged that names the tables.
@@ -77,7 +103,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     }
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
     let write = |why: String| SalvageError::Write { path: to.to_owned(), why };
-    let place = Anew::beside(to).map_err(|error| write(error.to_string()))?;
+    let place = Anew::beside(to).map_err(|source| SalvageError::NoPlace { path: to.to_owned(), source })?;
     if !place.is_ours() {
         // SQLite opens by name, which somebody else could turn.
         return Err(SalvageError::OfOthers(to.to_owned()));
@@ -91,6 +117,12 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     drop(new);
     place.place(NEW, to.file_name().unwrap_or_default()).map_err(|error| write(error.to_string()))?;
     Ok(saved)
+}
+
+/// Whether there is a write-ahead log beside it with something in it.
+fn has_log(from: &Path) -> bool {
+    let log = from.with_file_name(format!("{}-wal", from.file_name().unwrap_or_default().to_string_lossy()));
+    log.metadata().is_ok_and(|found| found.len() > 0)
 }
 
 fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {

@@ -333,8 +333,14 @@ fn migrate(db: &mut Connection, path: &Path, found: u32, migrations: &[&str]) ->
 
 fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
     let (path, why) = (path.to_owned(), error.to_string());
+    if matches!(error, rusqlite::Error::QueryReturnedNoRows) {
+        return OpenError::Damaged { path, why: "a row that every journal has is not in it".to_owned() };
+    }
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { path, why },
+        // The last is said of tables and columns that are not there.
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => OpenError::Damaged { path, why },
+        // What it says was read, and is no number or no text as it has to be.
+        None => OpenError::Damaged { path, why },
         Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, why },
         _ => OpenError::Io { path, why },
     }
