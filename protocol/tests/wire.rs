@@ -232,6 +232,12 @@ fn run() -> RunView {
             until: Some(AT),
             runs: Some(41),
             error: Some("no credit".into()),
+            because: Some(Box::new(HeldRun {
+                run: RUN,
+                share: "batch".into(),
+                waiting_for: WaitingFor::new(WaitKind::Paused, "", AT),
+                inference: None,
+            })),
         }),
         workdir: "/srv".into(),
         env: vec!["PATH".to_owned()],

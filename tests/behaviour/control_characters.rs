@@ -21,7 +21,8 @@ fn a_submit_with_characters_that_cannot_be_read_is_refused_with_the_field() {
     let spec = |more: Value| json!({"spec": daemon.spec(&says("x"), more)});
     let driving =
         ["a\x1b[2Jb", "a\nb", "a\u{9b}b", "a\u{202E}b", "a\u{2066}b", "a\u{2028}b", "a\u{7f}b", "\u{200F}a", "a\0b"];
-    let unseen = ["a\u{200B}b", "\u{FEFF}ab", "ab\u{2060}", "a\u{AD}b", "a\u{200D}b", "a\u{FE0F}b", "a\u{3164}", "a\u{E0041}"];
+    let unseen =
+        ["a\u{200B}b", "\u{FEFF}ab", "ab\u{2060}", "a\u{AD}b", "a\u{200D}b", "a\u{FE0F}b", "a\u{3164}", "a\u{E0041}"];
     for bad in driving.into_iter().chain(unseen) {
         assert_eq!(refused(spec(json!({"labels": {"team": bad}}))), "labels");
         assert_eq!(refused(spec(json!({"labels": {bad: "red"}}))), "labels");

@@ -140,10 +140,10 @@ fn what_is_no_backup_is_refused_and_nothing_is_moved() {
     for (name, bytes) in cases {
         fs::write(place.path(name), bytes).unwrap();
         let refused = place.ctl(["daemon", "restore", place.path(name).to_str().unwrap()]);
-        assert_ne!(refused.code, 0, "{name}");
+        assert_eq!(refused.code, 2, "{name}: {refused}");
         assert_eq!(fs::read(place.state("harness.db")).unwrap(), before, "{name}");
         assert!(!place.state("replaced").exists(), "{name}");
     }
-    assert_ne!(place.ctl(["daemon", "restore", "/no/such/file"]).code, 0);
+    place.ctl(["daemon", "restore", "/no/such/file"]).exits(2);
     assert_eq!(place.start().submit(&runs("true")).answer(), "done");
 }

@@ -51,13 +51,17 @@ fn cut(path: &Path, to: u64) {
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(to).unwrap();
 }
 
+fn by_hand(place: &Place, sql: &str) {
+    Connection::open(place.state("harness.db")).unwrap().execute_batch(sql).unwrap();
+}
+
 type Change = fn(&Place);
 
 /// A3: whatever became of the journal, a start that cannot go on from it deletes nothing, begins none, ends at once,
 /// and says what to do.
 #[test]
 fn no_journal_is_begun_beside_outputs_and_a_damaged_one_is_told_with_what_to_do() {
-    let changes: [(&str, Change, &str); 12] = [
+    let changes: [(&str, Change, &str); 14] = [
         ("missing", remove_all, "no journal at"),
         (
             "empty",
@@ -84,6 +88,8 @@ fn no_journal_is_begun_beside_outputs_and_a_damaged_one_is_told_with_what_to_do(
             },
             "is damaged",
         ),
+        ("without a row that each has", |place| by_hand(place, "DELETE FROM daemon"), "harnessd salvage"),
+        ("without a table", |place| by_hand(place, "DROP TABLE daemon"), "harnessd salvage"),
         (
             "another program's",
             |place| {

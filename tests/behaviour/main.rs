@@ -34,6 +34,7 @@ mod losses;
 mod lost_journals;
 mod many_at_once;
 mod model_servers;
+mod named_wrongly;
 mod odd_environments;
 mod old_journals;
 mod pages;

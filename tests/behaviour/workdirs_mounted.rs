@@ -152,14 +152,14 @@ fn a_folder_that_the_daemons_user_may_not_enter_is_refused_at_the_door() {
 }
 
 /// A mount whose server never answers.
-struct Hanging {
-    at: String,
+pub struct Hanging {
+    pub at: String,
     /// Keeps the server's end open.
     server: std::process::Child,
 }
 
 impl Hanging {
-    fn at(path: &Path) -> Self {
+    pub fn at(path: &Path) -> Self {
         fs::create_dir(path).unwrap();
         let at = path.display().to_string();
         let options = "fd=3,rootmode=40000,user_id=0,group_id=0";

@@ -9,7 +9,8 @@ use harness_protocol::id::RunId;
 use harness_protocol::json_size::cut;
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
-    CallState, HeldRun, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind, WaitingFor, exit,
+    CallState, HeldRun, InferenceView, LiveCall, OpenQuestion, RUN_SCHEMA, RunState, RunView, Usage, WaitKind,
+    WaitingFor, exit,
 };
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
