@@ -26,7 +26,7 @@ pub struct Cli {
     /// Configuration; conf.d/*.toml beside it is read too [default: $HARNESS_CONFIG, or harness/config.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Leave the terminal, log to a file in the state directory, and print `ready` once serving
+    /// Leave the terminal, log to a file in the state directory, print what is done until it serves, and then `ready`
     #[arg(long)]
     pub on_demand: bool,
     /// What to log: off, error, warn, info, debug, trace, or targets such as `harnessd::driver=debug`
