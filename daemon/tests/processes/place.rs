@@ -41,9 +41,9 @@ impl Place {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).env_remove("HARNESS_LOG");
         let mut daemon = command.spawn().unwrap();
-        let mut ready = String::new();
-        BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert_eq!(ready, "ready\n");
+        let said = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let last = said.skip_while(|line| line.starts_with("doing ")).next();
+        assert_eq!(last.as_deref(), Some("ready"));
         fs::create_dir(dir.path().join("work")).unwrap();
         Self { dir, daemon }
     }
