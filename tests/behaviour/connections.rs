@@ -170,7 +170,7 @@ fn requests_that_wait_for_their_answers_take_no_more_than_the_memory_that_is_set
 /// A7: what runs were made of goes when they go, and what is kept of it for subscribers has a bound.
 #[test]
 fn large_scripts_of_finished_runs_leave_the_memory() {
-    let bound = 40 * MIB as u64;
+    let bound = 32 * MIB as u64;
     let daemon = Daemon::configured(&format!("[limits]\nmemory_bytes = {bound}\nfinished_runs = 1\n"));
     let idle = resident(&daemon);
     let large = says("done").turn(&"x".repeat(MIB));
