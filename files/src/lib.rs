@@ -1,17 +1,19 @@
 //! How `harnessd` and `harnessctl` write where others may write too.
 //!
 //! A run may be able to write to the directory that an operator names for a backup, an export or an answer. So what is made is made anew,
-//! relative to a directory that is held open, and gets its name when it is whole; and no link is followed that another user made. Owns
-//! these rules; knows nothing of journals or runs.
+//! relative to a directory that is held open, and gets its name when it is whole; and no link is followed that another user made. What
+//! is read or locked is a regular file, or is refused. Owns these rules; knows nothing of journals or runs.
 #![forbid(unsafe_code)]
 
 mod anew;
 mod dir;
 mod existing;
+mod regular;
 
 pub use anew::Anew;
 pub use dir::{Dir, Refusal};
 pub use existing::open_to_write;
+pub use regular::{NotRegular, Opening, open_regular};
 
 #[cfg(test)]
 mod tests;

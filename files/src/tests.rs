@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::{Anew, Dir, open_to_write};
+use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -217,4 +217,28 @@ fn a_place_is_ours_where_nobody_else_can_turn_its_name() {
     }
     fs::set_permissions(&at, Permissions::from_mode(0o1777)).unwrap();
     assert!(Dir::open(&at.join("below")).unwrap().is_ours(), "as in /tmp");
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_and_never_waited_for() {
+    let (dir, _, precious) = shared();
+    let at = |name: &str| dir.path().join(name);
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    fs::create_dir(at("dir")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    symlink(at("pipe"), at("to a pipe")).unwrap();
+    symlink(&precious, at("to a file")).unwrap();
+    for opening in [Opening::Read, Opening::ReadInPlace, Opening::Keep] {
+        for path in [at("pipe"), at("dir"), at("socket"), at("to a pipe"), "/dev/null".into()] {
+            open_regular(&path, opening).unwrap_err();
+        }
+        let through_a_link = open_regular(&at("to a file"), opening);
+        assert_eq!(through_a_link.is_ok(), opening == Opening::Read, "{opening:?}");
+        open_regular(&precious, opening).unwrap();
+    }
+    assert!(NotRegular::is_why(&open_regular(&at("pipe"), Opening::Keep).unwrap_err()));
+    assert!(!NotRegular::is_why(&open_regular(&at("nothing"), Opening::Read).unwrap_err()));
+    let kept = open_regular(&at("kept"), Opening::Keep).unwrap();
+    assert_eq!(kept.metadata().unwrap().mode() & 0o777, 0o600);
+    is_intact(&precious, "it was opened");
 }

@@ -18,7 +18,7 @@ use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
 pub use provider::{BESIDE_THINKING, Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
-pub use read::{ConfigSource, LoadError, ReadError, open_regular, read_files};
+pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
 /// Everything that can be configured, checked.
 #[derive(Debug, Clone, PartialEq)]

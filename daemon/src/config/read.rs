@@ -2,10 +2,11 @@
 //!
 //! The only part of the configuration that reads files. Never looks at what is in them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use harness_files::{Opening, open_regular};
 
 use super::{Config, ConfigError};
 
@@ -109,23 +110,9 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Opens a file to be read. A pipe, a device or a directory is refused: opening or reading one could wait for ever.
-///
-/// # Errors
-/// Where it cannot be opened, or is no regular file.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    // A pipe without a writer would not be opened before there is one.
-    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
-    }
-}
-
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    open_regular(path)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
+    open_regular(path, Opening::Read)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LARGEST_FILE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LARGEST_FILE} bytes")));
     }
@@ -146,18 +133,11 @@ mod tests {
     #[test]
     fn what_is_no_regular_file_is_refused_and_never_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        fs::create_dir(at("dir")).unwrap();
-        std::os::unix::fs::symlink(at("pipe"), at("link")).unwrap();
-        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
-        for path in [at("pipe"), at("dir"), at("link"), at("socket"), "/dev/null".into(), "/dev/tty".into()] {
-            assert!(open_regular(&path).is_err(), "{}", path.display());
-            assert!(read_files(&path, true).is_err(), "{}", path.display());
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), dir.path(), Path::new("/dev/null")] {
+            assert!(read_files(path, true).is_err(), "{}", path.display());
         }
-        fs::write(at("file"), "x").unwrap();
-        std::os::unix::fs::symlink(at("file"), at("good")).unwrap();
-        open_regular(&at("good")).unwrap();
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //! Owns the lock files. They are locked for the life of the process and never removed: a file that is there says nothing, only
 //! the lock on it does. Nobody is displaced, however slow: who holds a lock is told by its pid, and that is all.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use harness_files::{NotRegular, Opening, open_regular};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::kill;
 use nix::sys::statfs::{
     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, PROC_SUPER_MAGIC, SECURITYFS_MAGIC, SYSFS_MAGIC,
@@ -126,18 +127,10 @@ impl Lock {
         let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
         let (mut removed, mut dead) = (0, 0);
         while removed < ATTEMPTS {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-                .open(path)
-                .map_err(io)?;
-            if !file.metadata().map_err(io)?.is_file() {
-                return Err(LockError::NoFile { path: path.to_path_buf() });
-            }
+            let file = open_regular(path, Opening::Keep).map_err(|error| match NotRegular::is_why(&error) {
+                true => LockError::NoFile { path: path.to_path_buf() },
+                false => io(error),
+            })?;
             let mut held = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(held) => held,
                 Err((mut file, Errno::EWOULDBLOCK)) => {

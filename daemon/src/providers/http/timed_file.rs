@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::config::open_regular;
+use harness_files::{Opening, open_regular};
 
 /// How long a file may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let at = path.to_owned();
     within(path, PATIENCE, move || {
         let mut bytes = Vec::new();
-        open_regular(&at)?.take(most).read_to_end(&mut bytes)?;
+        open_regular(&at, Opening::Read)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     })
 }
