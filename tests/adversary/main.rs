@@ -2,14 +2,14 @@
 //!
 //! Each way prints what the daemon answered, a line a request. It asserts nothing: the test that started it looks at the
 //! answers, and at the daemon. Without `unsafe`: what would fork starts itself again.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
@@ -24,8 +24,9 @@ use rustix::process::{Rlimit, prlimit};
 /// What only an operator may do, as a line.
 const PAUSE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"lane.pause","params":{"lane":"tool"}}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"lane.list","params":{}}"#;
-/// Longer than any answer takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything takes that is waited for, and between two looks whether it is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
@@ -73,6 +74,17 @@ fn standard_input() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }
 
+/// What is looked for until it is there, and not for ever.
+fn found<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match look() {
+            None if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+            found => return found,
+        }
+    }
+}
+
 /// This program once more.
 fn again(words: &[&str], input: OwnedFd) -> Child {
     Command::new("/proc/self/exe").args(words).stdin(Stdio::from(input)).stdout(Stdio::inherit()).spawn().unwrap()
@@ -115,14 +127,9 @@ fn connect_and_die(count: usize, how: &[&str]) {
         child.wait().unwrap();
     }
     for socket in sockets {
-        // One whose connecting process is not done yet is tried until it is.
         let stream = UnixStream::from(socket);
-        for _ in 0..1_000 {
-            if stream.peer_addr().is_ok() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        // Where the daemon was full, it never is.
+        found(|| stream.peer_addr().ok());
         println!("{}", ask_over(stream, PAUSE));
     }
 }
@@ -220,16 +227,11 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
         std::fs::write(locks[0], format!("{}\n", std::process::id())).unwrap();
     }
     std::fs::write("outlived.ready", "").unwrap();
-    let mut answers = 0;
-    while answers < 50 {
-        if let Ok(stream) = UnixStream::connect(path()) {
-            let answer = ask_over(stream, PAUSE);
-            if answer.starts_with('{') {
-                answers += 1;
-                std::fs::write("outlived.answer", answer).unwrap();
-            }
+    for _ in 0..50 {
+        let ask = || UnixStream::connect(path()).ok().map(|stream| ask_over(stream, PAUSE));
+        if let Some(answer) = found(|| ask().filter(|answer| answer.starts_with('{'))) {
+            std::fs::write("outlived.answer", answer).unwrap();
         }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -252,22 +254,14 @@ fn lower_the_next_daemon(state: &str, socket: &str) {
     let before = daemon();
     let held = hold_a_lock(&format!("{state}/keepers.lock"), FlockOperation::LockShared);
     std::fs::write("holding", "").unwrap();
-    let pid = loop {
-        std::thread::sleep(Duration::from_millis(1));
+    let next = found(|| {
         let now = daemon();
-        if let Some(pid) = now.lines().next().and_then(|pid| pid.parse().ok()).filter(|_| now != before) {
-            break pid;
-        }
-    };
-    println!("lowered: {:?}", lower(pid, own));
+        now.lines().next().and_then(|pid| pid.parse().ok()).filter(|_| now != before)
+    });
+    println!("lowered: {:?}", lower(next.expect("another daemon"), own));
     drop(held);
-    for _ in 0..1_000 {
-        if let Ok(stream) = UnixStream::connect(socket) {
-            println!("{}", ask_over(stream, PAUSE));
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let stream = found(|| UnixStream::connect(socket).ok());
+    println!("{}", ask_over(stream.expect("it serves"), PAUSE));
 }
 
 /// A7: as many connections as there are, each with this much of a frame, until there is a file called `enough`.
@@ -281,9 +275,7 @@ fn hold(count: usize, part: &[u8]) {
         held.push(stream);
     }
     std::fs::write("holding", held.len().to_string()).unwrap();
-    while !std::path::Path::new("enough").exists() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    found(|| std::path::Path::new("enough").exists().then_some(()));
 }
 
 /// Processes come and go while one of them speaks, so that numbers and parents change under the daemon while it looks.

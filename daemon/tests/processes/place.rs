@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 pub const HARNESSD: &str = env!("CARGO_BIN_EXE_harnessd");
 /// Longer than anything here takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at what nobody tells us of.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub struct Place {
     pub dir: tempfile::TempDir,
@@ -156,7 +158,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(LOOK_AGAIN);
     }
     begun.elapsed()
 }
