@@ -31,9 +31,10 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use rustix::fs::CWD;
-use rustix::process::fchdir;
+use rustix::process::{fchdir, getpriority_process, setpriority_process};
 use wait4::Wait4;
 
+use super::kill::Found;
 use super::tree::Tree;
 use super::wire::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
 use super::{GRACE, RUNS_AFTER};
@@ -44,6 +45,10 @@ use crate::{folders, passing};
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
 /// Between two passes of SIGKILL: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// The priority of a keeper that ends others, where it may take that: among hundreds that fork all the time it would hardly get to run.
+const FIRST: i32 = -20;
+/// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it reaps.
+const MOST_REAPED: usize = 256;
 /// What is read at once.
 const PIECE: usize = 64 * 1024;
 /// Signals that would end or stop a keeper, and can be caught. They get a handler without effect, not `SIG_IGN`, which would be
@@ -95,13 +100,25 @@ struct Keeper {
     read: Vec<u8>,
     passed: Vec<OwnedFd>,
     own: i32,
+    /// The priority that it was started with, and that its processes get.
+    nice: i32,
     seq: u32,
     call: Option<Running>,
-    /// There may be children, of this call or of one before.
-    has_children: bool,
+    /// Of this call or of one before.
+    children: Children,
     /// The daemon is to be told when the last child is gone.
     owes_empty: bool,
     ending: Option<Ending>,
+}
+
+/// What is known of the keeper's children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Children {
+    None,
+    /// All that were dead are reaped.
+    Living,
+    /// There may be dead ones.
+    Unreaped,
 }
 
 /// The process of the call.
@@ -153,18 +170,19 @@ impl Keeper {
             read: Vec::new(),
             passed: Vec::new(),
             own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            nice: getpriority_process(None)?,
             seq: 0,
             call: None,
-            has_children: false,
+            children: Children::None,
             owes_empty: false,
             ending: None,
         })
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while self.listening || self.has_children {
+        while self.listening || self.children != Children::None {
             let (asked, changed) = self.wait()?;
-            if changed {
+            if changed || self.children == Children::Unreaped {
                 self.reap();
             }
             if asked {
@@ -177,7 +195,8 @@ impl Keeper {
 
     /// Waits until the daemon says something, a child changes, or it is time: which of the first two it was.
     fn wait(&self) -> io::Result<(bool, bool)> {
-        let timeout = self.next_look().map_or(PollTimeout::NONE, |at| {
+        let next_look = if self.children == Children::Unreaped { Some(now()) } else { self.next_look() };
+        let timeout = next_look.map_or(PollTimeout::NONE, |at| {
             // Rounded up: a poll that ends just before its time would only be made again.
             let wait = at.saturating_duration_since(now()) + Duration::from_micros(999);
             PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
@@ -213,12 +232,25 @@ impl Keeper {
             let pid = i32::try_from(call.child.id()).unwrap_or(i32::MAX);
             self.say(What::Runs { pid });
         }
-        if let Some(ending) = self.ending.as_mut().filter(|ending| ending.kill_at <= now()) {
-            Tree::below(self.own).kill();
-            ending.kill_at = now() + ending.pause;
-            ending.pause = (ending.pause * 2).min(PAUSES.1);
-            self.reap();
+        if self.ending.as_ref().is_some_and(|ending| ending.kill_at <= now()) {
+            self.kill();
         }
+    }
+
+    fn kill(&mut self) {
+        // Only its own `wait4` tells what the process of the call has used.
+        let reap = |pid| {
+            let pid = Pid::from_raw(pid);
+            let reaped = |status| status != WaitStatus::StillAlive;
+            !self.is_call(pid) && waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_ok_and(reaped)
+        };
+        let found = Tree::below(self.own).kill(&reap);
+        if let Some(ending) = &mut self.ending {
+            ending.kill_at = now() + ending.pause;
+            // What was not found at once is not given the time to become more.
+            ending.pause = if found == Found::Part { PAUSES.0 } else { (ending.pause * 2).min(PAUSES.1) };
+        }
+        self.reap();
     }
 
     /// Reaps who has ended. The process of the call goes first and alone, because only its own `wait4` tells what it used.
@@ -226,35 +258,40 @@ impl Keeper {
         let mut drained = [0; 256];
         while matches!((&self.children_changed).read(&mut drained), Ok(count) if count == drained.len()) {}
         let mut ended = self.take_ended();
-        self.has_children = loop {
-            if self.call.is_none() {
-                match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                    Ok(WaitStatus::StillAlive) => break true,
-                    Ok(_) | Err(Errno::EINTR) => {}
-                    Err(_) => break false,
-                }
-                continue;
-            }
-            let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            match waitid(Id::All, peek).map(|status| status.pid()) {
-                Ok(None) => break true,
-                Ok(Some(pid)) if self.is_call(pid) => ended = self.take_ended(),
-                Ok(Some(pid)) => _ = waitpid(pid, Some(WaitPidFlag::WNOHANG)),
-                Err(Errno::EINTR) => {}
-                Err(_) => break false,
-            }
-        };
+        self.children = (0..MOST_REAPED).find_map(|_| self.reap_next(&mut ended)).unwrap_or(Children::Unreaped);
         if let Some(used) = ended {
-            let alone = !self.has_children;
+            let alone = self.children == Children::None;
             self.say(What::Ended { used, alone });
             self.owes_empty |= !alone;
         }
-        if !self.has_children {
-            self.ending = None;
+        if self.children == Children::None {
+            if self.ending.take().is_some() {
+                self.run_with(self.nice);
+            }
             if std::mem::take(&mut self.owes_empty) {
                 self.say(What::Empty);
             }
         }
+    }
+
+    /// Reaps one, or tells what is left where none is to be reaped.
+    fn reap_next(&mut self, ended: &mut Option<Used>) -> Option<Children> {
+        if self.call.is_none() {
+            return match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => Some(Children::Living),
+                Ok(_) | Err(Errno::EINTR) => None,
+                Err(_) => Some(Children::None),
+            };
+        }
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::All, peek).map(|status| status.pid()) {
+            Ok(None) => return Some(Children::Living),
+            Ok(Some(pid)) if self.is_call(pid) => *ended = self.take_ended(),
+            Ok(Some(pid)) => _ = waitpid(pid, Some(WaitPidFlag::WNOHANG)),
+            Err(Errno::EINTR) => {}
+            Err(_) => return Some(Children::None),
+        }
+        None
     }
 
     fn is_call(&self, pid: Pid) -> bool {
@@ -338,22 +375,28 @@ impl Keeper {
         match spawn(start, &mut passed) {
             Ok(child) => {
                 self.call = Some(Running { child, begun: now(), told: false });
-                self.has_children = true;
+                self.children = Children::Living;
             }
             Err(failure) => self.say(What::Failed(failure)),
         }
     }
 
+    /// Takes a priority, where it may.
+    fn run_with(&self, nice: i32) {
+        let _ = setpriority_process(None, nice);
+    }
+
     /// Ends everything below, within `grace`; what is left then is killed until nothing is.
     fn end(&mut self, grace: Duration) {
         self.reap();
-        if !self.has_children {
+        if self.children == Children::None {
             return;
         }
         let kill_at = now() + grace;
         match &mut self.ending {
             Some(ending) => ending.kill_at = ending.kill_at.min(kill_at),
             None => {
+                self.run_with(FIRST);
                 if grace > Duration::ZERO {
                     Tree::below(self.own).terminate();
                 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use harness_protocol::id::RunId;
 use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 
 use super::KILL_WAIT;
 use super::cgroup::{Group, Groups};
+use super::kill::Found;
 use super::lineage::{self, Lineage, Machine, Untraced};
 use super::link::{Closed, KeeperProgram, Link};
 use super::standing::Standing;
@@ -215,15 +216,7 @@ impl Keepers {
         let _gate = self.starting.write().unwrap_or_else(PoisonError::into_inner);
         let known: HashSet<i32> = self.pool().known.keys().copied().collect();
         let tree = Tree { root: self.own, spared: &|pid| known.contains(&pid) };
-        let members = tree.members();
-        if members.is_empty() {
-            return false;
-        }
-        tree.kill();
-        for member in members {
-            let _ = waitpid(Pid::from_raw(member.pid), Some(WaitPidFlag::WNOHANG));
-        }
-        true
+        tree.kill(&reap) != Found::Empty
     }
 
     /// Notices keepers that die while nobody uses them, and ends what they leave behind. Costs nothing while none does.
@@ -387,6 +380,11 @@ impl Pool {
         }
         parked.retain(|_, of_run| !of_run.is_empty());
     }
+}
+
+/// Reaps a child, if it is dead.
+fn reap(pid: i32) -> bool {
+    matches!(waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
 }
 
 /// Whether a process has no rights of its own by its lineage.

@@ -16,12 +16,12 @@ mod held;
 pub mod inherited;
 pub mod keeper;
 mod keepers;
+mod kill;
 pub mod launch;
 mod lineage;
 mod link;
 mod locks;
 mod outputs;
-
 mod source;
 mod spawn;
 mod standing;
@@ -52,7 +52,7 @@ pub use self::link::KeeperProgram;
 pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::spawn::{Launch, Program, SpawnError, TooLong};
 pub use self::standing::Standing;
-pub use self::survivors::{KeepersLock, TakeOverError, end_false_holders};
+pub use self::survivors::{InsideError, KeepersLock, TakeOverError, end_false_holders, may_mend};
 pub use harness_protocol::inside::RUN_VARIABLE;
 
 use self::capture::Streams;
@@ -68,6 +68,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long the kernel may take to clear a tree away after SIGKILL before it is given up: its processes hang in a
 /// device or a dead file system.
 const KILL_WAIT: Duration = Duration::from_secs(5);
+/// The priority of what ends others, where it may take that: among hundreds that fork all the time it would hardly get to run.
+const FIRST: i32 = -20;
 /// A keeper says that a process runs when it has run for this long.
 const RUNS_AFTER: Duration = Duration::from_millis(20);
 /// A process that ends within this time has its output read in one go, without being waited for.

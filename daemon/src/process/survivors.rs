@@ -12,13 +12,15 @@
 //! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a keeper can
 //! set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has it that lives.
 
-use std::fs::{self, File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness_files::{Opening, open_regular};
 use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{FlockOperation, flock};
@@ -33,8 +35,9 @@ use super::stat::stat;
 /// How often, and at what intervals, the lock is tried: for 4 s. A keeper kills what is below it after 1.3 s.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Passes over what is left, each of which kills all that it finds.
+/// Passes over what is left, each of which kills all that it finds, and looks of a pass at all processes.
 const PASSES: u32 = 100;
+const LOOKS: u32 = 32;
 /// The file's name.
 const FILE: &str = "keepers.lock";
 /// What stands in the file once a daemon has served that is inside of no run.
@@ -102,6 +105,18 @@ pub enum TakeOverError {
     },
 }
 
+/// A process inside a run wants to change what a daemon outside of all runs has written.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file locks \
+     says so): do it from outside",
+    dir.display()
+)]
+pub struct InsideError {
+    /// The state directory.
+    pub dir: PathBuf,
+}
+
 impl KeepersLock {
     /// Waits until nothing of an earlier daemon of this state directory is left, ends what takes too long or has escaped, and takes the
     /// lock. Blocks for some seconds at most.
@@ -111,7 +126,7 @@ impl KeepersLock {
     pub fn take_over(state_dir: &Path, standing: Standing) -> Result<Self, TakeOverError> {
         let path = state_dir.join(FILE);
         let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
-        let mut file = open(&path, true).map_err(io)?;
+        let mut file = open_regular(&path, Opening::Keep).map_err(io)?;
         let marks = Marks::new(state_dir, &standing).map_err(io)?;
         if !claim(&mut file, standing.is_inside()).map_err(io)? {
             return Err(TakeOverError::Inside { dir: state_dir.to_owned() });
@@ -157,6 +172,17 @@ impl KeepersLock {
     }
 }
 
+/// Refuses what a process inside a run would do to the state directory of a daemon outside of all runs while none serves it.
+///
+/// # Errors
+/// Where this is such a process, and that such a directory.
+pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError> {
+    match standing.is_inside() && is_of_outside(state_dir) {
+        true => Err(InsideError { dir: state_dir.to_owned() }),
+        false => Ok(()),
+    }
+}
+
 /// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of that directory's
 /// daemon, and no daemon. Says whether there was somebody.
 ///
@@ -175,7 +201,7 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing
         return false;
     }
     if !living.is_empty() {
-        living.iter().for_each(|&pid| send(pid, &is_false, Signal::KILL));
+        living.iter().for_each(|&pid| _ = send(pid, &is_false, Signal::KILL));
         for _ in 0..TRIES {
             if !living.iter().any(|&pid| lives(pid)) {
                 break;
@@ -191,19 +217,9 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing
 /// Whether a daemon outside of all runs has had the directory.
 fn is_of_outside(state_dir: &Path) -> bool {
     let mut text = String::new();
-    let read = open(&state_dir.join(FILE), false).and_then(|file| file.take(64).read_to_string(&mut text));
+    let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
+        .and_then(|file| file.take(64).read_to_string(&mut text));
     read.is_ok() && text == OUTSIDE
-}
-
-/// Opens the lock file, and nothing that is none: to open a pipe could last for ever.
-fn open(path: &Path, create: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(create).create(create).truncate(false).mode(0o600);
-    let file = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file; remove it"));
-    }
-    Ok(file)
 }
 
 /// Lowers the hard limit that is the mark. One that is lower already stays.
@@ -259,7 +275,7 @@ type IsMeant<'a> = &'a dyn Fn(i32, u64) -> bool;
 fn end_marked(is_meant: IsMeant<'_>) -> bool {
     let mut told = false;
     for _ in 0..PASSES {
-        let found = marked(is_meant);
+        let found = stop_marked(is_meant);
         if found.is_empty() {
             return told;
         }
@@ -268,41 +284,47 @@ fn end_marked(is_meant: IsMeant<'_>) -> bool {
             let count = found.len();
             tracing::warn!(count, pids = ?shown, "processes that an earlier daemon's runs had left are ended");
         }
-        // Stopped first: who forks faster than it is looked for gets nowhere.
-        for signal in [Signal::STOP, Signal::KILL] {
-            found.iter().for_each(|&pid| send(pid, is_meant, signal));
-        }
+        found.iter().for_each(|&pid| _ = send(pid, is_meant, Signal::KILL));
         std::thread::sleep(PAUSE);
     }
     tracing::error!("processes that an earlier daemon's runs had left live on after SIGKILL");
     told
 }
 
-/// Processes that are meant and live.
-fn marked(is_meant: IsMeant<'_>) -> Vec<i32> {
+/// Stops every process that is meant, each as it is found, until a look at all of them finds nobody new: those that fork and exit all
+/// the time would otherwise be gone before they are killed, and others there.
+fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    for _ in 0..LOOKS {
+        let before = found.len();
+        found.extend(processes().filter(|&pid| seen.insert(pid) && send(pid, is_meant, Signal::STOP)));
+        if found.len() == before {
+            break;
+        }
+    }
+    found
+}
+
+/// All processes that may be ours.
+fn processes() -> impl Iterator<Item = i32> {
     let own = nix::unistd::geteuid().as_raw();
-    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-    let ours = processes.flatten().filter_map(|entry| {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
         let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
         // What a process that hides itself from debuggers has there belongs to root.
         let owner = entry.metadata().ok()?.uid();
         (own == 0 || owner == own || owner == 0).then_some(pid)
-    });
-    let is_meant = |pid: &i32| {
-        limit_of(*pid).is_some_and(|hard| is_meant(*pid, hard)) && stat(*pid).is_some_and(|stat| !stat.dead)
-    };
-    ours.filter(is_meant).collect()
+    })
 }
 
-/// Signals a process, if it still is one that is meant.
-fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) {
-    let Some(pid) = Pid::from_raw(pid) else { return };
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    let number = pid.as_raw_nonzero().get();
-    if limit_of(number).is_some_and(|hard| is_meant(number, hard)) {
-        // One that has gone, or is somebody else's by now, needs none.
-        let _ = pidfd_send_signal(process, signal);
-    }
+/// Signals a process, if it is one that is meant, and lives. Says whether it is.
+fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) -> bool {
+    let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let Some(process) = process else { return false };
+    let is_it = limit_of(pid).is_some_and(|hard| is_meant(pid, hard)) && stat(pid).is_some_and(|stat| !stat.dead);
+    // One that has gone, or is somebody else's by now, needs none.
+    let _ = is_it.then(|| pidfd_send_signal(process, signal));
+    is_it
 }
 
 #[cfg(test)]
@@ -312,6 +334,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
+    use super::super::tests::forkers::Forkers;
     use super::*;
 
     fn take_over(state_dir: &Path) -> Result<KeepersLock, TakeOverError> {
@@ -405,6 +428,34 @@ mod tests {
         }
     }
 
+    /// B11.
+    #[test]
+    fn those_that_fork_and_exit_all_the_time_are_ended() {
+        let forkers = Forkers::new();
+        for how in ["60 deaf setsid", "120 deaf twice setsid"] {
+            let dir = state();
+            let lock = take_over(dir.path()).unwrap();
+            let command = format!("echo it runs >&2; {}", forkers.command(how));
+            let mut left = marked_process(lock.mark(), Path::new(""), &command);
+            drop(lock);
+            take_over(dir.path()).unwrap();
+            assert!(was_killed(&mut left), "{how}");
+            assert_eq!(forkers.living(), 0, "{how}");
+        }
+    }
+
+    /// A process inside a run mends no journal of a daemon outside, and one outside may.
+    #[test]
+    fn who_is_inside_of_a_run_mends_nothing_of_a_daemon_outside() {
+        let (of_outside, of_nobody) = (state(), state());
+        let lock = take_over(of_outside.path()).unwrap();
+        let inside = Standing::of(lock.mark(), Vec::new());
+        let refused = may_mend(of_outside.path(), &inside).unwrap_err().to_string();
+        assert!(refused.contains("belongs to a daemon outside of all runs"), "{refused}");
+        may_mend(of_nobody.path(), &inside).unwrap();
+        may_mend(of_outside.path(), &Standing::of(OUTSIDE_OF_ALL, Vec::new())).unwrap();
+    }
+
     /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does not concern.
     #[test]
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
@@ -457,7 +508,7 @@ mod tests {
         let dir = state();
         nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let refused = take_over(dir.path()).unwrap_err().to_string();
-        assert!(refused.ends_with("it is no regular file; remove it"), "{refused}");
+        assert!(refused.ends_with("it is no regular file"), "{refused}");
         assert!(!is_of_outside(dir.path()));
     }
 

@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 
+pub(super) mod forkers;
+
 const RUN: RunId = RunId::from_u64(1);
 const CALL: CallId = CallId::from_u64(2);
 /// Tells the test below that it is to be a keeper.
@@ -68,9 +70,19 @@ impl Bench {
         on_piece: OnPiece<'_>,
     ) -> Result<Finished, SpawnError> {
         let mut cancel = cancel;
+        self.execute(Program::Shell(command), cwd, &mut cancel, on_piece).await
+    }
+
+    async fn execute(
+        &self,
+        program: Program<'_>,
+        workdir: &Path,
+        cancel: &mut Cancel,
+        on_piece: OnPiece<'_>,
+    ) -> Result<Finished, SpawnError> {
         let launch = Launch {
-            program: Program::Shell(command),
-            workdir: cwd,
+            program,
+            workdir,
             folder: None,
             directory: Path::new(""),
             env: &self.env,
@@ -79,7 +91,7 @@ impl Bench {
         };
         let bounds = Bounds { timeout: self.timeout, keep: self.keep };
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
-        run(launch, bounds, RUN, &self.keepers, &outputs, &mut cancel, on_piece).await
+        run(launch, bounds, RUN, &self.keepers, &outputs, cancel, on_piece).await
     }
 
     async fn run(&self, command: &str) -> Finished {
@@ -567,19 +579,8 @@ async fn arguments_go_without_a_shell_and_programs_are_found_by_the_path_that_th
     let bench = Bench::new();
     let execute = async |argv: &[&str]| {
         let argv: Vec<String> = argv.iter().map(|&arg| arg.to_owned()).collect();
-        let launch = Launch {
-            program: Program::Argv(&argv),
-            workdir: bench.dir.path(),
-            folder: None,
-            directory: Path::new(""),
-            env: &bench.env,
-            tty: false,
-            limits: CallLimits::default(),
-        };
-        let bounds = Bounds { timeout: bench.timeout, keep: bench.keep };
         let (_canceller, mut cancel) = canceller();
-        let outputs = bench.outputs.of_call(RUN, CALL, bench.quota);
-        run(launch, bounds, RUN, &bench.keepers, &outputs, &mut cancel, &mut |_, _, _| {}).await
+        bench.execute(Program::Argv(&argv), bench.dir.path(), &mut cancel, &mut |_, _, _| {}).await
     };
     let finished = execute(&["printf", "%s|", "a b", "$HOME", "*"]).await.unwrap();
     assert_eq!(text(&finished.stdout.kept), "a b|$HOME|*|");

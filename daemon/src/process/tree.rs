@@ -7,19 +7,16 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use nix::sys::signal::Signal;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::stat::stat;
-
-/// Passes over a tree that grows while it is stopped, before what was found is killed all the same.
-const PASSES: usize = 16;
 
 /// A process below another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) pid: i32,
-    parent: i32,
+    pub(super) parent: i32,
 }
 
 /// The tree below process `root`, without those of its children that `spared` names, and what is below these.
@@ -35,21 +32,18 @@ impl Tree<'_> {
         Self { root, spared: &|_| false }
     }
 
-    /// Who is in it, parents before their children. Those that wait to be reaped are among them.
+    /// Who is in it, parents before their children. Those that wait to be reaped are among them, but for this process's own children.
     pub(super) fn members(self) -> Vec<Member> {
-        let all = if children_are_listed() { None } else { Some(all_children()) };
-        let children = |pid| match &all {
-            None => listed_children(pid),
-            Some(all) => all.get(&pid).cloned().unwrap_or_default(),
-        };
+        let children = Children::now();
         let member = |parent| move |pid| Member { pid, parent };
         let mut seen: HashSet<i32> = HashSet::from([self.root]);
-        let first = children(self.root).into_iter().filter(|pid| !(self.spared)(*pid));
+        let first = children.of(self.root).into_iter().filter(|&pid| !(self.spared)(pid) && !waits_for_us(pid));
         let mut members: Vec<Member> = first.map(member(self.root)).filter(|member| seen.insert(member.pid)).collect();
         let mut next = 0;
         while let Some(parent) = members.get(next).map(|member| member.pid) {
             next += 1;
-            members.extend(children(parent).into_iter().map(member(parent)).filter(|member| seen.insert(member.pid)));
+            members
+                .extend(children.of(parent).into_iter().map(member(parent)).filter(|member| seen.insert(member.pid)));
         }
         members
     }
@@ -57,36 +51,49 @@ impl Tree<'_> {
     /// Asks all to end. One that is stopped would not even see it, so all go on.
     pub(super) fn terminate(self) {
         for member in self.members() {
-            self.signal(member, Signal::SIGTERM);
-            self.signal(member, Signal::SIGCONT);
+            self.signal(member, Signal::TERM);
+            self.signal(member, Signal::CONT);
         }
     }
 
-    /// Kills all. They are stopped first, until nobody new is found: who forks faster than it is looked for gets nowhere.
-    pub(super) fn kill(self) {
-        let mut found: Vec<Member> = Vec::new();
-        let mut seen = HashSet::new();
-        for _ in 0..PASSES {
-            let fresh: Vec<Member> = self.members().into_iter().filter(|member| seen.insert(member.pid)).collect();
-            if fresh.is_empty() {
-                break;
-            }
-            fresh.iter().for_each(|member| self.signal(*member, Signal::SIGSTOP));
-            found.extend(fresh);
-        }
-        // Children first: whose parent has died may have got another one than us, and would be taken for a stranger.
-        found.iter().rev().for_each(|member| self.signal(*member, Signal::SIGKILL));
-    }
-
-    fn signal(self, member: Member, signal: Signal) {
-        let Some(pid) = Pid::from_raw(member.pid) else { return };
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    /// Signals one of it. Says whether it still is one, and lives.
+    pub(super) fn signal(self, member: Member, signal: Signal) -> bool {
+        let Some(pid) = Pid::from_raw(member.pid) else { return false };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        let Some(stat) = stat(member.pid).filter(|stat| !stat.dead) else { return false };
         // Where its parent has died, it is the root's child now.
-        let is_it = stat(member.pid).is_some_and(|stat| stat.parent == member.parent || stat.parent == self.root);
-        if let (true, Some(signal)) = (is_it, rustix::process::Signal::from_named_raw(signal as i32)) {
-            let _ = pidfd_send_signal(process, signal);
+        let is_it = stat.parent == member.parent || stat.parent == self.root;
+        // That of another user may refuse, and lives on.
+        let _ = is_it.then(|| pidfd_send_signal(process, signal));
+        is_it
+    }
+}
+
+/// Whose child each process is, by the kernel's lists of children, or, where it keeps none, by a look at every process.
+pub(super) enum Children {
+    Listed,
+    Seen(HashMap<i32, Vec<i32>>),
+}
+
+impl Children {
+    /// As it is now, or at each look.
+    pub(super) fn now() -> Self {
+        if children_are_listed() { Self::Listed } else { Self::Seen(all_children()) }
+    }
+
+    /// The children of process `pid`. Those that wait to be reaped are among them.
+    pub(super) fn of(&self, pid: i32) -> Vec<i32> {
+        match self {
+            Self::Listed => listed_children(pid),
+            Self::Seen(all) => all.get(&pid).cloned().unwrap_or_default(),
         }
     }
+}
+
+/// Whether a process waits to be reaped by this one. There may be thousands.
+fn waits_for_us(pid: i32) -> bool {
+    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(nix::unistd::Pid::from_raw(pid)), peek).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
 /// Whether this kernel lists the children of a process; most do.
@@ -120,7 +127,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn children_and_their_children_are_found_both_ways_and_killed() {
+    fn children_and_their_children_are_found_both_ways() {
         let mut top = Command::new("sh");
         top.args(["-c", "sh -c 'sleep 100 & echo $!; wait' & wait"]).stdout(Stdio::piped());
         let mut top = top.spawn().unwrap();
@@ -133,11 +140,8 @@ mod tests {
         assert_eq!(members[1].pid, grandchild);
         let all = all_children();
         assert_eq!((&all[&root], &all[&members[0].pid]), (&vec![members[0].pid], &vec![grandchild]));
-        Tree::below(root).kill();
+        Tree::below(root).terminate();
         assert!(top.wait().unwrap().success());
-        while stat(grandchild).is_some_and(|stat| !stat.dead) {
-            std::thread::yield_now();
-        }
     }
 
     #[test]

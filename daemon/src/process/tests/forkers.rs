@@ -1,0 +1,76 @@
+//! Processes that fork and exit all the time are ended, however many they are and whatever they do.
+
+use super::*;
+
+/// The program, in a place of its own: its path tells its processes.
+pub(crate) struct Forkers {
+    dir: tempfile::TempDir,
+}
+
+impl Forkers {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("forkers.c"), include_str!("forkers.c")).unwrap();
+        let mut compile = std::process::Command::new("cc");
+        compile.args(["-O1", "-o", "forkers", "forkers.c"]).current_dir(dir.path());
+        assert!(compile.status().expect("a C compiler").success());
+        Self { dir }
+    }
+
+    /// The command that becomes so many of them.
+    pub(crate) fn command(&self, how: &str) -> String {
+        format!("exec {}/forkers {how}", self.dir.path().display())
+    }
+
+    /// How many of them live.
+    pub(crate) fn living(&self) -> usize {
+        let name = self.dir.path().to_str().unwrap();
+        let pids =
+            std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_one = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(name) && is_alive(*pid)
+        };
+        pids.filter(is_one).count()
+    }
+}
+
+/// B11: that the keeper has done it, and was not given up, shows in that it is not lost.
+#[tokio::test]
+async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
+    let forkers = Forkers::new();
+    for how in [
+        "60",
+        "60 deaf",
+        "120 deaf setsid",
+        "200 deaf",
+        "200 setsid",
+        "60 deaf twice",
+        "60 deaf brood setsid",
+        "60 deaf traced",
+        "60 deaf stopped setsid",
+        "60 deaf wakes",
+    ] {
+        let bench = Bench::new();
+        let finished = bench
+            .run_and_when_it_speaks(&forkers.command(how), |_, canceller| {
+                canceller.stop(true);
+                Some(canceller)
+            })
+            .await;
+        assert!(finished.cancelled && !finished.keeper_lost && finished.end.is_some(), "{how}: {finished:?}");
+        assert_eq!(forkers.living(), 0, "{how}");
+        assert_eq!(bench.keepers.processes_of(RUN), [], "{how}");
+    }
+}
+
+/// They have the time to become many, and have left thousands of dead ones to be reaped.
+#[tokio::test]
+async fn those_that_are_deaf_are_ended_after_their_grace() {
+    let forkers = Forkers::new();
+    let mut bench = Bench::new();
+    bench.timeout = Duration::from_millis(300);
+    let finished = bench.run(&forkers.command("60 deaf setsid")).await;
+    assert!(finished.timed_out && !finished.keeper_lost && finished.end.is_some(), "{finished:?}");
+    assert_eq!(forkers.living(), 0);
+}
