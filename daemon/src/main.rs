@@ -24,7 +24,9 @@ use harnessd::journal::backup::{PutBackError, check, put_back};
 use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
-use harnessd::process::{KeepersLock, Standing, TakeOverError, end_false_holders, keeper, launch};
+use harnessd::process::{
+    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, keeper, launch, may_mend,
+};
 use harnessd::providers::http::Variables;
 use harnessd::serve::{ServeError, Setup, serve};
 use harnessd::shed::shed;
@@ -212,6 +214,7 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
         Verb::Restore { file, check: true } => check(&paths()?.state_dir, file)?,
         Verb::Restore { file, check: false } => {
             let paths = paths()?;
+            may_mend(&paths.state_dir, standing)?;
             let (state_dir, _) = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
@@ -221,6 +224,11 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
             }
         }
         Verb::Salvage { from, to } => {
+            // The new journal may be meant for the place of the old one.
+            for file in [from, to] {
+                let at = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+                may_mend(at.parent().unwrap_or(file), standing)?;
+            }
             let saved = salvage(from, to)?;
             let told = format!("{} events of {} runs were saved into {}", saved.events, saved.runs, to.display());
             writeln!(out, "{told}; {} places could not be read", saved.holes)?;
@@ -241,6 +249,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let is_usage = error.is::<LoadError>()
         || error.is::<GroupError>()
         || error.is::<NotUtf8>()
+        || error.is::<InsideError>()
         || error.downcast_ref::<SalvageError>().is_some_and(SalvageError::is_usage)
         || error.downcast_ref::<PutBackError>().is_some_and(PutBackError::is_usage)
         || error.downcast_ref::<LockError>().is_some_and(LockError::is_usage)

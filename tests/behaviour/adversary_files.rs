@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use harness_tests::{Daemon, Place, json, turn};
+use harness_tests::{Daemon, Place, json, program, turn};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -119,6 +119,27 @@ fn a_restore_never_acts_on_a_state_directory_that_only_the_server_names() {
         assert_eq!(one.rpc("daemon.status", json!({}))["health"], "serving", "nothing was stopped");
         assert!(!one.state("replaced").exists(), "nothing was moved");
     }
+}
+
+/// Rule 1: a run neither puts a backup in the place of its operator's journal nor makes one for it, also where no daemon would notice.
+#[test]
+fn a_run_mends_no_journal_of_a_daemon_outside() {
+    let daemon = Place::new().start();
+    let backup = daemon.path("backup.db");
+    daemon.ctl(["daemon", "backup", backup.to_str().unwrap()]).ok();
+    let (harnessd, state, backup) = (program("harnessd"), daemon.state(""), backup.display());
+    let harnessd = harnessd.display();
+    let restore = format!("{harnessd} --state-dir {} restore {backup} 2>&1", state.display());
+    let salvage = format!("{harnessd} salvage {} {backup}.new 2>&1", state.join("harness.db").display());
+    let put_there = format!("{harnessd} salvage {backup} {} 2>&1", state.join("new.db").display());
+    let run = daemon.submit(&turn("").shell(&restore).shell(&salvage).shell(&put_there).turn("done"));
+    assert_eq!(run.answer(), "done");
+    for envelope in run.envelopes() {
+        assert!(envelope.starts_with("Exit code: 2\n"), "{envelope}");
+        assert!(envelope.contains("belongs to a daemon outside of all runs"), "{envelope}");
+    }
+    assert!(!state.join("replaced").exists() && !state.join("new.db").exists());
+    assert!(!Path::new(&format!("{backup}.new")).exists());
 }
 
 /// 13: whoever serves another state directory is not taken for the daemon that says that it serves this socket.
