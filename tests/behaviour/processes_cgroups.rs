@@ -3,7 +3,7 @@
 //! unit under systemd.
 
 use harness_protocol::limit::CallLimit;
-use harness_tests::{Cgroup, Place, eventually, json, runs, turn};
+use harness_tests::{Cgroup, Place, Process, eventually, json, program, runs, turn};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
@@ -118,6 +118,25 @@ fn what_earlier_calls_have_left_counts_for_the_run_and_its_end_is_told() {
     eventually("its cgroup is gone", || cgroup.is_idle());
 }
 
+/// A13: also where it has lowered the limit by which it would be known.
+#[test]
+#[ignore = "needs root and cgroups of version 2"]
+fn what_has_killed_its_keeper_and_its_daemon_is_ended_by_the_next_daemon_wherever_that_starts() {
+    let cgroup = Cgroup::with_any_controllers(0);
+    let place = Place::new();
+    let daemon = cgroup.start(&place, 0);
+    let outlive = format!("{} outlive-and-lower-the-mark", program("adversary").display());
+    daemon.submit(&runs(&format!("exec {outlive} {}", place.daemon_process().unwrap().0)));
+    eventually("it has outlived both", || place.work().join("outlived.ready").exists());
+    let left = Process(place.written("outlived.pid").parse().unwrap());
+    drop(daemon);
+    assert!(left.is_alive());
+    let next = place.start();
+    assert!(!left.is_alive(), "it is ended before anything is recovered");
+    assert_eq!(next.submit(&runs("true")).answer(), "done");
+    cgroup.trim();
+}
+
 #[test]
 #[ignore = "needs a machine that has cgroup controllers to give: tests/vm/run"]
 fn when_the_daemon_is_killed_nobody_is_left_in_its_cgroup() {
@@ -126,7 +145,7 @@ fn when_the_daemon_is_killed_nobody_is_left_in_its_cgroup() {
     let daemon = cgroup.start(&place, SOMEBODY);
     daemon.submit_with(&runs("sleep 600 & touch up; sleep 600"), json!({"limits": {"processes": 40}}));
     eventually("it runs", || place.work().join("up").exists());
-    assert_eq!(cgroup.below().len(), 2);
+    assert_eq!(cgroup.of_calls().len(), 2);
     daemon.crash();
     eventually("everybody is gone", || cgroup.read("cgroup.events").contains("populated 0"));
     // What a service manager does before it starts another one.

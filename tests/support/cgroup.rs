@@ -7,24 +7,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Daemon, Place, eventually, need, need_root};
 
-/// A cgroup with the controllers for memory and processes. Goes with the last of its processes.
+/// A cgroup for one daemon. Goes with the last of its processes.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// A new one that is given to a user.
+    /// A new one, with the controllers for memory and processes, that is given to a user.
     ///
     /// # Panics
     /// Where the machine has none to give: such a test is ignored by default, and run in a virtual machine.
     pub fn of(user: u32) -> Self {
+        let own = Self::with_any_controllers(user);
+        let controllers = own.read("cgroup.controllers");
+        let has = |name: &&str| controllers.split_whitespace().any(|found| found == *name);
+        assert!(["memory", "pids"].iter().all(has), "version 2 has only these controllers here: {controllers:?}");
+        own
+    }
+
+    /// A new one that is given to a user, whatever its controllers.
+    ///
+    /// # Panics
+    /// Where no cgroups of version 2 are mounted, or we are not root: such a test is ignored by default.
+    pub fn with_any_controllers(user: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         need_root();
         let root = mounted().expect("no cgroups of version 2 are mounted");
         let own = root.join(format!("harness-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&own).unwrap();
         let own = Self(own);
-        let controllers = own.read("cgroup.controllers");
-        let has = |name: &&str| controllers.split_whitespace().any(|found| found == *name);
-        assert!(["memory", "pids"].iter().all(has), "version 2 has only these controllers here: {controllers:?}");
         own.give(user);
         own
     }
@@ -56,10 +65,13 @@ impl Cgroup {
 
     /// The names of the cgroups in it.
     pub fn below(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).unwrap().flatten().filter(|entry| entry.path().is_dir());
-        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        below(&self.0)
+    }
+
+    /// The names of the cgroups in that of all calls.
+    pub fn of_calls(&self) -> Vec<String> {
+        let calls = self.below().into_iter().find(|name| name.starts_with("calls-"));
+        calls.map(|name| below(&self.0.join(name))).unwrap_or_default()
     }
 
     /// Removes what is in it.
@@ -69,7 +81,7 @@ impl Cgroup {
 
     /// Whether no call has a cgroup.
     pub fn is_idle(&self) -> bool {
-        self.below() == ["daemon"]
+        self.of_calls() == ["keepers"]
     }
 }
 
@@ -83,6 +95,13 @@ impl Drop for Cgroup {
             eventually("its cgroup can be removed", || fs::remove_dir(&self.0).is_ok());
         }
     }
+}
+
+fn below(group: &Path) -> Vec<String> {
+    let entries = fs::read_dir(group).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn trim(group: &Path) {

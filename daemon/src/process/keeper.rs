@@ -10,10 +10,10 @@
 //!
 //! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents, becomes its
 //! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
-//! file but `/proc` and the folders that calls start in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
+//! file but `/proc`, the one by which it enters its cgroup, and the folders that calls start in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ use wait4::Wait4;
 use super::kill::Found;
 use super::tree::Tree;
 use super::wire::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
-use super::{GRACE, RUNS_AFTER};
+use super::{FIRST, GRACE, RUNS_AFTER};
 use super::{inherited, launch, survivors};
 use crate::{folders, passing};
 
@@ -45,8 +45,6 @@ use crate::{folders, passing};
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
 /// Between two passes of SIGKILL: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// The priority of a keeper that ends others, where it may take that: among hundreds that fork all the time it would hardly get to run.
-const FIRST: i32 = -20;
 /// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it reaps.
 const MOST_REAPED: usize = 256;
 /// What is read at once.
@@ -78,6 +76,8 @@ const HARMLESS: &[i32] = &[
 
 /// Before the mark that its processes get, among its arguments.
 pub const MARK: &str = "mark=";
+/// Before the file by which it enters its cgroup.
+pub(super) const ENTER: &str = "enter=";
 
 /// The keeper's life. `arguments` are the limits that its processes get, as [`inherited`] writes them, and their mark.
 ///
@@ -161,7 +161,15 @@ impl Keeper {
             // What is below it can lower this limit further, and never raise it. Somebody may have lowered ours.
             survivors::lower(mark)?;
         }
-        limits.iter().for_each(|limit| inherited::give_back(limit));
+        for argument in limits {
+            match argument.strip_prefix(ENTER) {
+                // Where it cannot, it does its work all the same: the daemon has told the log what is held by cgroups, and marks hold, too.
+                Some(entrance) => {
+                    _ = std::fs::OpenOptions::new().write(true).open(entrance).and_then(|mut file| file.write_all(b"0"))
+                }
+                None => inherited::give_back(&argument),
+            }
+        }
         Ok(Self {
             _lock: lock,
             socket,

@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 
 use super::KILL_WAIT;
 use super::cgroup::{Group, Groups};
+use super::keeper::ENTER;
 use super::kill::Found;
 use super::lineage::{self, Lineage, Machine, Untraced};
 use super::link::{Closed, KeeperProgram, Link};
@@ -116,9 +117,14 @@ impl Keepers {
         Ok(Self { adopts: true, ..self })
     }
 
-    /// Has limits of runs set by cgroups, where this process has one that is its own.
-    pub fn grouped(self) -> Self {
-        Self { groups: Groups::set_up().map(Arc::new), ..self }
+    /// Has runs held, and their limits set, by cgroups, where this process has one that is its own. Before the first keeper.
+    pub fn grouped(mut self) -> Self {
+        self.groups = self.program.lock.as_ref().and_then(|lock| Groups::set_up(lock.state())).map(Arc::new);
+        if let Some(groups) = &self.groups {
+            let entrance = groups.entrance_of_keepers();
+            self.program.args.extend(entrance.to_str().map(|path| format!("{ENTER}{path}")));
+        }
+        self
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {

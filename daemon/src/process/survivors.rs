@@ -25,12 +25,17 @@ use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpriority_process, pidfd_open, pidfd_send_signal, setpriority_process,
+};
 
+use super::FIRST;
+use super::cgroup::StateName;
 use super::lineage::limit_of;
 use super::locks;
 use super::standing::Standing;
-use super::stat::stat;
+use super::stat::{Stat, stat};
+use super::tree::Children;
 
 /// How often, and at what intervals, the lock is tried: for 4 s. A keeper kills what is below it after 1.3 s.
 const TRIES: u32 = 200;
@@ -50,6 +55,8 @@ pub struct KeepersLock {
     file: Arc<File>,
     marks: Marks,
     standing: Standing,
+    /// By which the cgroups of this state directory are known.
+    state: StateName,
 }
 
 /// The marks that have the name of a state directory.
@@ -139,12 +146,18 @@ impl KeepersLock {
             std::thread::sleep(PAUSE);
             held = is_held(&file).map_err(io)?;
         }
+        let state = StateName::new(state_dir, marks.name);
+        state.end_left();
+        // Among hundreds that fork all the time this process would hardly get to run. It is alone still.
+        let nice = getpriority_process(None).map_err(|errno| io(errno.into()))?;
+        let _ = setpriority_process(None, FIRST);
         end_marked(&|pid, hard| marks.are_of(pid, hard));
+        let _ = setpriority_process(None, nice);
         if held && is_held(&file).map_err(io)? {
             tracing::error!(lock = %path.display(), "a process that is none of a run holds the keepers' lock; going on without it");
         }
         flock(&file, FlockOperation::NonBlockingLockShared).or_else(ignore_held).map_err(|errno| io(errno.into()))?;
-        Ok(Self { path, file: Arc::new(file), marks, standing })
+        Ok(Self { path, file: Arc::new(file), marks, standing, state })
     }
 
     /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever becomes of it before it
@@ -159,6 +172,11 @@ impl KeepersLock {
     /// Where this process stood when it was started.
     pub const fn standing(&self) -> &Standing {
         &self.standing
+    }
+
+    /// By which the cgroups of this state directory are known.
+    pub(super) const fn state(&self) -> &StateName {
+        &self.state
     }
 
     /// The file, to be inherited by keepers.
@@ -291,19 +309,46 @@ fn end_marked(is_meant: IsMeant<'_>) -> bool {
     told
 }
 
-/// Stops every process that is meant, each as it is found, until a look at all of them finds nobody new: those that fork and exit all
-/// the time would otherwise be gone before they are killed, and others there.
+/// Stops every process that is meant, each as it is found, until a look at all of them finds nobody new.
 fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
-    let mut found = Vec::new();
-    let mut seen = HashSet::new();
+    let mut hunt = Hunt { is_meant, found: Vec::new(), seen: HashSet::new() };
     for _ in 0..LOOKS {
-        let before = found.len();
-        found.extend(processes().filter(|&pid| seen.insert(pid) && send(pid, is_meant, Signal::STOP)));
-        if found.len() == before {
+        let before = hunt.found.len();
+        processes().for_each(|pid| hunt.look_at(pid));
+        if hunt.found.len() == before {
             break;
         }
     }
-    found
+    hunt.found
+}
+
+/// Those that fork and exit all the time are gone before they are killed, and others are there. But these are children of the one that
+/// had the first of them as a child, and the latest of its children.
+struct Hunt<'a> {
+    is_meant: IsMeant<'a>,
+    found: Vec<i32>,
+    seen: HashSet<i32>,
+}
+
+impl Hunt<'_> {
+    fn look_at(&mut self, pid: i32) {
+        let Some(parent) = self.stop(pid) else { return };
+        for _ in 0..LOOKS {
+            let before = self.found.len();
+            Children::now().of(parent).into_iter().rev().for_each(|pid| _ = self.stop(pid));
+            if self.found.len() == before {
+                break;
+            }
+        }
+    }
+
+    /// Stops a process that was not looked at, if it is meant. Tells its parent.
+    fn stop(&mut self, pid: i32) -> Option<i32> {
+        let is_new = self.seen.insert(pid);
+        let stopped = if is_new { send(pid, self.is_meant, Signal::STOP) } else { None }?;
+        self.found.push(pid);
+        Some(stopped.parent)
+    }
 }
 
 /// All processes that may be ours.
@@ -317,14 +362,14 @@ fn processes() -> impl Iterator<Item = i32> {
     })
 }
 
-/// Signals a process, if it is one that is meant, and lives. Says whether it is.
-fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) -> bool {
-    let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    let Some(process) = process else { return false };
-    let is_it = limit_of(pid).is_some_and(|hard| is_meant(pid, hard)) && stat(pid).is_some_and(|stat| !stat.dead);
-    // One that has gone, or is somebody else's by now, needs none.
-    let _ = is_it.then(|| pidfd_send_signal(process, signal));
-    is_it
+/// Signals a process, if it is one that is meant, and lives. Tells what it is then.
+fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) -> Option<Stat> {
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let stat = stat(pid).filter(|stat| !stat.dead)?;
+    limit_of(pid).filter(|&hard| is_meant(pid, hard))?;
+    // One that has gone meanwhile needs none.
+    let _ = pidfd_send_signal(process, signal);
+    Some(stat)
 }
 
 #[cfg(test)]

@@ -25,8 +25,6 @@ pub(super) struct Controllers {
 pub(super) enum NoGroups {
     #[error("this process is in no cgroup of version 2 that is mounted here")]
     None,
-    #[error("{} has neither the memory nor the pids controller", .0.display())]
-    NoControllers(PathBuf),
     #[error("{} is not delegated (Delegate= of its unit)", .0.display())]
     NotDelegated(PathBuf),
     #[error("other processes than this one are in {}", .0.display())]
@@ -41,7 +39,7 @@ impl NoGroups {
     }
 }
 
-/// The cgroup of this process, if it is ours alone and has controllers.
+/// The cgroup of this process, if it is ours alone, and which controllers it has.
 pub(super) fn find() -> Result<(PathBuf, Controllers), NoGroups> {
     let read = |path: &str| fs::read_to_string(path).map_err(NoGroups::at(Path::new(path)));
     let path = path(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?).ok_or(NoGroups::None)?;
@@ -51,9 +49,6 @@ pub(super) fn find() -> Result<(PathBuf, Controllers), NoGroups> {
 fn usable(path: PathBuf, is_marked: bool, own: u32) -> Result<(PathBuf, Controllers), NoGroups> {
     let read = |name| fs::read_to_string(path.join(name)).map_err(NoGroups::at(&path.join(name)));
     let controllers = Controllers::parse(&read("cgroup.controllers")?);
-    if controllers == Controllers::default() {
-        return Err(NoGroups::NoControllers(path));
-    }
     if is_marked && !MARKS.iter().any(|mark| has_mark(&path, mark)) {
         return Err(NoGroups::NotDelegated(path));
     }
@@ -169,11 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn controllers_are_told_and_without_any_of_use_there_is_no_use() {
+    fn controllers_are_told_and_none_is_needed() {
         let dir = looks_like("cpuset cpu io memory hugetlb pids rdma\n", "17\n");
         assert_eq!(said(&dir, false), "Controllers { memory: true, pids: true }");
         assert_eq!(said(&looks_like("pids\n", "17\n"), false), "Controllers { memory: false, pids: true }");
-        let none = "GROUP has neither the memory nor the pids controller";
+        let none = "Controllers { memory: false, pids: false }";
         assert_eq!(said(&looks_like("\n", "17\n"), false), none);
         assert_eq!(said(&looks_like("cpu memory_recursiveprot\n", "17\n"), false), none);
     }

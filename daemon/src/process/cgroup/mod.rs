@@ -1,18 +1,25 @@
-//! Limits of all processes of a run together, by cgroups of version 2, where the daemon has one that is its own.
+//! Cgroups of version 2, where the daemon has one that is its own: they set limits of all processes of a run together, and hold all that
+//! it starts, so that the next daemon ends what has outlived it.
 //!
 //! ```text
-//!   OWN/                 what was delegated; without processes, so that it can give its controllers on
-//!   ├── daemon/          the daemon, its keepers, and calls without such limits
-//!   └── run-RUN/         has the limits
-//!       └── call-N/      the processes of one call, background children included; counts what happens to these
+//!   OWN/                     what was delegated; without processes, so that it can give its controllers on
+//!   ├── daemon/              the daemon
+//!   └── calls-STATE/         by the state directory
+//!       ├── keepers/         the keepers, and calls without such limits
+//!       └── run-RUN/         has the limits
+//!           └── call-N/      the processes of one call, background children included; counts what happens to these
 //! ```
 //!
+//! No controller is needed to hold processes. Where `calls-STATE` is stands in the state directory ([`left`]): the next daemon may start
+//! somewhere else.
+//!
 //! A launcher enters the cgroup of its call before it becomes the program, so nothing of the call is ever outside, and the keeper never
-//! inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an earlier daemon has left goes
-//! at start. Never touches anything that is not below OWN, and OWN only where nobody else is in it. Blocks for moments: the kernel
+//! inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an earlier daemon of the state directory has
+//! left goes at start. Never touches anything that is not below OWN, and OWN only where nobody else is in it. Blocks for moments: the kernel
 //! moves processes under a lock.
 
 mod find;
+mod left;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -28,6 +35,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::runtime::Handle;
 
 use self::find::{Controllers, NoGroups};
+pub(super) use self::left::StateName;
 
 /// The file by which processes enter.
 const PROCESSES: &str = "cgroup.procs";
@@ -35,8 +43,11 @@ const PROCESSES: &str = "cgroup.procs";
 const BELOW: &str = "cgroup.subtree_control";
 /// Where the daemon itself is.
 const DAEMON: &str = "daemon";
-/// What the names of the cgroups of runs begin with.
+/// What the names of the cgroups of all calls, and of runs, begin with.
+const CALLS: &str = "calls-";
 const RUN: &str = "run-";
+/// Where keepers are.
+const KEEPERS: &str = "keepers";
 /// How often a cgroup is made anew that another call of the run has just removed.
 const TRIES: usize = 16;
 /// How long, in milliseconds, and how often the kernel may take to clear a cgroup away that was killed.
@@ -46,6 +57,8 @@ const KILL_WAIT: (u16, usize) = (1_000, 16);
 #[derive(Debug)]
 pub(super) struct Groups {
     own: PathBuf,
+    /// With everything that this daemon starts.
+    calls: PathBuf,
     controllers: Controllers,
     /// Numbers the calls.
     next: AtomicU64,
@@ -116,12 +129,19 @@ impl Counts {
 }
 
 impl Groups {
-    /// Divides the cgroup of this process, if it is its own. Tells the log which limits are set by it, or why none is.
-    pub(super) fn set_up() -> Option<Self> {
-        match find::find().and_then(|(own, controllers)| Self::divide(own, controllers)) {
+    /// Divides the cgroup of this process, if it is its own, for the daemon of this state directory. Tells the log which limits are set by
+    /// it, or why none is.
+    pub(super) fn set_up(state: &StateName) -> Option<Self> {
+        let divide = |(own, controllers)| Self::new(own, state, controllers).divide(state);
+        match find::find().and_then(divide) {
             Ok(groups) => {
-                let Controllers { memory, pids } = groups.controllers;
-                tracing::info!(cgroup = %groups.own.display(), memory, processes = pids, "limits of runs are set by cgroups");
+                let (Controllers { memory, pids }, cgroup) = (groups.controllers, groups.own.display());
+                match memory || pids {
+                    true => tracing::info!(%cgroup, memory, processes = pids, "limits of runs are set by cgroups"),
+                    false => {
+                        tracing::info!(%cgroup, "runs are held by a cgroup without controllers: limits are set on each process")
+                    }
+                }
                 Some(groups)
             }
             Err(why) => {
@@ -131,18 +151,29 @@ impl Groups {
         }
     }
 
-    fn divide(own: PathBuf, controllers: Controllers) -> Result<Self, NoGroups> {
-        let groups = Self { own, controllers, next: AtomicU64::new(0), late: Mutex::default() };
-        groups.remove_runs();
+    fn new(own: PathBuf, state: &StateName, controllers: Controllers) -> Self {
+        let calls = own.join(state.calls());
+        Self { own, calls, controllers, next: AtomicU64::new(0), late: Mutex::default() }
+    }
+
+    fn divide(self, state: &StateName) -> Result<Self, NoGroups> {
+        let groups = self;
+        groups.remove_calls();
         let daemon = groups.own.join(DAEMON);
-        make(&daemon).map_err(NoGroups::at(&daemon))?;
+        for group in [&daemon, &groups.calls, &groups.calls.join(KEEPERS)] {
+            make(group).map_err(NoGroups::at(group))?;
+        }
+        // Before anything is in it.
+        state.note(&groups.calls).map_err(NoGroups::at(state.path()))?;
         let enter = |group: &Path| {
             let file = group.join(PROCESSES);
             put(&file, &std::process::id().to_string()).map_err(NoGroups::at(&file))
         };
         let divided = enter(&daemon).and_then(|()| {
-            let file = groups.own.join(BELOW);
-            put(&file, &controllers.change('+')).map_err(NoGroups::at(&file))
+            [&groups.own, &groups.calls].into_iter().try_for_each(|group| {
+                let file = group.join(BELOW);
+                put(&file, &groups.controllers.change('+')).map_err(NoGroups::at(&file))
+            })
         });
         divided.inspect_err(|_| groups.leave())?;
         Ok(groups)
@@ -150,22 +181,22 @@ impl Groups {
 
     /// Makes the cgroup as it was found. For a daemon that leaves, when its keepers are gone.
     pub(super) fn leave(&self) {
-        self.remove_runs();
+        self.remove_calls();
         let _ = put(&self.own.join(BELOW), &self.controllers.change('-'));
         let _ = put(&self.own.join(PROCESSES), &std::process::id().to_string());
         let _ = fs::remove_dir(self.own.join(DAEMON));
     }
 
     /// Ends and removes what an earlier daemon, or a run that is over, has left.
-    fn remove_runs(&self) {
-        let Ok(entries) = fs::read_dir(&self.own) else { return };
-        let runs = entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(RUN.as_bytes()));
-        for run in runs.map(|entry| entry.path()) {
-            kill(&run);
-            if !emptied(&run) || remove(&run).is_err() {
-                tracing::warn!(cgroup = %run.display(), "the cgroup of a run that is over stays");
-            }
+    fn remove_calls(&self) {
+        if self.calls.exists() && !end(&self.calls) {
+            tracing::warn!(cgroup = %self.calls.display(), "the cgroup of runs that are over stays");
         }
+    }
+
+    /// The file by which keepers enter.
+    pub(super) fn entrance_of_keepers(&self) -> PathBuf {
+        self.calls.join(KEEPERS).join(PROCESSES)
     }
 
     /// Whether one of these limits is to be set by a cgroup.
@@ -182,7 +213,7 @@ impl Groups {
 
     /// Makes the cgroup of a call.
     pub(super) fn make(self: &Arc<Self>, run: RunId, limits: &CallLimits) -> io::Result<Group> {
-        let of_run = self.own.join(format!("{RUN}{run}"));
+        let of_run = self.calls.join(format!("{RUN}{run}"));
         let path = of_run.join(format!("call-{}", self.next.fetch_add(1, Ordering::Relaxed)));
         let mut group = Group { groups: Arc::clone(self), path, sets: self.sets(limits), before: Counts::default() };
         let mut tries = TRIES;
@@ -329,6 +360,12 @@ fn put(file: &Path, text: &str) -> io::Result<()> {
 /// Whether a cgroup was not there any more when something was done to it.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// Ends everything in a cgroup, and removes it. Says whether it is gone.
+fn end(group: &Path) -> bool {
+    kill(group);
+    emptied(group) && remove(group).is_ok()
 }
 
 fn kill(group: &Path) {

@@ -1,0 +1,80 @@
+//! Which cgroup held the processes of a daemon, for the next one of the same state directory.
+//!
+//! Owns the file that says it, and the name by which such a cgroup is told from those of other state directories. A process can lower the
+//! limit that is its mark, and kill its keeper and its daemon: out of a cgroup it comes only by moving itself.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use harness_files::{Opening, open_regular};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+
+use super::{CALLS, emptied, kill};
+
+/// The file's name, and the most bytes of it that are read.
+const FILE: &str = "cgroup";
+const LONGEST: u64 = 4096;
+
+/// A state directory, by how its cgroups are called.
+#[derive(Debug, Clone)]
+pub(in crate::process) struct StateName {
+    file: PathBuf,
+    calls: String,
+}
+
+impl StateName {
+    /// The one with that number, which other state directories do not have.
+    pub(in crate::process) fn new(state_dir: &Path, number: u32) -> Self {
+        Self { file: state_dir.join(FILE), calls: format!("{CALLS}{number:08x}") }
+    }
+
+    /// How the cgroup is called that holds what its daemon starts.
+    pub(super) fn calls(&self) -> &str {
+        &self.calls
+    }
+
+    /// The file that says where that cgroup is.
+    pub(super) fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// Notes where that cgroup is.
+    pub(super) fn note(&self, calls: &Path) -> io::Result<()> {
+        let mut file = open_regular(&self.file, Opening::Keep)?;
+        file.set_len(0)?;
+        file.write_all(calls.as_os_str().as_bytes())
+    }
+
+    /// Ends what an earlier daemon has left in its cgroup, wherever that was.
+    pub(in crate::process) fn end_left(&self) {
+        let left = self.noted().filter(|calls| self.is_of_it(calls) && is_populated(calls));
+        let Some(calls) = left else { return };
+        let cgroup = calls.display();
+        tracing::warn!(%cgroup, "processes that an earlier daemon had left in its cgroup are ended");
+        kill(&calls);
+        if !emptied(&calls) {
+            tracing::error!(%cgroup, "processes that an earlier daemon had left in its cgroup live on");
+        }
+    }
+
+    fn noted(&self) -> Option<PathBuf> {
+        let mut path = Vec::new();
+        let file = open_regular(&self.file, Opening::ReadInPlace).ok()?;
+        file.take(LONGEST).read_to_end(&mut path).ok()?;
+        Some(OsString::from_vec(path).into())
+    }
+
+    /// Whether a cgroup is one of this state directory: no other one is touched, whatever the file says.
+    fn is_of_it(&self, calls: &Path) -> bool {
+        let is_named_so = calls.file_name().is_some_and(|name| name == self.calls.as_str());
+        is_named_so && statfs(calls).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)
+    }
+}
+
+fn is_populated(group: &Path) -> bool {
+    let events = fs::read_to_string(group.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line == "populated 1")
+}
