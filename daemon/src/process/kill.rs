@@ -35,7 +35,7 @@ impl Tree<'_> {
         let mut hunt = Hunt { tree: self, reap, stopped: Vec::new(), seen: HashSet::new(), groups: HashSet::new() };
         let is_whole = (0..PASSES).any(|_| !hunt.pass());
         // Children first: one whose parent has died may have got another one than the root, and would be taken for a stranger.
-        hunt.stopped.iter().rev().for_each(|&member| _ = self.signal(member, Sent::KILL));
+        hunt.stopped.iter().rev().for_each(|&member| _ = self.signal(member, &[Sent::KILL]));
         match (is_whole, hunt.stopped.is_empty()) {
             (true, true) => Found::Empty,
             (true, false) => Found::Whole,
@@ -113,7 +113,7 @@ impl Hunt<'_> {
             next += 1;
             for pid in children.of(parent) {
                 let member = Member { pid, parent };
-                if self.seen.insert(pid) && self.tree.signal(member, Sent::STOP) {
+                if self.seen.insert(pid) && self.tree.signal(member, &[Sent::STOP]) {
                     self.stopped.push(member);
                 }
             }

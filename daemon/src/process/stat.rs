@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::Read;
 
-/// The field that says when a process began, and the first one behind its session, as proc_pid_stat(5) counts them.
+/// The fields that say how many threads a process has and when it began, and the first one behind its session, as proc_pid_stat(5)
+/// counts them.
+const THREADS: usize = 20;
 const STARTED: usize = 22;
 const FIRST_AFTER_SESSION: usize = 7;
 
@@ -36,10 +38,13 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let after = line.iter().rposition(|&byte| byte == b')')? + 1;
     let rest = str::from_utf8(line.get(after..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let dead = matches!(fields.next()?, "Z" | "X" | "x");
+    let ended = matches!(fields.next()?, "Z" | "X" | "x");
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    let started = fields.nth(STARTED - FIRST_AFTER_SESSION)?.parse().ok()?;
+    let threads: i64 = fields.nth(THREADS - FIRST_AFTER_SESSION)?.parse().ok()?;
+    let started = fields.nth(STARTED - THREADS - 1)?.parse().ok()?;
+    // Where the first thread has ended before the others, all of it looks like it.
+    let dead = ended && threads <= 1;
     Some(Stat { dead, parent, group, session, started })
 }
 
@@ -57,6 +62,8 @@ mod tests {
         let lives = Stat { dead: false, parent: 7, group: 8, session: 9, started: 123_456 };
         assert_eq!(parse(line("a) Z 1 (b", "S").as_bytes()), Some(lives));
         assert_eq!(parse(line("sh", "Z").as_bytes()), Some(Stat { dead: true, ..lives }));
+        let threads = line("sh", "Z").replace(" 20 0 1 0 ", " 20 0 2 0 ");
+        assert_eq!(parse(threads.as_bytes()), Some(lives), "its first thread has ended, and another one lives");
         assert_eq!(parse(b"42 (sh"), None);
         assert_eq!(parse(b"42 (sh) S 7 8 9 0 -1"), None, "cut off before the time");
     }

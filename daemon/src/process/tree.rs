@@ -51,20 +51,21 @@ impl Tree<'_> {
     /// Asks all to end. One that is stopped would not even see it, so all go on.
     pub(super) fn terminate(self) {
         for member in self.members() {
-            self.signal(member, Signal::TERM);
-            self.signal(member, Signal::CONT);
+            self.signal(member, &[Signal::TERM, Signal::CONT]);
         }
     }
 
     /// Signals one of it. Says whether it still is one, and lives.
-    pub(super) fn signal(self, member: Member, signal: Signal) -> bool {
+    pub(super) fn signal(self, member: Member, signals: &[Signal]) -> bool {
         let Some(pid) = Pid::from_raw(member.pid) else { return false };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         let Some(stat) = stat(member.pid).filter(|stat| !stat.dead) else { return false };
         // Where its parent has died, it is the root's child now.
         let is_it = stat.parent == member.parent || stat.parent == self.root;
-        // That of another user may refuse, and lives on.
-        let _ = is_it.then(|| pidfd_send_signal(process, signal));
+        for &signal in signals.iter().filter(|_| is_it) {
+            // That of another user may refuse, and lives on.
+            let _ = pidfd_send_signal(&process, signal);
+        }
         is_it
     }
 }
