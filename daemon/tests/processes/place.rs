@@ -43,8 +43,8 @@ impl Place {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).env_remove("HARNESS_LOG");
         let mut daemon = command.spawn().unwrap();
-        let said = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let last = said.skip_while(|line| line.starts_with("doing ")).next();
+        let mut said = BufReader::new(daemon.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let last = said.find(|line| !line.starts_with("doing "));
         assert_eq!(last.as_deref(), Some("ready"));
         fs::create_dir(dir.path().join("work")).unwrap();
         Self { dir, daemon }
