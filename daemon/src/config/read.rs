@@ -185,7 +185,7 @@ mod tests {
         fs::create_dir(dir.path().join("conf.d")).unwrap();
         assert_eq!(source.there(), Some(dir.path().join("conf.d")));
         fs::write(&source.path, "").unwrap();
-        assert_eq!(source.there(), Some(source.path.clone()));
+        assert_eq!(source.there(), Some(source.path));
     }
 
     #[test]
