@@ -35,6 +35,9 @@ struct Known {
     /// The number that was about to take its place: a start may have died between the two.
     #[serde(default)]
     next: Option<Instance>,
+    /// Why an epoch is about to begin: as long as the journal has not the number `next`, none has begun.
+    #[serde(default)]
+    begins: Option<EpochReason>,
     device: u64,
     inode: u64,
     /// Of the system that the device number is of.
@@ -90,6 +93,9 @@ impl Beside {
                 _ => another(EpochReason::Copied),
             };
         };
+        if let Some(reason) = known.begins.filter(|_| known.instance == instance) {
+            return another(reason);
+        }
         if !known.is(instance) {
             return another(if instance == 0 { EpochReason::Restored } else { EpochReason::Copied });
         }
@@ -130,7 +136,15 @@ impl Beside {
     /// # Errors
     /// Where that cannot be written.
     pub fn expect(&mut self, now: Instance, next: Instance) -> io::Result<()> {
-        self.note(now, Some(next))
+        self.note(now, Some(next), None)
+    }
+
+    /// The same, together with an epoch: until the journal has its new number, that is still to begin.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn expect_epoch(&mut self, now: Instance, next: Instance, reason: EpochReason) -> io::Result<()> {
+        self.note(now, Some(next), Some(reason))
     }
 
     /// Notes that the journal has this number.
@@ -138,13 +152,13 @@ impl Beside {
     /// # Errors
     /// Where that cannot be written.
     pub fn keep(&mut self, instance: Instance) -> io::Result<()> {
-        self.note(instance, None)
+        self.note(instance, None, None)
     }
 
-    fn note(&mut self, instance: Instance, next: Option<Instance>) -> io::Result<()> {
+    fn note(&mut self, instance: Instance, next: Option<Instance>, begins: Option<EpochReason>) -> io::Result<()> {
         let file = self.dir.join(FILE).metadata()?;
         let path = self.dir.canonicalize()?;
-        let known = Known { instance, next, device: file.dev(), inode: file.ino(), boot: boot(), path };
+        let known = Known { instance, next, begins, device: file.dev(), inode: file.ino(), boot: boot(), path };
         let text = serde_json::to_vec(&known)?;
         let fresh = self.dir.join(format!("{ID}.new"));
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;

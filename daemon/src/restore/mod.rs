@@ -117,10 +117,12 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let is_new = before.epochs.last() != Some(&epoch);
     let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
     if is_new {
-        if epoch.reason == EpochReason::Begun {
-            // A start that dies between the two finds its own number here, and takes the journal for no copy.
-            beside.expect(before.instance, instance).map_err(beside_failed)?;
+        // A start that dies between the two finds its own number here, and begins no second epoch.
+        match epoch.reason {
+            EpochReason::Begun => beside.expect(before.instance, instance),
+            reason => beside.expect_epoch(before.instance, instance, reason),
         }
+        .map_err(beside_failed)?;
         epochs::begin(&mut db, &epoch, id_key, instance, clock.now().wall).map_err(failed)?;
         schema::keep(&db, &path)?;
         checkpoint(&db).map_err(failed)?;
@@ -321,6 +323,38 @@ mod tests {
             let restored = restore(dir.path(), &Config::default()).unwrap();
             assert!(restored.report.findings.is_empty(), "{when}: {:?}", restored.report.findings);
             assert_eq!(restored.report.since, Some(Seq(1)), "{when}");
+        }
+    }
+
+    /// A12: also where a start is killed between an epoch and the note that it has begun.
+    #[test]
+    fn a_start_that_was_killed_while_an_epoch_began_begins_one_and_no_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, config) = (dir.path().join(FILE), Config::default());
+        drop(restore(dir.path(), &config).unwrap());
+        let instance = || {
+            let db = Connection::open(&path).unwrap();
+            db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned()
+        };
+        let reasons = || {
+            let epochs = epochs::all(&Connection::open(&path).unwrap()).unwrap();
+            epochs.iter().map(|epoch| epoch.reason).collect::<Vec<_>>()
+        };
+        let mut expected = vec![EpochReason::Begun];
+        for reason in [EpochReason::Restored, EpochReason::WentBack, EpochReason::Copied] {
+            let was = if reason == EpochReason::Restored { 0 } else { instance() };
+            epochs::rename(&Connection::open(&path).unwrap(), was).unwrap();
+            Beside::read(dir.path()).expect_epoch(was, 9, reason).unwrap();
+            let restored = restore(dir.path(), &config).unwrap();
+            assert_eq!(restored.report.findings, [Finding::Replaced { reason }]);
+            drop(restored);
+            expected.push(reason);
+            assert_eq!(reasons(), expected, "it was about to begin");
+            Beside::read(dir.path()).expect_epoch(was, instance(), reason).unwrap();
+            let restored = restore(dir.path(), &config).unwrap();
+            assert!(restored.report.findings.is_empty(), "{reason:?}: {:?}", restored.report.findings);
+            drop(restored);
+            assert_eq!(reasons(), expected, "it had begun");
         }
     }
 
