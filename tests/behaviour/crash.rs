@@ -2,8 +2,6 @@
 //! doubled. Nor is it where a backup takes the journal's place, but for what was made since that was taken; nor in a
 //! copy that another daemon serves.
 //!
-//! `HARNESS_CRASH_RESTORES` lets more than one backup take the journal's place, in any order. What a follower is to see after several of
-//! them, and in an epoch that is known no more, is not settled yet: some of what is told then may be no loss.
 //! `HARNESS_CRASH_SECONDS` makes it longer, `HARNESS_CRASH_SEED` repeats the choices of a run that is in the log.
 
 use std::collections::BTreeMap;
@@ -70,8 +68,6 @@ struct Rounds {
     backups: Vec<Backup>,
     /// The copy that is served at the moment.
     copy: Option<Copy>,
-    /// How many backups may take the journal's place.
-    most_restores: u32,
     /// How many backups took the journal's place, and how many copies were served.
     restored: u32,
     copied: u32,
@@ -94,8 +90,7 @@ impl Rounds {
         if self.copy.is_none() && (self.chance.percent(COPIES) || (late && self.copied == 0)) {
             self.copy();
         }
-        let may_go_back = self.restored < self.most_restores && !self.backups.is_empty();
-        if may_go_back && (self.chance.percent(RESTORES) || (late && self.restored == 0)) {
+        if !self.backups.is_empty() && (self.chance.percent(RESTORES) || (late && self.restored == 0)) {
             self.restored += 1;
             let at = usize::try_from(self.chance.below(self.backups.len() as u64)).unwrap();
             self.storm.put_back(&self.backups[at]);
@@ -205,7 +200,6 @@ fn nothing_that_a_client_was_told_is_lost_or_doubled_by_any_crash() {
         storm,
         backups: Vec::new(),
         copy: None,
-        most_restores: u32::try_from(number("HARNESS_CRASH_RESTORES", 1)).unwrap(),
         restored: 0,
         copied: 0,
         half: begun + length / 2,

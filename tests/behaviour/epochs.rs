@@ -94,6 +94,96 @@ fn a_restored_backup_begins_an_epoch_and_its_followers_are_told() {
     assert!(daemon.ctl(["logs", &asks.id]).ok().contains("kept"));
 }
 
+/// A daemon that goes on from a backup.
+fn restored(daemon: Daemon, backup: &str) -> Daemon {
+    daemon.ctl(["daemon", "restore", backup]).ok();
+    let place = daemon.place();
+    drop(daemon);
+    fs::remove_dir_all(place.state("replaced")).unwrap();
+    place.start()
+}
+
+/// A backup that is taken now, and the number of its last event.
+fn backed_up(daemon: &Daemon, name: &str) -> (String, u64) {
+    let file = daemon.path(name).to_str().unwrap().to_owned();
+    daemon.ctl(["daemon", "backup", &file]).ok();
+    (file, last(daemon))
+}
+
+/// The epoch that goes on, and its first number.
+fn epoch(daemon: &Daemon) -> (Value, u64) {
+    let journal = daemon.rpc("daemon.status", json!({}))["journal"].clone();
+    (journal["epoch"].clone(), journal["since"].as_u64().unwrap())
+}
+
+/// The gaps of all that there is behind a cursor: from, to, reason.
+fn gaps(daemon: &Daemon, after: u64, epoch: &Value) -> Vec<(u64, u64, Value)> {
+    let (mut client, last, mut at, mut gaps) = (daemon.connect(), last(daemon), 0, Vec::new());
+    client.subscribe(json!({"after": after, "epoch": epoch}));
+    while at < last {
+        let note = client.note();
+        let gap = &note["params"]["gap"];
+        if let Some(to) = gap["to"].as_u64() {
+            gaps.push((gap["from"].as_u64().unwrap(), to, gap["reason"].clone()));
+            at = to;
+        } else {
+            at = note["params"]["event"]["seq"].as_u64().unwrap();
+        }
+    }
+    gaps
+}
+
+/// A12: backups are restored in any order, also one of an epoch that a later one went back behind. A follower is told
+/// what is not of the history that goes on; what was pruned is told apart from that; and where its epoch is known no
+/// more, all up to the first epoch that it cannot have seen.
+#[test]
+fn followers_are_told_whichever_backups_are_restored_in_whichever_order() {
+    let gap = |from: u64, next: u64| (from, next - 1, json!("restored"));
+    let daemon = Daemon::start();
+    daemon.submit(&runs("true")).answer();
+    let passing = daemon.submit(&runs("true"));
+    passing.answer();
+    let (first, _) = epoch(&daemon);
+    let (early, shared) = backed_up(&daemon, "early.db");
+    daemon.submit(&runs("true")).answer();
+
+    let daemon = restored(daemon, &early);
+    let (second, second_from) = epoch(&daemon);
+    daemon.submit(&runs("true")).answer();
+    let (late, second_to) = backed_up(&daemon, "late.db");
+    daemon.submit(&runs("true")).answer();
+    let second_seen = last(&daemon);
+
+    // An earlier backup once more: the second epoch is known no more, and its numbers are left out.
+    let daemon = restored(daemon, &early);
+    let (third, third_from) = epoch(&daemon);
+    daemon.submit(&runs("true")).answer();
+    daemon.rpc("run.prune", json!({"select": {"runs": [passing.id]}}));
+    let third_seen = last(&daemon);
+    assert!(third_from > second_seen, "{third_from} was used in an epoch that is gone");
+    // What was pruned has no reason.
+    let told = |after, epoch: &Value| -> (Vec<_>, Vec<_>) {
+        gaps(&daemon, after, epoch).into_iter().partition(|(_, _, reason)| reason.is_null())
+    };
+    let (pruned, cut) = told(0, &first);
+    assert_eq!(cut, [gap(shared + 1, third_from)]);
+    assert!(pruned.iter().any(|(_, to, _)| *to == shared), "what was pruned is told apart: {pruned:?}");
+    assert_eq!(told(second_seen, &second).1, [gap(1, third_from)]);
+    assert_eq!(told(third_from, &third).1, []);
+
+    // The later one: the third epoch is known no more, and the second one again, as far as the backup has it.
+    let daemon = restored(daemon, &late);
+    let (_, fourth_from) = epoch(&daemon);
+    daemon.submit(&runs("true")).answer();
+    assert!(fourth_from > third_seen, "{fourth_from} was used in an epoch that is gone");
+    assert_eq!(gaps(&daemon, 0, &first), [gap(shared + 1, second_from), gap(second_to + 1, fourth_from)]);
+    assert_eq!(gaps(&daemon, second_from, &second), [gap(second_to + 1, fourth_from)]);
+    assert_eq!(gaps(&daemon, second_seen, &second), [gap(second_to + 1, fourth_from)]);
+    assert_eq!(gaps(&daemon, third_seen, &third), [gap(1, fourth_from)]);
+    // A follower in the third epoch that was no further than the first has seen nothing of the second.
+    assert_eq!(gaps(&daemon, 2, &third), [gap(1, second_from), gap(second_to + 1, fourth_from)]);
+}
+
 /// A12: a copied state directory and the original go on side by side, and share no number and no id but the old ones.
 #[test]
 fn a_copied_state_directory_shares_nothing_new_with_the_original() {

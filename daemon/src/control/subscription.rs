@@ -23,8 +23,9 @@ use super::request::Follow;
 use crate::blocking::Blocking;
 use crate::fair::Party;
 use crate::feed::{Feed, Tail};
+use crate::journal::Record;
+use crate::journal::epochs::{self, Epoch};
 use crate::journal::history::History;
-use crate::journal::{Record, epochs};
 
 /// Records read from the journal at a time, and about how many bytes.
 const PAGE: usize = 256;
@@ -68,8 +69,8 @@ pub(super) async fn run(
                             break;
                         }
                         if follow.runs.is_none() && event.seq > cursor.next() {
-                            let gap = epochs::gap(&follow.epochs, cursor.next(), Seq(event.seq.0 - 1));
-                            if !sink.send(&Notification::Gap { subscription, gap }).await {
+                            let (from, to) = (cursor.next(), Seq(event.seq.0 - 1));
+                            if !sink.gaps(subscription, &follow.epochs, from, to).await {
                                 return;
                             }
                         }
@@ -119,12 +120,11 @@ async fn catch_up(
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
     let epochs = Arc::clone(&follow.epochs);
-    let gap = |from: Seq, to: Seq| Notification::Gap { subscription, gap: epochs::gap(&epochs, from, to) };
     sink.end_turn();
     // It is never closed.
     let _page = past.pages.acquire().await;
     let Some((records, end)) = past.read(cursor, of).await else {
-        sink.send(&gap(cursor.next(), to)).await.then_some(())?;
+        sink.gaps(subscription, &epochs, cursor.next(), to).await.then_some(())?;
         return Some(to);
     };
     let (mut at, mut end) = (cursor, end);
@@ -140,7 +140,7 @@ async fn catch_up(
         }
         // Of a run that is followed everything is there; elsewhere a hole is what was pruned.
         if follow.runs.is_none() && seq > at.next() {
-            sink.send(&gap(at.next(), Seq(seq.0 - 1))).await.then_some(())?;
+            sink.gaps(subscription, &epochs, at.next(), Seq(seq.0 - 1)).await.then_some(())?;
         }
         at = seq;
         let sent = match record {
@@ -149,12 +149,12 @@ async fn catch_up(
                 let params = json!({"subscription": subscription, "event": event});
                 match sink.frame(&json!({"jsonrpc": "2.0", "method": "event", "params": params})).await {
                     Some(lives) => lives,
-                    None => sink.send(&gap(seq, seq)).await,
+                    None => sink.gaps(subscription, &epochs, seq, seq).await,
                 }
             }
             Record::Unreadable(_, run, why) if follow.wants_of(run) => {
                 tracing::error!(%seq, why, "a record cannot be read");
-                sink.send(&gap(seq, seq)).await
+                sink.gaps(subscription, &epochs, seq, seq).await
             }
             Record::Unknown(..) | Record::Unreadable(..) => true,
         };
@@ -162,7 +162,7 @@ async fn catch_up(
     }
     if end {
         if follow.runs.is_none() && at < to {
-            sink.send(&gap(at.next(), to)).await.then_some(())?;
+            sink.gaps(subscription, &epochs, at.next(), to).await.then_some(())?;
         }
         at = to;
     }
@@ -227,6 +227,16 @@ impl<'o> Sink<'o> {
 
     async fn send(&mut self, notification: &Notification) -> bool {
         self.frame(&Framed::new(notification)).await.unwrap_or(true)
+    }
+
+    /// Tells what a hole in the numbers is. Says whether the connection still lives.
+    async fn gaps(&mut self, subscription: SubscriptionId, epochs: &[Epoch], from: Seq, to: Seq) -> bool {
+        for gap in epochs::gaps(epochs, from, to) {
+            if !self.send(&Notification::Gap { subscription, gap }).await {
+                return false;
+            }
+        }
+        true
     }
 
     async fn event(&mut self, subscription: SubscriptionId, event: Arc<Event>) -> bool {

@@ -97,10 +97,11 @@ pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -
         if epochs.len() == 1 {
             return None;
         }
-        // Another history: its numbers say nothing here, and which of those before this epoch were seen is not known.
-        // Of this epoch none was.
-        let before = Seq(current.first.0.saturating_sub(1));
-        return Some((before, Some(Gap { from: Seq(1), to: before, reason: Some(current.reason) })));
+        // Another history: which of the numbers up to the cursor mean the same here is not known. An epoch begins behind
+        // all numbers that were used, so nothing was seen of those that begin behind the cursor.
+        let next = epochs.iter().skip(1).find(|epoch| epoch.first > after).unwrap_or(current);
+        let to = Seq(next.first.0.saturating_sub(1));
+        return Some((to, Some(Gap { from: Seq(1), to, reason: Some(next.reason) })));
     };
     let (epoch, next) = (epochs.get(at).unwrap_or(current), epochs.get(at + 1).unwrap_or(current));
     let end = shared(epoch, next);
@@ -112,10 +113,26 @@ pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -
     Some((to, Some(Gap { from: end.next(), to, reason: Some(next.reason) })))
 }
 
-/// A gap up to a number, with the reason where an epoch begins behind it.
-pub fn gap(epochs: &[Epoch], from: Seq, to: Seq) -> Gap {
-    let begins = epochs.iter().find(|epoch| epoch.first == to.next() && to.0 > 0);
-    Gap { from, to, reason: begins.map(|epoch| epoch.reason) }
+/// The gaps that a hole in the numbers is: what was pruned, and before each epoch, with the reason, what is not of the
+/// history that it goes on from.
+pub fn gaps(epochs: &[Epoch], mut from: Seq, to: Seq) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    for (before, epoch) in epochs.iter().zip(epochs.iter().skip(1)) {
+        if epoch.first <= from || epoch.first > to.next() {
+            continue;
+        }
+        let (end, last) = (shared(before, epoch), Seq(epoch.first.0.saturating_sub(1)));
+        if from <= end {
+            gaps.push(Gap { from, to: end, reason: None });
+            from = end.next();
+        }
+        gaps.push(Gap { from, to: last, reason: Some(epoch.reason) });
+        from = epoch.first;
+    }
+    if from <= to {
+        gaps.push(Gap { from, to, reason: None });
+    }
+    gaps
 }
 
 #[cfg(test)]
@@ -148,7 +165,8 @@ mod tests {
             (Some(1), 500, Some((second - 1, gap(301, second - 1, EpochReason::Restored)))),
             (Some(2), second + 3, Some((second + 3, None))),
             (Some(2), second + 999, Some((third - 1, gap(351 + JUMP, third - 1, EpochReason::WentBack)))),
-            (Some(9), 40, Some((third - 1, gap(1, third - 1, EpochReason::WentBack)))),
+            (Some(9), 40, Some((second - 1, gap(1, second - 1, EpochReason::Restored)))),
+            (Some(9), second, Some((third - 1, gap(1, third - 1, EpochReason::WentBack)))),
             (Some(9), last + 40, Some((third - 1, gap(1, third - 1, EpochReason::WentBack)))),
         ] {
             let resumed = resume(&epochs, id.map(EpochId::from_u64), Seq(after), Seq(last));
@@ -158,6 +176,47 @@ mod tests {
             let begun = [epoch(1, 1, EpochReason::Begun)];
             assert_eq!(resume(&begun, Some(EpochId::from_u64(9)), Seq(after), Seq(last)), None, "{after}");
         }
+    }
+
+    /// A12: what was pruned is told apart from what is not of this history, also where one is beside the other.
+    #[test]
+    fn a_hole_is_told_as_what_was_pruned_and_as_each_epoch_that_began() {
+        let (second, third) = (300 + JUMP, 350 + 2 * JUMP);
+        let epochs = [
+            epoch(1, 1, EpochReason::Begun),
+            epoch(2, second, EpochReason::Restored),
+            epoch(3, third, EpochReason::Copied),
+        ];
+        let (restored, copied) = (Some(EpochReason::Restored), Some(EpochReason::Copied));
+        for (from, to, expected) in [
+            (5, 9, vec![(5, 9, None)]),
+            (301, second - 1, vec![(301, second - 1, restored)]),
+            (290, second - 1, vec![(290, 300, None), (301, second - 1, restored)]),
+            (301, second + 4, vec![(301, second - 1, restored), (second, second + 4, None)]),
+            (second, second + 4, vec![(second, second + 4, None)]),
+            (351 + JUMP, third - 1, vec![(351 + JUMP, third - 1, copied)]),
+            (
+                300,
+                third + 2,
+                vec![
+                    (300, 300, None),
+                    (301, second - 1, restored),
+                    (second, 350 + JUMP, None),
+                    (351 + JUMP, third - 1, copied),
+                    (third, third + 2, None),
+                ],
+            ),
+        ] {
+            let gap = |&(from, to, reason)| Gap { from: Seq(from), to: Seq(to), reason };
+            assert_eq!(gaps(&epochs, Seq(from), Seq(to)), expected.iter().map(gap).collect::<Vec<_>>(), "{from} {to}");
+        }
+        // An epoch in which nothing happened shares nothing with the one behind it.
+        let empty = [epoch(1, 1, EpochReason::Begun), epoch(2, second, EpochReason::Restored)];
+        let behind = first_behind(Seq(second - 1), Seq(second - 1));
+        let empty = [empty[0], empty[1], epoch(3, behind.0, EpochReason::Restored)];
+        let told: Vec<_> =
+            gaps(&empty, Seq(301), Seq(behind.0 - 1)).iter().map(|gap| (gap.from.0, gap.reason)).collect();
+        assert_eq!(told, [(301, restored), (second, restored)]);
     }
 
     /// A12: whatever was restored before, and however often, no number is used that was used in a history that is gone.

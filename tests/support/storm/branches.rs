@@ -36,8 +36,12 @@ pub struct Copy {
 
 /// What a journal says that no daemon serves.
 struct Journal {
-    /// Number of its last event.
+    /// Number of its last event, or the last one before the epoch that it is in.
     last: u64,
+    /// Its epochs.
+    epochs: BTreeSet<String>,
+    /// It is a backup with which no daemon has begun yet.
+    is_backup: bool,
     /// Calls that it knows and that have not begun.
     open: BTreeSet<String>,
 }
@@ -63,9 +67,12 @@ impl Journal {
         );
         let begun = calls("SELECT json_extract(body, '$.call') FROM event WHERE kind = 'call-started'");
         let ended = calls("SELECT json_extract(body, '$.result.call') FROM event WHERE kind = 'call-finished'");
-        let last = db.query_row("SELECT max(seq) FROM event", [], |row| row.get::<_, Option<i64>>(0)).unwrap();
+        let last = "SELECT max(seq) FROM (SELECT seq FROM event UNION ALL SELECT first_seq - 1 FROM epoch)";
+        let last = db.query_row(last, [], |row| row.get::<_, Option<i64>>(0)).unwrap();
+        let epochs = calls("SELECT id FROM epoch");
+        let is_backup = db.query_row("SELECT instance = 0 FROM daemon", [], |row| row.get(0)).unwrap();
         let open = asked.into_iter().filter(|call| !begun.contains(call) && !ended.contains(call)).collect();
-        Self { last: last.unwrap_or(0).cast_unsigned(), open }
+        Self { last: last.unwrap_or(0).cast_unsigned(), epochs, is_backup, open }
     }
 }
 
@@ -111,7 +118,7 @@ impl Storm {
         let place = &self.shared.place;
         let mut told = self.shared.told();
         told.count("backups restored");
-        told.go_back(&backup.promises, backup.journal.last);
+        told.go_back(&backup.promises, backup.journal.last, &backup.journal.epochs);
         told.branches(&backup.journal);
         self.shared.past.lock().unwrap().promises = Promises::default();
         drop(told);
@@ -135,13 +142,17 @@ impl Storm {
         copy_dir(&from.state(""), &read);
         let journal = Journal::read(&read.join("harness.db"), OpenFlags::SQLITE_OPEN_READ_WRITE);
         fs::remove_dir_all(read).unwrap();
-        copied.promises.cuts.push((journal.last, "copied"));
+        let reason = if journal.is_backup { EpochReason::Restored } else { EpochReason::Copied };
+        if reason == EpochReason::Copied {
+            // Otherwise the epoch of the backup is still to begin, here as in the original.
+            copied.promises.cuts.push((journal.last, "copied"));
+        }
         let mut told = self.shared.told();
         told.count("copies");
         told.branches(&journal);
         drop(told);
         let (shared, seed) = (Arc::clone(&self.shared), chance.below(u64::MAX));
-        Copy { serving: thread::spawn(move || serve(&shared, place, copied, seed)) }
+        Copy { serving: thread::spawn(move || serve(&shared, place, copied, reason, seed)) }
     }
 
     /// Waits until a copy has been checked, and gives what was wrong with it.
@@ -201,7 +212,7 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 /// Serves a copy until all in it has ended, and checks it.
-fn serve(original: &Shared, place: Place, copied: Told, seed: u64) -> (Verdict, Told) {
+fn serve(original: &Shared, place: Place, copied: Told, begins: EpochReason, seed: u64) -> (Verdict, Told) {
     let was_restored = original.told().era > 0;
     let daemon = place.start();
     let findings = daemon.journal_report().findings;
@@ -209,11 +220,12 @@ fn serve(original: &Shared, place: Place, copied: Told, seed: u64) -> (Verdict, 
     let mut told = storm.end();
     // A backup without outputs leaves those of runs that it does not have, and a copy of that has them, too.
     let of_a_copy = |finding: &Finding| match finding {
-        Finding::Replaced { reason } => *reason == EpochReason::Copied,
+        Finding::Replaced { reason } => *reason == begins,
+        Finding::EventsLost { .. } => begins == EpochReason::Restored,
         Finding::UnknownOutputs { .. } => was_restored,
         _ => false,
     };
-    let is_told = findings.contains(&Finding::Replaced { reason: EpochReason::Copied });
+    let is_told = findings.contains(&Finding::Replaced { reason: begins });
     if !is_told || !findings.iter().all(of_a_copy) {
         told.wrong.push(format!("a copy was started, which found {findings:?}"));
     }

@@ -36,7 +36,7 @@ pub(super) fn submit(shared: &Shared, mut chance: Chance) {
             match line.call("run.submit", &params) {
                 Ok(reply) => {
                     let (run, seq) = (reply["id"].as_str().unwrap(), reply["seq"].as_u64().unwrap());
-                    shared.told_in(line.era).submitted(number, run, seq);
+                    shared.submitted(line.era, number, run, seq);
                     if keyed {
                         done.push((number, params));
                     }

@@ -31,7 +31,7 @@ pub(super) fn submit_and_wait(shared: &Shared, mut chance: Chance) {
                 _ => return shared.told().wrong.push(format!("harnessctl submit: {output}")),
             }
         };
-        submitted(shared, era, number, &id);
+        shared.submitted(era, number, &id, 0);
         let output = place.ctl(["wait", "--no-start", "--timeout", "2s", &id]);
         let mut told = shared.told();
         told.count("commands");
@@ -65,7 +65,7 @@ pub(super) fn submit_once(shared: &Shared, mut chance: Chance) {
         let label = format!("n={number}");
         let words = ["submit", "-q", "--no-start", "--retry-for", "300ms", "-l", &label, "--script", &file];
         let Some((era, ids)) = settle(shared, &mut chance, &words) else { return };
-        submitted(shared, era, number, ids.trim());
+        shared.submitted(era, number, ids.trim(), 0);
         leave_room(place, [ids.trim()]);
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn submit_batches(shared: &Shared, mut chance: Chance) {
         if ids.len() != numbers.len() {
             return shared.told().wrong.push(format!("a batch of {} gave {ids:?}", numbers.len()));
         }
-        numbers.iter().zip(&ids).for_each(|(number, id)| submitted(shared, era, *number, id));
+        numbers.iter().zip(&ids).for_each(|(number, id)| shared.submitted(era, *number, id, 0));
         shared.told().count("batches");
         leave_room(place, ids);
     }
@@ -109,12 +109,6 @@ fn begin(shared: &Shared, kind: &'static str) -> u64 {
     let key = Some(format!("made by harnessctl for {number}"));
     shared.told().submits.insert(number, Submit::new(key, kind));
     number
-}
-
-/// A command that began in this era has told the run of a submit. Where the era is over, it may be of either history.
-fn submitted(shared: &Shared, era: u64, number: u64, run: &str) {
-    let mut told = shared.told();
-    if told.era == era { told.submitted(number, run, 0) } else { told.perhaps_submitted(number, run) }
 }
 
 /// Runs a command until it ends well, as its user would: with `--again` where it says so. Gives what it printed, and

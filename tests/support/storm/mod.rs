@@ -26,7 +26,7 @@ pub use scripts::TOKENS;
 use serde_json::{Value, json};
 pub use told::Told;
 
-use crate::{LOOK_AGAIN, Place, eventually};
+use crate::{LOOK_AGAIN, PATIENCE, Place, now};
 
 /// Runs that may be live before a submitter waits.
 const MOST_LIVE: u64 = 60;
@@ -72,6 +72,20 @@ impl Shared {
     fn told_in(&self, era: u64) -> MutexGuard<'_, Told> {
         let told = self.told();
         if told.era == era { told } else { self.past.lock().unwrap() }
+    }
+
+    /// What was begun in this era has told the run of a submit. Where the era is over, it may be of either history.
+    fn submitted(&self, era: u64, number: u64, run: &str, seq: u64) {
+        let mut told = self.told();
+        if told.era == era { told.submitted(number, run, seq) } else { told.perhaps_submitted(number, run) }
+    }
+
+    /// What clients still try, and how many runs live.
+    fn is_open(&self) -> (Vec<u64>, u64) {
+        let told = self.told();
+        let open = told.submits.iter().filter(|(_, submit)| submit.is_open()).map(|(number, _)| *number).collect();
+        drop(told);
+        (open, live(&self.place))
     }
 
     /// Lets one client loose.
@@ -150,9 +164,15 @@ impl Storm {
         let place = self.shared.place.clone();
         self.shared.mood.store(Mood::Calm as u8, Ordering::SeqCst);
         let clients = self.clients;
-        eventually("every client has brought its things to an end", || {
-            !self.shared.told().submits.values().any(told::Submit::is_open) && live(&place) == 0
-        });
+        let end = now() + PATIENCE;
+        loop {
+            let (open, live) = self.shared.is_open();
+            if open.is_empty() && live == 0 {
+                break;
+            }
+            assert!(now() < end, "submits {open:?} are still tried, and {live} runs live");
+            thread::sleep(LOOK_AGAIN);
+        }
         self.shared.mood.store(Mood::Over as u8, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().unwrap());
         let last = place.rpc("daemon.status", json!({}))["last_seq"].as_u64().unwrap();

@@ -19,10 +19,8 @@ pub struct Told {
     pub events: BTreeMap<u64, Seen>,
     /// Ids that something got, in any of the histories.
     pub ids: Ids,
-    /// Numbers that a follower was told not to get: from, to.
-    pub gaps: Vec<(u64, u64)>,
-    /// Numbers of the events of one run that was followed, in the order of their coming.
-    pub followed: Vec<(String, Vec<u64>)>,
+    /// What those got who followed one run.
+    pub followed: Vec<Followed>,
     /// Runs that a client may have pruned: the reply was lost.
     pub perhaps_pruned: BTreeSet<String>,
     /// Runs whose outputs went with a history that a backup has replaced: pruned there, or not among the outputs of the backup. Another
@@ -55,8 +53,31 @@ pub struct Promises {
     pub pauses: BTreeMap<String, (u64, u64)>,
     /// How a run ended, as a client was told that waited for it: state, answer.
     pub ends: BTreeMap<String, (String, Option<String>)>,
+    /// Numbers that a follower was told not to get, because they were pruned: from, to.
+    pub gaps: Vec<(u64, u64)>,
     /// The last number before each epoch that began with a restored backup or a copy, and which of the two it was.
     pub cuts: Vec<(u64, &'static str)>,
+    /// The epochs of the backup that was gone on from.
+    pub epochs: BTreeSet<String>,
+}
+
+/// What a follower of one run got.
+#[derive(Debug, Clone, Default)]
+pub struct Followed {
+    /// The run.
+    pub run: String,
+    /// Numbers of its events, in the order of their coming.
+    pub seen: Vec<u64>,
+    /// Numbers that it was told not to get: from, to.
+    pub left_out: Vec<(u64, u64)>,
+}
+
+impl Followed {
+    /// It is told that it does not get these numbers, and that what it has seen of them may be of another history.
+    pub fn leave_out(&mut self, from: u64, to: u64) {
+        self.seen.retain(|seq| !(from..=to).contains(seq));
+        self.left_out.push((from, to));
+    }
 }
 
 impl Deref for Told {
@@ -175,12 +196,13 @@ impl Told {
         }
     }
 
-    /// A backup took the journal's place that has all of `promises`, up to the event `last`. What clients still try
-    /// goes on.
-    pub fn go_back(&mut self, promises: &Promises, last: u64) {
+    /// A backup took the journal's place that has all of `promises`, up to the event `last`, and these epochs. What
+    /// clients still try goes on.
+    pub fn go_back(&mut self, promises: &Promises, last: u64, epochs: &BTreeSet<String>) {
         self.era += 1;
         let now = std::mem::replace(&mut self.promises, promises.clone());
         self.promises.cuts.push((last, "restored"));
+        self.promises.epochs.clone_from(epochs);
         for (number, submit) in now.submits {
             let gone = submit.gone || submit.run.is_some();
             let known = self.promises.submits.entry(number).or_insert(Submit { run: None, seq: 0, ..submit });

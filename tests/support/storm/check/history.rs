@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::super::told::Followed;
 use super::Found;
 
 pub(super) fn check(found: &mut Found<'_>) {
@@ -108,10 +109,12 @@ fn life(run: &str, events: &[(u64, &Value)], wrong: &mut Vec<String>) {
 }
 
 fn followed(found: &Found<'_>, wrong: &mut Vec<String>) {
-    for (run, seen) in found.told.followed.iter().filter(|(run, _)| !found.is_pruned(run)) {
+    for Followed { run, seen, left_out } in found.told.followed.iter().filter(|one| !found.is_pruned(&one.run)) {
         let seen: Vec<u64> = seen.iter().copied().filter(|seq| !found.is_gone(*seq)).collect();
         let last = seen.last().copied().unwrap_or(0);
-        let there: Vec<u64> = found.of(run).map(|(seq, _)| seq).take_while(|seq| *seq <= last).collect();
+        let is_left_out = |seq: &u64| left_out.iter().any(|(from, to)| (from..=to).contains(&seq));
+        let there = found.of(run).map(|(seq, _)| seq).take_while(|seq| *seq <= last);
+        let there: Vec<u64> = there.filter(|seq| !is_left_out(seq)).collect();
         if there != seen {
             wrong.push(format!("a follower of run {run} got {seen:?}, and there are {there:?}"));
         }
