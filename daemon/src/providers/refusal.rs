@@ -187,7 +187,8 @@ impl Said {
 
     /// The quirk that a server has which says this.
     fn cure(&self) -> Option<&'static str> {
-        if !self.says(&["reasoning_content"]) {
+        let is_named = REASONING.iter().any(|field| names(&self.lower, field));
+        if !is_named {
             return None;
         }
         let is_wanted = ["must be", "missing", "required", "pass back", "passed back", "provide", "expected", "need"];
@@ -204,7 +205,7 @@ impl Said {
         ];
         if self.says(&is_refused) {
             Some("drop-reasoning")
-        } else if self.says(&is_wanted) {
+        } else if self.says(&["reasoning_content"]) && self.says(&is_wanted) {
             Some("return-reasoning")
         } else {
             None
@@ -355,6 +356,28 @@ fn class_by_kind(said: &Said) -> ErrorClass {
     } else {
         ErrorClass::Retry
     }
+}
+
+/// Fields in which reasoning goes back in words.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning_text", "reasoning"];
+/// Words before the name of a field.
+const BEFORE_FIELDS: [&str; 8] =
+    ["field", "property", "argument", "parameter", "key", "attribute", "supplied:", "provided:"];
+
+/// Whether a text in lower case names this field: as a word of its own, which may be a word of the language only where
+/// nothing marks it as a name.
+fn names(text: &str, field: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(field).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + field.len()..]);
+        let is_word = !before.ends_with(is_part) && !after.starts_with(is_part);
+        // A field inside it is another one.
+        let is_parent = after.strip_prefix('.').is_some_and(|rest| rest.starts_with(is_part));
+        let is_marked = field.contains('_')
+            || before.ends_with(['.', '\'', '"', '`', '“', '‘'])
+            || before.split_whitespace().next_back().is_some_and(|word| BEFORE_FIELDS.contains(&word));
+        is_word && !is_parent && is_marked
+    })
 }
 
 /// A text that may be a page of HTML: its title, or its words.
@@ -589,7 +612,17 @@ mod tests {
             ("property 'reasoning_content' is unsupported", Some("drop-reasoning")),
             ("messages.1.reasoning_content: Extra inputs are not permitted", Some("drop-reasoning")),
             ("Unrecognized request argument supplied: reasoning_content", Some("drop-reasoning")),
+            ("property 'reasoning' is unsupported", Some("drop-reasoning")),
+            ("messages.1.reasoning: Extra inputs are not permitted", Some("drop-reasoning")),
+            ("messages[1].reasoning_text is not allowed", Some("drop-reasoning")),
+            ("Unrecognized request argument supplied: reasoning", Some("drop-reasoning")),
+            (r#"unknown field "reasoning", expected one of "role", "content""#, Some("drop-reasoning")),
+            ("Additional properties are not allowed (`reasoning` was unexpected)", Some("drop-reasoning")),
             ("temperature must be below 2", None),
+            ("reasoning_effort is not supported with this model", None),
+            ("unknown parameter: 'reasoning_effort'", None),
+            ("unsupported value for 'reasoning.effort'", None),
+            ("this model has no reasoning, which is not supported with tools", None),
         ] {
             let body = serde_json::json!({"error": {"message": message, "type": "invalid_request_error"}}).to_string();
             let error = classify(400, &[], &body, NOW);
