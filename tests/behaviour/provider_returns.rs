@@ -153,6 +153,19 @@ fn an_answer_that_says_nothing_is_asked_again_and_never_a_success() {
     assert_eq!(daemon.ask("say it").answer(), "well");
 }
 
+/// P3: its call may be lost; a server that says so of each answer has given one all the same.
+#[test]
+fn a_text_that_ends_to_call_a_tool_and_calls_none_counts_the_second_time() {
+    let server = FaultServer::start();
+    server.always(Answer::events([text("It is 4."), finish("tool_calls"), usage(10, 5), "[DONE]".to_owned()]));
+    let daemon = asking(&server, "");
+    let run = daemon.ask("say it");
+    assert_eq!((run.answer(), server.count()), ("It is 4.".to_owned(), 2));
+    let told = failures(&daemon, &run);
+    assert!(told.len() == 1 && told[0].contains("called none (tool_calls)"), "{told:?}");
+    assert_eq!(run.view().usage.tokens(), 30, "both are paid for");
+}
+
 /// P3.
 #[test]
 fn so_it_is_in_the_other_dialects() {

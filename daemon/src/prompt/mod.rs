@@ -175,6 +175,8 @@ pub struct Completion {
     pub carried: Option<Carried>,
     /// The limit of output tokens cut it off.
     pub cut: bool,
+    /// Why it may be no answer: it is asked for once more, and then it is one.
+    pub doubt: Option<String>,
 }
 
 impl Completion {

@@ -108,6 +108,11 @@ impl Reason {
         self.kind == Kind::Length
     }
 
+    /// Whether the server wants to be sent what it has said so far, and goes on then.
+    pub(super) fn is_paused(&self) -> bool {
+        self.kind == Kind::Paused
+    }
+
     /// Why there is no answer, where it ended for a reason that leaves none. `text` is what had been said.
     pub(super) fn fault(&self, text: &str) -> Option<InferenceError> {
         let word = &self.word;
@@ -135,7 +140,7 @@ pub(super) fn with_something(
     thought: bool,
 ) -> Result<Completion, InferenceError> {
     let usage = Some(completion.usage).filter(|usage| usage.tokens() > 0);
-    // What the server would do next, it does only when it is sent what it did so far. None of its own tools are asked for here.
+    // What the server would do next, it does only when it is sent what it did so far; and it was, where that can be done.
     if completion.calls.is_empty() && reason.is_some_and(|reason| reason.kind == Kind::Paused) {
         let error = unusable("the provider paused in the middle of the model's turn (pause_turn)".to_owned());
         return Err(InferenceError { usage, ..error });
@@ -143,9 +148,10 @@ pub(super) fn with_something(
     let only_thought = completion.calls.is_empty() && is_only_thought(&completion.text);
     if !completion.is_empty() && !only_thought {
         return match reason {
+            // Its call may be lost. Or its server says so of every answer.
             Some(Reason { kind: Kind::Calls, word }) if completion.calls.is_empty() => {
-                let error = unusable(format!("the model ended its turn to call a tool, and called none ({word})"));
-                Err(InferenceError { usage, ..error })
+                let doubt = format!("the model ended its turn to call a tool, and called none ({word})");
+                Ok(Completion { doubt: Some(doubt), ..completion })
             }
             _ => Ok(completion),
         };

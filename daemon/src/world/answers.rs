@@ -208,6 +208,29 @@ fn an_answer_without_text_and_calls_is_asked_again_and_fails_in_the_end() {
     }
 }
 
+/// P3: what is doubted is asked for once more, whatever comes in between; then it is the answer.
+#[test]
+fn an_answer_that_is_doubted_counts_the_second_time() {
+    let doubted = |text: &str| {
+        let doubt = Some("it calls nothing".to_owned());
+        Ok(Completion { text: text.to_owned(), doubt, ..Completion::default() })
+    };
+    for between in [None, Some(ErrorClass::Retry)] {
+        let mut bench = Bench::new();
+        let (mut job, _) = bench.submit();
+        let between = between.map(|class| Err(InferenceError::new(class, "a test")));
+        for answer in [Some(doubted("first")), between].into_iter().flatten() {
+            bench.step(Input::Outcome { job, outcome: Outcome::Inference(answer) });
+            assert_eq!(bench.ending(), None);
+            bench.restart();
+            bench.micros += 120_000_000;
+            (job, _) = inference(&mut bench.step_without());
+        }
+        bench.step(Input::Outcome { job, outcome: Outcome::Inference(doubted("second")) });
+        assert_eq!(bench.ending(), Some(Ending::Succeeded { answer: "second".into() }));
+    }
+}
+
 /// P3: what failed for another reason is no answer of which nothing could be used.
 #[test]
 fn answers_that_say_nothing_are_counted_apart_from_failures_of_the_provider() {

@@ -71,10 +71,10 @@ fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
                 let plan = plan.map(|compacting| Arc::clone(&compacting.0));
                 let answer = answer(outcome).and_then(within_bounds);
                 match (answer, plan) {
-                    (Ok(completion), None) if completion.is_empty() => {
-                        unanswered(scene, job.run, step, attempt, &nothing(scene, job.run, &completion));
-                    }
-                    (Ok(completion), None) => answered(scene, job.run, step, completion),
+                    (Ok(completion), None) => match no_answer(scene, job.run, &completion) {
+                        Some(error) => unanswered(scene, job.run, step, attempt, &error),
+                        None => answered(scene, job.run, step, completion),
+                    },
                     (answer, Some(plan)) => summarised(scene, job.run, (step, attempt), &plan, answer),
                     (Err(error), None) => unanswered(scene, job.run, step, attempt, &error),
                 }
@@ -106,11 +106,17 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
     }
 }
 
-/// Whatever its provider calls it, an answer without text and calls is none.
-fn nothing(scene: &Scene<'_>, run: RunId, completion: &Completion) -> InferenceError {
+/// Why an answer is none. Whatever its provider calls it, one without text and calls is never one; one that is doubted is
+/// none the first time.
+fn no_answer(scene: &Scene<'_>, run: RunId, completion: &Completion) -> Option<InferenceError> {
+    let was_asked_again = scene.life(run).is_some_and(|life| life.unusable > 0);
+    let why = match &completion.doubt {
+        _ if completion.is_empty() => "the model neither said nor called anything",
+        Some(doubt) if !was_asked_again => doubt,
+        _ => return None,
+    };
     let usage = Some(charge::of_answer(scene, run, completion));
-    let error = InferenceError::new(ErrorClass::Unusable, "the model neither said nor called anything");
-    InferenceError { usage, ..error }
+    Some(InferenceError { usage, ..InferenceError::new(ErrorClass::Unusable, why) })
 }
 
 /// An answer that no frame and no step could hold is no answer.

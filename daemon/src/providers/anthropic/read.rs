@@ -273,6 +273,7 @@ impl Reader {
             usage: usage(self.usage),
             carried: carried::carried(NAME, &parts),
             cut,
+            doubt: None,
         };
         finish::with_something(completion, reason.as_ref(), thought)
     }

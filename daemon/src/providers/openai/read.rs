@@ -333,7 +333,7 @@ impl Reader {
         }
         let calls = arguments::calls(self.calls.into_gathered(), cut)?;
         let carried = carried::carried(NAME, &parts);
-        let completion = Completion { text, calls, usage: usage(self.usage), carried, cut };
+        let completion = Completion { text, calls, usage: usage(self.usage), carried, cut, doubt: None };
         finish::with_something(completion, self.finish.as_ref(), self.thought)
     }
 }

@@ -271,6 +271,7 @@ impl Reader {
             usage: usage(self.usage),
             carried: carried::carried(NAME, &items.parts),
             cut,
+            doubt: None,
         };
         finish::with_something(completion, Some(&over), self.thought || items.thought)
     }

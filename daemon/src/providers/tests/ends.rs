@@ -140,22 +140,23 @@ fn an_error_in_the_envelope_of_an_answer_is_told_in_each_dialect() {
 
 /// P3.
 #[test]
-fn a_turn_that_ends_to_call_a_tool_and_calls_none_is_asked_again() {
+fn a_turn_that_ends_to_call_a_tool_and_calls_none_is_doubted() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz", "arguments": "{}"}}]});
     for reason in ["tool_calls", "tool_use", "function_call", "TOOL_CALLS", "tool_call"] {
         let says = [chunk(&json!({"content": "Let me look."}), &json!(null)), chunk(&json!({}), &json!(reason))];
-        let error = read_in_chunks(OpenAi, &stream(&says)).end.unwrap_err();
-        assert_eq!(error.class, ErrorClass::Unusable, "{reason}");
-        assert!(error.message.contains(reason), "{}", error.message);
+        let doubted = read_in_chunks(OpenAi, &stream(&says)).end.unwrap();
+        assert_eq!(doubted.text, "Let me look.", "{reason}");
+        assert!(doubted.doubt.is_some_and(|why| why.contains(reason)), "{reason}");
         let calls = [chunk(&call, &json!(null)), chunk(&json!({}), &json!(reason))];
-        assert_eq!(read_in_chunks(OpenAi, &stream(&calls)).calls().len(), 1, "{reason}");
+        let called = read_in_chunks(OpenAi, &stream(&calls)).end.unwrap();
+        assert_eq!((called.calls.len(), called.doubt), (1, None), "{reason}");
         let of_messages = [
             json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Let me look."}}),
             json!({"type": "content_block_stop", "index": 0}),
             json!({"type": "message_delta", "delta": {"stop_reason": reason}}),
             json!({"type": "message_stop"}),
         ];
-        assert_eq!(read_in_chunks(Anthropic, &stream(&of_messages)).class(), ErrorClass::Unusable, "{reason}");
+        assert!(read_in_chunks(Anthropic, &stream(&of_messages)).end.unwrap().doubt.is_some(), "{reason}");
     }
 }
 
