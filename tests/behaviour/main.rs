@@ -52,6 +52,7 @@ mod provider_faults;
 mod provider_keys;
 mod provider_lanes;
 mod provider_limits;
+mod provider_pauses;
 mod provider_returns;
 mod pruning;
 mod real_model;

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use harness_protocol::run::Usage;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{anthropic, openai, refusal, responses};
@@ -118,11 +119,25 @@ impl HttpDialect {
     /// # Errors
     /// Where the prompt breaks a rule, which is a fault of the harness.
     pub fn body(self, settings: &Settings, prompt: &Prompt, tools: &[ToolSpec]) -> Result<Vec<u8>, InferenceError> {
+        self.body_of_rest(settings, prompt, tools, &[])
+    }
+
+    /// The same for the rest of an answer that was [paused](Reader::is_paused), of which this has come.
+    ///
+    /// # Errors
+    /// As for [`body`](Self::body).
+    pub fn body_of_rest(
+        self,
+        settings: &Settings,
+        prompt: &Prompt,
+        tools: &[ToolSpec],
+        so_far: &[Box<RawValue>],
+    ) -> Result<Vec<u8>, InferenceError> {
         prompt.check().map_err(fault)?;
         match self {
             Self::OpenAi => openai::body(settings, prompt, tools),
             Self::Responses => responses::body(settings, prompt, tools),
-            Self::Anthropic => anthropic::body(settings, prompt, tools),
+            Self::Anthropic => anthropic::body(settings, prompt, tools, so_far),
         }
         .map_err(fault)
     }
@@ -213,6 +228,31 @@ impl Reader {
         match &self.0 {
             Inner::OpenAi(reader) => reader.may_be_over(),
             Inner::Responses(_) | Inner::Anthropic(_) => false,
+        }
+    }
+
+    /// Whether the provider wants to be sent what it has said so far, and goes on then. Only where the stream has ended well
+    /// does that count.
+    pub fn is_paused(&self) -> bool {
+        match &self.0 {
+            Inner::OpenAi(_) | Inner::Responses(_) => false,
+            Inner::Anthropic(reader) => reader.is_paused(),
+        }
+    }
+
+    /// The answer so far, as it is sent back, block by block.
+    pub fn as_said(&self) -> Vec<Box<RawValue>> {
+        match &self.0 {
+            Inner::OpenAi(_) | Inner::Responses(_) => Vec::new(),
+            Inner::Anthropic(reader) => reader.as_said(),
+        }
+    }
+
+    /// From here on the rest of a paused answer comes: it is one answer with what has come.
+    pub fn go_on(&mut self) {
+        match &mut self.0 {
+            Inner::OpenAi(_) | Inner::Responses(_) => {}
+            Inner::Anthropic(reader) => reader.go_on(),
         }
     }
 

@@ -45,9 +45,17 @@ struct Thinking<'a> {
     signature: Option<&'a str>,
 }
 
+/// A text as it goes back.
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "text")]
+struct Said<'a> {
+    text: &'a str,
+}
+
 #[derive(Debug)]
 struct Block {
-    index: u64,
+    /// None where it is of a part of the answer that came before: nothing more comes for it.
+    index: Option<u64>,
     inside: Inside,
     /// Its end has come, or it came whole.
     ended: bool,
@@ -134,13 +142,13 @@ impl Blocks {
             _ => Inside::Unknown,
         };
         // A block that was in the message already, or a call that begins by the same id: it begins once more.
-        if let Some(at) = self.0.iter().rposition(|block| block.index == index && block.is_begun_again(&inside))
+        if let Some(at) = self.0.iter().rposition(|block| block.index == Some(index) && block.is_begun_again(&inside))
             && let (Inside::Call { whole: before, .. }, Inside::Call { whole, .. }) =
                 (self.0.remove(at).inside, &mut inside)
         {
             *whole = whole.take().or(before);
         }
-        self.0.push(Block { index, inside, ended: false, grown: false });
+        self.0.push(Block { index: Some(index), inside, ended: false, grown: false });
         Ok(self.0.last().and_then(|block| match &block.inside {
             Inside::Text(text) => Some((Kind::Text, text.as_str())),
             Inside::Thinking { text, .. } => Some((Kind::Thinking, text.as_str())),
@@ -156,7 +164,7 @@ impl Blocks {
     pub(super) fn text(&mut self, text: &Text<'_>, room: &mut Room) -> Result<(), InferenceError> {
         room.take(text)?;
         if !text.is_empty() {
-            self.0.push(Block { index: 0, inside: Inside::Text(Announced::new(text)), ended: true, grown: false });
+            self.0.push(Block { index: None, inside: Inside::Text(Announced::new(text)), ended: true, grown: false });
         }
         Ok(())
     }
@@ -171,7 +179,7 @@ impl Blocks {
         match index {
             None => self.0.iter_mut().for_each(|block| block.ended = true),
             Some(index) => {
-                if let Some(block) = self.0.iter_mut().rfind(|block| block.index == index) {
+                if let Some(block) = self.0.iter_mut().rfind(|block| block.index == Some(index)) {
                     block.ended = true;
                 }
             }
@@ -190,7 +198,7 @@ impl Blocks {
         room: &mut Room,
     ) -> Result<&str, InferenceError> {
         room.take(piece)?;
-        let block = self.0.iter_mut().rfind(|block| block.index == index && block.inside.takes(kind));
+        let block = self.0.iter_mut().rfind(|block| block.index == Some(index) && block.inside.takes(kind));
         let Some(block) = block else {
             return Err(broken("the provider sent a piece of a block that never began"));
         };
@@ -211,6 +219,28 @@ impl Blocks {
             }
             (Inside::Sealed(_) | Inside::Theirs { .. } | Inside::Result { .. } | Inside::Unknown, _) => "",
         })
+    }
+
+    /// Whether something of ours is to be called.
+    pub(super) fn have_calls(&self) -> bool {
+        self.0.iter().any(|block| matches!(block.inside, Inside::Call { .. }))
+    }
+
+    /// From here on blocks of the rest of the answer come, which count from the first index again.
+    pub(super) fn go_on(&mut self) {
+        self.0.iter_mut().for_each(|block| (block.index, block.ended) = (None, true));
+    }
+
+    /// The answer so far, as it is sent back to have the rest: in the order in which it came, and whole, also a call of the
+    /// server's own whose result is still to come.
+    pub(super) fn as_said(&self) -> Vec<Box<RawValue>> {
+        let mut said: Vec<_> = self.0.iter().filter_map(|block| block.inside.as_said()).collect();
+        // What ends in a blank text is refused.
+        if let Some(Inside::Text(text)) = self.0.last().map(|block| &block.inside) {
+            said.truncate(said.len() - usize::from(!text.as_str().trim().is_empty()));
+            said.extend(said_text(text.as_str().trim_end()));
+        }
+        said
     }
 
     /// What the blocks come to. `cut` says that the answer was ended before its end.
@@ -295,7 +325,27 @@ fn repeats(before: &Announced, now: &Announced) -> bool {
     before.is_empty() || now.as_str() == before.as_str()
 }
 
+/// A text as it goes back. One without a word in it is refused.
+fn said_text(text: &str) -> Option<Box<RawValue>> {
+    let block = Said { text };
+    (!text.trim().is_empty()).then(|| to_raw_value(&block).ok()).flatten()
+}
+
 impl Inside {
+    /// The block as it goes back within its own answer; none where it is not ours to send.
+    fn as_said(&self) -> Option<Box<RawValue>> {
+        match self {
+            Self::Text(text) => said_text(text.as_str()),
+            Self::Thinking { text, signature } => {
+                let signature = signature.as_ref().map(Announced::as_str);
+                to_raw_value(&Thinking { thinking: text.as_str(), signature }).ok()
+            }
+            Self::Sealed(raw) | Self::Result { raw, .. } => Some(raw.clone()),
+            Self::Theirs { raw, input, .. } => with_input(raw.clone(), input),
+            Self::Call { .. } | Self::Unknown => None,
+        }
+    }
+
     const fn takes(&self, kind: Kind) -> bool {
         matches!(
             (self, kind),

@@ -101,6 +101,8 @@ pub(in super::super) struct Reader {
     /// Why it ended, in the server's words.
     explanation: String,
     usage: Counts,
+    /// What the parts of the answer used that came before, where it was paused.
+    before: Usage,
     stopped: bool,
     room: Room,
     form: Form<(u64, Kind)>,
@@ -249,7 +251,28 @@ impl Reader {
     }
 
     pub(in super::super) fn used(&self) -> Usage {
-        usage(self.usage)
+        let (mut used, last) = (self.before, usage(self.usage));
+        used.add(&last);
+        used
+    }
+
+    /// Whether the server wants to be sent what it has said so far, and goes on then.
+    pub(in super::super) fn is_paused(&self) -> bool {
+        self.stop_reason.as_ref().is_some_and(Reason::is_paused)
+            && self.blocks.have_ended()
+            && !self.blocks.have_calls()
+    }
+
+    /// The answer so far, as it is sent back.
+    pub(in super::super) fn as_said(&self) -> Vec<Box<RawValue>> {
+        self.blocks.as_said()
+    }
+
+    /// From here on the rest of the answer comes.
+    pub(in super::super) fn go_on(&mut self) {
+        self.before = self.used();
+        (self.usage, self.stop_reason, self.stopped, self.form) = Default::default();
+        self.blocks.go_on();
     }
 
     pub(in super::super) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
@@ -257,6 +280,7 @@ impl Reader {
         if !ended_well {
             return Err(too_early(ended));
         }
+        let used = self.used();
         let reason = self.stop_reason;
         let cut = reason.as_ref().is_some_and(Reason::is_cut);
         let Finished { text, calls, parts, thought } = match reason.as_ref().and_then(|reason| reason.fault("")) {
@@ -270,7 +294,7 @@ impl Reader {
         let completion = Completion {
             text,
             calls: arguments::calls(calls, cut)?,
-            usage: usage(self.usage),
+            usage: used,
             carried: carried::carried(NAME, &parts),
             cut,
             doubt: None,

@@ -110,6 +110,7 @@ pub(in super::super) fn body(
     settings: &Settings,
     prompt: &Prompt,
     tools: &[ToolSpec],
+    so_far: &[Box<RawValue>],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mark = settings.cache.then_some(CacheControl::Ephemeral);
     let mut tools: Vec<Tool<'_>> = tools.iter().map(declaration).collect::<Result<_, _>>()?;
@@ -121,6 +122,10 @@ pub(in super::super) fn body(
     let turns = messages.iter_mut().rev().filter(|message| message.role == "user");
     for last in turns.take(MARKED_TURNS).filter_map(|turn| turn.content.last_mut()) {
         last.mark(mark);
+    }
+    if !so_far.is_empty() {
+        messages
+            .push(Message { role: "assistant", content: so_far.iter().map(|said| Content::Carried(said)).collect() });
     }
     let system = prompt.system.as_deref().filter(|text| !text.trim().is_empty());
     let thinking = settings.thinking.filter(|_| may_think(prompt));

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::body::{Body, Next};
 use super::client::{Client, told};
+use super::key::Secret;
 use super::scrub::{Filter, Scrubber};
 use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
@@ -26,6 +27,8 @@ const MOST: usize = 40 * 1024 * 1024;
 /// How long more is waited for once the answer may be over.
 const AFTER_THE_LAST: Duration = Duration::from_secs(5);
 
+/// How often an answer may be paused by its provider, and goes on.
+const MOST_PAUSES: u32 = 10;
 /// Tokens that an answer has beside what may be thought, or else less is thought.
 const LEAST_BESIDE_THINKING: u32 = 1_024;
 /// Less thinking than this no server takes.
@@ -100,11 +103,44 @@ impl Client {
         sink: Sink<'_>,
         seen: &Seen,
     ) -> Result<Completion, InferenceError> {
-        let never = |message: String| InferenceError::new(ErrorClass::Never, message);
         let key = self.key().map_err(|message| InferenceError::new(ErrorClass::NoKey, message))?;
-        let settings = self.settings(question)?;
-        let body = self.dialect.body(&settings, question.prompt, question.tools)?;
-        let headers = self.headers(key.as_ref()).map_err(never)?;
+        let mut settings = self.settings(question)?;
+        let mut reader = self.dialect.reader(self.endpoint.quirks);
+        let mut pauses = 0;
+        loop {
+            let so_far = reader.as_said();
+            let body = self.dialect.body_of_rest(&settings, question.prompt, question.tools, &so_far)?;
+            let mut body = self.begin(body, key.as_ref(), scrubber).await?;
+            let sign = body.sign().await;
+            // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event stream begins so.
+            let came = match sign {
+                Some(b'{' | b'[') if pauses == 0 => Came::Whole(self.plain(&mut body, sink).await?),
+                Some(b'<') => return Err(refusal::in_answer(&scrubber.scrub(body.beginning().await))),
+                _ => self.stream(&mut body, &mut reader, sink, seen).await?,
+            };
+            let is_paused = came == Came::Streamed(Ended::Clean) && reader.is_paused();
+            if is_paused && pauses < MOST_PAUSES && self.go_on(&mut settings, question, &reader) {
+                pauses += 1;
+                self.has_answered.store(true, Ordering::Release);
+                reader.go_on();
+                continue;
+            }
+            let mut completion = match came {
+                Came::Whole(completion) => completion,
+                Came::Streamed(ended) => reader.finish(ended).map_err(|error| broken_off(error, ended, &body))?,
+            };
+            // llama.cpp calls a response complete that its limit ended; by the number of its tokens it is told apart.
+            let limit = settings.max_output_tokens.map(u64::from).filter(|_| pauses == 0);
+            completion.cut |= limit == Some(completion.usage.output_tokens);
+            self.has_answered.store(true, Ordering::Release);
+            return Ok(completion);
+        }
+    }
+
+    /// Sends a request, and gives what comes for it, once that has begun.
+    async fn begin(&self, body: Vec<u8>, key: Option<&Secret>, scrubber: &Scrubber) -> Result<Body, InferenceError> {
+        let never = |message: String| InferenceError::new(ErrorClass::Never, message);
+        let headers = self.headers(key).map_err(never)?;
         let request = self.http.post(self.url.clone()).headers(headers).body(body).build();
         let request = request.map_err(|error| self.transport(&error))?;
         let limit = self.endpoint.first_byte_timeout.to_std();
@@ -125,18 +161,19 @@ impl Client {
                 "the provider sent its answer in the encoding {encoding}, which nobody asked for"
             )));
         }
-        let mut body = Body::new(response, first, self.endpoint.idle_timeout.to_std());
-        let sign = body.sign().await;
-        // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event stream begins so.
-        let mut completion = match sign {
-            Some(b'{' | b'[') => self.plain(&mut body, sink).await,
-            Some(b'<') => Err(refusal::in_answer(&scrubber.scrub(body.beginning().await))),
-            _ => self.stream(&mut body, sink, seen).await,
-        }?;
-        // llama.cpp calls a response complete that its limit ended; by the number of its tokens it is told apart.
-        completion.cut |= settings.max_output_tokens.map(u64::from) == Some(completion.usage.output_tokens);
-        self.has_answered.store(true, Ordering::Release);
-        Ok(completion)
+        Ok(Body::new(response, first, self.endpoint.idle_timeout.to_std()))
+    }
+
+    /// Takes what a paused answer has used from what the run has left. Says whether its rest is asked for: the prompt and
+    /// what has been said are paid for once more.
+    fn go_on(&self, settings: &mut Settings, question: &Question<'_>, reader: &Reader) -> bool {
+        let Some(most) = question.max_output_tokens else { return true };
+        let used = reader.used().unwrap_or_default();
+        let left = u64::from(most).saturating_sub(used.tokens().saturating_add(used.output_tokens));
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        settings.max_output_tokens = settings.max_output_tokens.map(|limit| limit.min(left));
+        settings.thinking = settings.thinking.and_then(|thinking| fitting(thinking, Some(left)));
+        left > 0
     }
 
     fn settings(&self, question: &Question<'_>) -> Result<Settings, InferenceError> {
@@ -218,11 +255,17 @@ impl Client {
         Ok(completion)
     }
 
-    async fn stream(&self, body: &mut Body, sink: Sink<'_>, seen: &Seen) -> Result<Completion, InferenceError> {
+    /// Takes an answer as it comes.
+    async fn stream(
+        &self,
+        body: &mut Body,
+        reader: &mut Reader,
+        sink: Sink<'_>,
+        seen: &Seen,
+    ) -> Result<Came, InferenceError> {
         let mut decoder = Decoder::new(MOST).telling_errors();
         // All that came, as long as there was no event in it.
         let mut eventless = Some(Vec::new());
-        let mut reader = self.dialect.reader(self.endpoint.quirks);
         let mut shown = Shown::default();
         let ended = loop {
             let at_most = if reader.may_be_over() { AFTER_THE_LAST } else { Duration::MAX };
@@ -239,11 +282,11 @@ impl Client {
                 let event = event.map_err(|_| too_large())?;
                 let taken = reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink));
                 if taken.is_err() {
-                    seen.note(&reader);
+                    seen.note(reader);
                 }
                 taken?;
             }
-            seen.note(&reader);
+            seen.note(reader);
             shown.flush(&mut *sink);
             if reader.is_over() {
                 break Ended::Clean;
@@ -258,22 +301,34 @@ impl Client {
                     reader.event(event.name, event.data, &mut |piece| shown.add(piece, &mut *sink))?;
                 }
             }
-            seen.note(&reader);
+            seen.note(reader);
             shown.flush(&mut *sink);
             if let Some(all) = eventless.filter(|_| ended == Ended::Clean)
                 && let Some(json) = behind_comments(&String::from_utf8_lossy(&all))
             {
                 let completion = self.dialect.plain(json, self.endpoint.quirks)?;
                 sink(Piece::Text(&completion.text));
-                return Ok(completion);
+                return Ok(Came::Whole(completion));
             }
         }
-        reader.finish(ended).map_err(|error| match body.why() {
-            Some(why) if ended == Ended::Broken => {
-                InferenceError { message: format!("{}: {why}", error.message), ..error }
-            }
-            _ => error,
-        })
+        Ok(Came::Streamed(ended))
+    }
+}
+
+/// What came for a request.
+#[derive(Debug, PartialEq)]
+enum Came {
+    /// An answer in one piece.
+    Whole(Completion),
+    /// A stream, which its reader has taken.
+    Streamed(Ended),
+}
+
+/// A stream that broke says why, where that is known.
+fn broken_off(error: InferenceError, ended: Ended, body: &Body) -> InferenceError {
+    match body.why() {
+        Some(why) if ended == Ended::Broken => InferenceError { message: format!("{}: {why}", error.message), ..error },
+        _ => error,
     }
 }
 

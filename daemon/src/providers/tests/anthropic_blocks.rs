@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::super::dialect::HttpDialect;
-use super::{read_in_chunks, stream_of};
-use crate::prompt::ErrorClass;
+use harness_protocol::run::Usage;
+
+use super::super::dialect::{Ended, HttpDialect, Piece, Quirks};
+use super::{events, read_in_chunks, stream_of};
+use crate::prompt::{Completion, ErrorClass};
 
 fn begin(index: u64, block: &Value) -> Value {
     json!({"type": "content_block_start", "index": index, "content_block": block})
@@ -38,6 +40,69 @@ fn stream(events: &[Vec<Value>], reason: &str) -> String {
     let last = [json!({"type": "message_delta", "delta": {"stop_reason": reason}}), json!({"type": "message_stop"})];
     let events: Vec<String> = events.iter().flatten().chain(&last).map(Value::to_string).collect();
     stream_of(&events)
+}
+
+/// P17: wherever an answer is paused, and however often, it is the answer that it would have been; what is sent back
+/// to have the rest is what came.
+#[test]
+fn an_answer_that_is_paused_anywhere_is_the_same_answer() {
+    let search = |id: &str| json!({"type": "server_tool_use", "id": id, "name": "web_search", "input": {"query": "x"}});
+    let found = |id: &str| json!({"type": "web_search_tool_result", "tool_use_id": id, "content": [{"title": "t"}]});
+    let blocks = [
+        json!({"type": "thinking", "thinking": "hm", "signature": "SIG"}),
+        json!({"type": "text", "text": "Let me look. "}),
+        search("s1"),
+        found("s1"),
+        json!({"type": "redacted_thinking", "data": "x"}),
+        search("s2"),
+        found("s2"),
+        json!({"type": "text", "text": "It is 4."}),
+        json!({"type": "tool_use", "id": "t", "name": "shell", "input": {"command": "ls"}}),
+    ];
+    let part = |blocks: &[Value], reason: &str| {
+        let usage = json!({"input_tokens": 5, "output_tokens": 6});
+        let start = json!({"type": "message_start", "message": {"usage": usage}});
+        let whole = (0..).zip(blocks).map(|(index, block)| vec![begin(index, block), end(index)]);
+        let all: Vec<Vec<Value>> = std::iter::once(vec![start]).chain(whole).collect();
+        events(&stream(&all, reason))
+    };
+    let read = |cuts: &[usize]| {
+        let mut reader = HttpDialect::Anthropic.reader(Quirks::default());
+        let (mut from, mut shown) = (0, String::new());
+        for (at, to) in cuts.iter().copied().chain([blocks.len()]).enumerate() {
+            let reason = if to == blocks.len() { "tool_use" } else { "pause_turn" };
+            for (name, data) in part(&blocks[from..to], reason) {
+                let mut show = |piece: Piece<'_>| match piece {
+                    Piece::Text(text) | Piece::Reasoning(text) => shown.push_str(text),
+                };
+                reader.event(&name, &data, &mut show).unwrap();
+            }
+            assert_eq!(reader.is_paused(), at < cuts.len(), "{cuts:?}");
+            if reader.is_paused() {
+                let said: Vec<Value> =
+                    reader.as_said().iter().map(|block| serde_json::from_str(block.get()).unwrap()).collect();
+                let mut came = blocks[..to].to_vec();
+                // The last text is sent without its blanks.
+                if let Some(text) = came.last_mut().filter(|block| block["type"] == "text") {
+                    text["text"] = json!(text["text"].as_str().unwrap().trim_end());
+                }
+                assert_eq!(said, came, "{cuts:?}");
+                reader.go_on();
+            }
+            from = to;
+        }
+        let completion = reader.finish(Ended::Clean).unwrap();
+        assert_eq!(completion.usage.tokens(), 11 * (cuts.len() as u64 + 1), "{cuts:?}");
+        (Completion { usage: Usage::default(), ..completion }, shown)
+    };
+    let whole = read(&[]);
+    assert_eq!((whole.0.text.as_str(), whole.0.calls.len()), ("Let me look. It is 4.", 1));
+    for first in 1..blocks.len() {
+        assert_eq!(read(&[first]), whole, "paused at {first}");
+        for second in first + 1..blocks.len() {
+            assert_eq!(read(&[first, second]), whole, "paused at {first} and {second}");
+        }
+    }
 }
 
 /// P1.
