@@ -184,6 +184,24 @@ fn followers_are_told_whichever_backups_are_restored_in_whichever_order() {
     assert_eq!(gaps(&daemon, 2, &third), [gap(1, second_from), gap(second_to + 1, fourth_from)]);
 }
 
+/// A3: outputs of a run that a backup does not know are moved aside, and are back with one that does.
+#[test]
+fn outputs_are_back_with_the_backup_that_knows_their_run() {
+    let daemon = Daemon::start();
+    let (early, _) = backed_up(&daemon, "early.db");
+    let run = daemon.submit(&runs("seq 20000"));
+    run.answer();
+    let (late, _) = backed_up(&daemon, "late.db");
+    let output = daemon.ctl(["logs", "--call", "1", "--stream", "stdout", "--raw", &run.id]).ok();
+    // The start after the one that the epoch began with moves them.
+    let place = stop(restored(daemon, &early));
+    let daemon = place.start();
+    assert!(daemon.state("outputs/.lost").join(&run.id).exists() && !daemon.state("outputs").join(&run.id).exists());
+    let daemon = restored(daemon, &late);
+    assert!(!daemon.state("outputs/.lost").join(&run.id).exists());
+    assert_eq!(daemon.ctl(["logs", "--call", "1", "--stream", "stdout", "--raw", &run.id]).ok(), output);
+}
+
 /// A12: a copied state directory and the original go on side by side, and share no number and no id but the old ones.
 #[test]
 fn a_copied_state_directory_shares_nothing_new_with_the_original() {

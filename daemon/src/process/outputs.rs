@@ -11,6 +11,9 @@ use std::sync::Arc;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
 
+/// The directory for files of runs that the journal does not know.
+const ASIDE: &str = ".lost";
+
 /// The output files of all calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outputs {
@@ -89,7 +92,7 @@ impl Outputs {
     /// # Errors
     /// Where they are there and cannot be moved.
     pub fn set_aside(&self, run: RunId) -> io::Result<PathBuf> {
-        let aside = self.root.join(".lost");
+        let aside = self.root.join(ASIDE);
         DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
         let mut to = aside.join(run.to_string());
         let mut count = 1u32;
@@ -102,6 +105,24 @@ impl Outputs {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(aside),
         }
+    }
+
+    /// The runs whose files were moved aside.
+    pub fn aside(&self) -> Vec<RunId> {
+        let Ok(dirs) = fs::read_dir(self.root.join(ASIDE)) else { return Vec::new() };
+        dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Moves the files of a run back that were moved aside, where it has no others. Says whether it has.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be moved.
+    pub fn take_back(&self, run: RunId) -> io::Result<bool> {
+        let to = self.root.join(run.to_string());
+        if to.symlink_metadata().is_ok() {
+            return Ok(false);
+        }
+        fs::rename(self.root.join(ASIDE).join(run.to_string()), to).map(|()| true)
     }
 
     /// Removes the files of a run.

@@ -1,7 +1,7 @@
 //! What is done at a start about outputs of runs that the journal does not know.
 //!
-//! Owns one rule: nothing is deleted that the journal does not say was pruned. What nobody knows is moved aside, and where the journal
-//! is not the one that was here, nothing is touched at all.
+//! Owns one rule: nothing is deleted that the journal does not say was pruned. What nobody knows is moved aside, and back when a journal
+//! comes that knows it; where the journal is not the one that was here, nothing else is touched.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +17,7 @@ use crate::process::Outputs;
 /// # Errors
 /// Where the journal cannot be read; nothing was touched then.
 pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<Option<Finding>, RpcError> {
+    take_back(outputs, history)?;
     let mut strange = BTreeSet::new();
     for run in outputs.runs() {
         if !history.knows(run)? {
@@ -43,6 +44,24 @@ pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<O
     }
     let unknown: Vec<RunId> = strange.difference(&pruned).copied().collect();
     Ok(set_aside(outputs, &unknown))
+}
+
+/// Backups are restored in any order: what an earlier one did not know a later one may.
+fn take_back(outputs: &Outputs, history: &History) -> Result<(), RpcError> {
+    let mut runs = 0;
+    for run in outputs.aside() {
+        if !history.knows(run)? {
+            continue;
+        }
+        match outputs.take_back(run) {
+            Ok(back) => runs += u64::from(back),
+            Err(error) => error!(%error, %run, "the outputs of a run cannot be moved back to where they were"),
+        }
+    }
+    if runs > 0 {
+        info!(runs, "outputs that had been moved aside are back: the journal knows their runs");
+    }
+    Ok(())
 }
 
 fn set_aside(outputs: &Outputs, unknown: &[RunId]) -> Option<Finding> {

@@ -125,7 +125,9 @@ impl Storm {
         place.ctl(["daemon", "restore", backup.file.to_str().unwrap()]).ok();
         assert!(place.state("replaced/harness.db").exists(), "what was in the place is kept");
         let pruned = Journal::pruned(&place.state("replaced/harness.db"));
-        let (were, are) = (names_in(&place.state("replaced/outputs")), names_in(&place.state("outputs")));
+        let mut were = names_in(&place.state("replaced/outputs"));
+        were.extend(names_in(&place.state("replaced/outputs/.lost")));
+        let are = names_in(&place.state("outputs"));
         self.shared.told().without_outputs.extend(pruned.into_iter().chain(were.difference(&are).cloned()));
         fs::remove_dir_all(place.state("replaced")).unwrap();
     }
