@@ -27,7 +27,7 @@ use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
 use crate::world::boundary::{Finished, KeySpace, MadeRun, Now};
-use crate::world::view::{Listed, Named, PAGE_BYTES, REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
+use crate::world::view::{Listed, ListedRun, Named, PAGE_BYTES, REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 
 /// Events in one reply of an export.
 const EXPORTED: usize = 2_000;
@@ -115,20 +115,23 @@ impl Archive {
     /// of these.
     pub(super) fn page(params: &ListParams, listed: Listed, left: Vec<(u64, RunView)>, more_left: bool) -> RunPage {
         let limit = params.page_size();
-        let here: BTreeSet<RunId> = listed.runs.iter().map(|(_, view)| view.id).collect();
+        let here: BTreeSet<RunId> = match left.is_empty() {
+            true => BTreeSet::new(),
+            false => listed.runs.iter().map(|run| run.view.id).collect(),
+        };
         let mut runs = listed.runs;
         if more_left && let Some(&(last, _)) = left.last() {
             // What is older comes behind those that were not read yet.
-            runs.retain(|(number, _)| *number > last);
+            runs.retain(|run| run.number > last);
         }
         // One that left while this was read is in both.
-        runs.extend(left.into_iter().filter(|(_, view)| !here.contains(&view.id)));
-        runs.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        let left = left.into_iter().filter(|(_, view)| !here.contains(&view.id));
+        runs.extend(left.map(|(number, view)| ListedRun::new(number, view)));
+        runs.sort_by_key(|run| std::cmp::Reverse(run.number));
         let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let (mut bytes, all) = (0, runs.len());
-        for (number, mut view) in runs {
-            fit_list(&mut view);
-            bytes += view_bytes(&view);
+        for ListedRun { number, view, bytes: of_one } in runs {
+            bytes += of_one;
             if page.runs.len() >= limit || (bytes > PAGE_BYTES && !page.runs.is_empty()) {
                 break;
             }

@@ -165,8 +165,8 @@ impl View<'_> {
         }
         match self.engine.list(&params, uid, self.now) {
             Ok(mut listed) => {
-                listed.runs.iter_mut().for_each(|(_, run)| {
-                    mark_held(self.service, std::slice::from_mut(run), self.now);
+                listed.runs.iter_mut().for_each(|run| {
+                    mark_held(self.service, std::slice::from_mut(&mut run.view), self.now);
                 });
                 if self.service.silent {
                     // What has left is not told; that the daemon is held is.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use harness_protocol::MAX_FRAME_BYTES;
-use harness_protocol::json_size::{cut, text_bytes};
+use harness_protocol::json_size::{cut, is_longer, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, RunView};
 
 /// Bytes of an answer: as large as one may be, so that whoever waits for a run gets it whole.
@@ -37,9 +37,10 @@ pub fn fit(view: &mut RunView) {
     shorten(&mut view.answer, MOST_ANSWER, CutField::Answer, &mut view.cut);
     shorten(&mut view.error, MOST_ERROR, CutField::Error, &mut view.cut);
     shorten(&mut view.model, MOST_MODEL, CutField::Model, &mut view.cut);
-    let mut workdir = Some(Arc::clone(&view.workdir));
-    shorten(&mut workdir, MOST_WORKDIR, CutField::Workdir, &mut view.cut);
-    view.workdir = workdir.unwrap_or_default();
+    if is_longer(&view.workdir, MOST_WORKDIR) {
+        view.workdir = cut(&view.workdir, MOST_WORKDIR).into();
+        note(&mut view.cut, CutField::Workdir);
+    }
     // What a provider said last: the run's error, once it has one, has more of it.
     if let Some(waits) = &mut view.waiting_for {
         waits.error = waits.error.take().map(|error| fit_text(&error, MOST_DENIAL));
@@ -53,7 +54,7 @@ pub fn fit(view: &mut RunView) {
     if let Some(inference) = &mut view.inference {
         inference.error = fit_text(&inference.error, MOST_DENIAL);
     }
-    if view.denials.len() > MOST_DENIALS + 1 || view.denials.iter().any(|denial| text_bytes(denial) > MOST_DENIAL) {
+    if view.denials.len() > MOST_DENIALS + 1 || view.denials.iter().any(|denial| is_longer(denial, MOST_DENIAL)) {
         let denials: Vec<Arc<str>> = std::mem::take(&mut view.denials).into_iter().map(Arc::from).collect();
         take_denials(view, &denials);
     }
@@ -166,12 +167,12 @@ pub(super) fn fit_entry(entry: &Entry) -> Entry {
 
 /// A text, cut where it is too large.
 pub(crate) fn fit_text(text: &Arc<str>, most: usize) -> Arc<str> {
-    if text_bytes(text) <= most { Arc::clone(text) } else { cut(text, most).into() }
+    if is_longer(text, most) { cut(text, most).into() } else { Arc::clone(text) }
 }
 
 fn shorten(text: &mut Option<Arc<str>>, most: usize, field: CutField, fields: &mut Vec<CutField>) {
     if let Some(whole) = text
-        && text_bytes(whole) > most
+        && is_longer(whole, most)
     {
         *text = Some(cut(whole, most).into());
         note(fields, field);

@@ -42,10 +42,30 @@ const MOST_INTERACTIONS: usize = 1_000;
 /// Runs of the world for a page of a list.
 #[derive(Debug)]
 pub struct Listed {
-    /// With their numbers, newest first.
-    pub runs: Vec<(u64, RunView)>,
+    /// Newest first.
+    pub runs: Vec<ListedRun>,
     /// Runs of the world from this number on were looked at; 0 where that is all of them.
     pub down_to: u64,
+}
+
+/// A run on a page of a list, cut to what a list holds.
+#[derive(Debug)]
+pub struct ListedRun {
+    /// Its number.
+    pub number: u64,
+    /// As it is shown.
+    pub view: RunView,
+    /// About how many bytes that takes.
+    pub bytes: usize,
+}
+
+impl ListedRun {
+    /// Cuts a view to what a list holds.
+    pub fn new(number: u64, mut view: RunView) -> Self {
+        fit_list(&mut view);
+        let bytes = view_bytes(&view);
+        Self { number, view, bytes }
+    }
 }
 
 /// A run that was asked for by name.
@@ -194,10 +214,10 @@ impl Engine {
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
             let wanted =
                 select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            if let Some(mut view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
-                fit_list(&mut view);
-                bytes += view_bytes(&view);
-                listed.runs.push((number, view));
+            if let Some(view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
+                let run = ListedRun::new(number, view);
+                bytes += run.bytes;
+                listed.runs.push(run);
             }
             listed.down_to = number;
             if listed.runs.len() >= limit || bytes > PAGE_BYTES {
