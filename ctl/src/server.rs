@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use harness_protocol::inside::{depth, hard_limit};
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -21,6 +22,9 @@ use crate::start_error::StartError;
 /// By what a process is known that is inside a run, seen from one that is not: a daemon is one deeper than where it was started, and what
 /// it starts one deeper than that.
 const INSIDE: u64 = 2;
+
+/// The variable by which an operator says that a server which cannot be seen from here is the daemon.
+const TRUST_UNSEEN: &str = "HARNESS_TRUST_UNSEEN";
 
 /// Why whoever answers at a socket is not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +57,9 @@ pub(crate) enum Untrusted {
         /// The daemon.
         holder: u32,
     },
+    /// It is of another pid namespace.
+    #[error("a process of another pid namespace answers, so that it cannot be told whether it comes from inside a run")]
+    Unseen,
     /// Whoever opened it has ended.
     #[error("the process that opened it ({pid}) has ended, so that it cannot be told who answers")]
     Ended {
@@ -77,6 +84,7 @@ impl Untrusted {
             Self::NotTheDaemon { holder, .. } => {
                 format!("nothing was sent to it; let the daemon bind its socket again: kill -HUP {holder}")
             }
+            Self::Unseen => format!("where that is the daemon outside of this container, say so: {TRUST_UNSEEN}=1"),
             Self::Ended { .. } => "start the daemon, or what passes its socket on, so that it goes on living (ssh \
                                    without -f)"
                 .to_owned(),
@@ -98,15 +106,16 @@ pub(crate) fn check(stream: &UnixStream, socket: &Path, state_dir: &Path) -> Res
     if ![Some(0), Some(own), owner].contains(&Some(uid)) {
         return Err(untrusted(Untrusted::OtherUser { pid, uid }));
     }
-    // One of another pid namespace, outside of ours, as that of a container's host: no run below a daemon of ours is there.
+    // One outside of our pid namespace, as on a container's host: there, a run may have put its own in the daemon's place.
     if pid == 0 {
-        return Ok(());
+        let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
+        return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
     }
     let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
     let limit = read(peer.pid(), "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
     let found = judge(peer.pid(), limit, own_depth(&read), uid == 0, &read);
     // What was read is of that process only where it lives still.
-    if has_ended(process.ok().as_ref()) || (found.is_some() && fs::metadata(format!("/proc/{pid}")).is_err()) {
+    if has_ended(&process) || (found.is_some() && fs::metadata(format!("/proc/{pid}")).is_err()) {
         return Err(untrusted(Untrusted::Ended { pid }));
     }
     if let Some(why) = found {
@@ -161,9 +170,12 @@ fn is_or_is_above(pid: u32, other: u32, read: Read<'_>) -> bool {
     false
 }
 
-/// Whether the process of this descriptor has ended. Older kernels give none.
-fn has_ended(process: Option<&OwnedFd>) -> bool {
-    let Some(process) = process else { return false };
+/// Whether the process of this descriptor has ended. Kernels before 6.5 give none; later ones fail where it has been reaped.
+fn has_ended(process: &Result<OwnedFd, Errno>) -> bool {
+    let process = match process {
+        Ok(process) => process,
+        Err(errno) => return *errno != Errno::ENOPROTOOPT,
+    };
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

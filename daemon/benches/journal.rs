@@ -24,7 +24,7 @@ use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
-use harnessd::process::{KeeperProgram, Keepers, Standing};
+use harnessd::process::{KeeperProgram, Keepers, Sealed, Standing};
 use harnessd::providers::http::{Providers, Surroundings};
 use harnessd::restore::restore;
 use harnessd::tools;
@@ -95,7 +95,7 @@ async fn path(runs: usize) -> f64 {
     config.tool_width = 64;
     config.providers.values_mut().for_each(|provider| provider.width = 1_000);
     let (inbox, feed) = (Inbox::<Request>::new(4_096), Feed::new(1_000_000, usize::MAX, Seq(0)));
-    let program = KeeperProgram { path: "/bin/true".into(), args: Vec::new(), env: Vec::new(), lock: None };
+    let program = KeeperProgram { program: Sealed::at("/bin/true"), args: Vec::new(), env: Vec::new(), lock: None };
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),

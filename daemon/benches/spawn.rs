@@ -13,7 +13,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
 use harnessd::folders::{self, Folders};
-use harnessd::process::{KeeperProgram, Keepers, Outputs, Standing, canceller};
+use harnessd::process::{KeeperProgram, Keepers, Outputs, Sealed, Standing, canceller};
 use harnessd::tools::shell::{Asked, Shell};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -112,7 +112,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let program = KeeperProgram {
-            path: env!("CARGO_BIN_EXE_harnessd").into(),
+            program: Sealed::at(env!("CARGO_BIN_EXE_harnessd")),
             args: vec!["keeper".into()],
             env: Vec::new(),
             lock: None,

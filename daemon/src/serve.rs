@@ -40,7 +40,7 @@ use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
-use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, keeper};
+use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, keeper};
 use crate::providers::check::ScriptError;
 use crate::providers::http::{BuildError, Providers, Surroundings, Variables};
 use crate::restore::{self, RestoreError, Restored};
@@ -348,7 +348,7 @@ fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
 fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
     let args = std::iter::once(KEEPER[1].to_owned()).chain(inherited.limits.words());
     let args = args.chain([format!("{}{}", keeper::MARK, lock.mark())]).collect();
-    KeeperProgram { path: "/proc/self/exe".into(), args, env: Vec::new(), lock: Some(lock) }
+    KeeperProgram { program: Sealed::own(), args, env: Vec::new(), lock: Some(lock) }
 }
 
 fn door(

@@ -188,6 +188,43 @@ fn no_process_takes_the_connection_of_a_waiting_command() {
     waiting.finish();
 }
 
+/// Nothing of the daemon's user can trace a process whose program that user cannot read, not even in its first moments: a keeper that is
+/// steered would pass for a daemon.
+#[test]
+fn keepers_execute_what_their_own_user_cannot_read() {
+    let arena = Arena::new();
+    let run = arena.run(&["echo $PPID > keeper; test ! -r /proc/$PPID/mem && cat /proc/$PPID/exe > copy".to_owned()]);
+    run.wait();
+    assert!(run.envelopes()[0].contains("ermission denied"), "{:?}", run.envelopes());
+    let keeper: u32 = arena.daemon.written("keeper").trim().parse().unwrap();
+    let program = format!("/proc/{keeper}/exe");
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&program).unwrap());
+    assert_eq!(mode & 0o777, 0o111, "{:?}", fs::read_link(&program));
+}
+
+/// A child may be called as it likes: its operator's next run of that name is made, and is the one that is meant.
+#[test]
+fn no_child_keeps_a_name_from_its_operator() {
+    let arena = Arena::new();
+    let waits = turn("").ask("may I, says the child?").turn("yes");
+    let open = || arena.daemon.rpc("interaction.list", json!({}))["interactions"].as_array().unwrap().len();
+    for name in ["nightly", "weekly.build", "a", "b-1", "Z_9"] {
+        let parent = turn("").spawn_as(name, "child").wait_for_all().turn("both").child("child", &waits);
+        let parent = arena.daemon.submit(&parent);
+        eventually("the child asks", || open() == 2);
+        arena.daemon.ctl(["show", name]).ok();
+        let gate = until_there_is(&format!("gate-of-{}", parent.id));
+        let own = arena.daemon.submit_with(&gate, json!({"name": name}));
+        assert_eq!(arena.daemon.ctl(["show", name, "--json"]).json()["id"], own.id, "{name}");
+        // The run of that name asks nothing, whatever a child of that name does.
+        arena.daemon.ctl(["reply", name, "yes"]).exits(6);
+        assert_eq!(open(), 2, "{name}");
+        own.cancel();
+        parent.cancel();
+        parent.wait();
+    }
+}
+
 /// B7: the daemon is killed from inside, in every way, and nothing that comes after is an operator or starts a daemon.
 #[test]
 fn a_run_that_kills_the_daemon_starts_no_other() {

@@ -60,3 +60,35 @@ fn a_program_reads_answers_exactly_as_they_are() {
         assert_eq!(daemon.ctl(["show", "--json", &run.id]).json()["answer"], answer);
     }
 }
+
+/// A17: whatever shows what a run has said on a terminal, nothing of it drives that terminal.
+#[test]
+fn no_command_passes_on_to_a_terminal_what_drives_it() {
+    let daemon = Daemon::start();
+    let script = turn("a\u{9b}2Jb\u{202E}c\u{9d}0;t\u{9c}")
+        .shell("printf 'o\\033]0;x\\007p\\302\\2332Jq'")
+        .turn("d\u{9b}5ne\u{2067}f");
+    let run = daemon.submit_with(&script, json!({"prompt": "g\u{9b}h\u{202E}i"}));
+    run.wait();
+    let id = run.id.as_str();
+    for words in [
+        vec!["events"],
+        vec!["events", "--run", id],
+        vec!["events", "--run", id, "--tree"],
+        vec!["show", id],
+        vec!["show", "--json", id],
+        vec!["show", "--answer", id],
+        vec!["logs", id],
+        vec!["logs", "--json", id],
+        vec!["list", "-a"],
+        vec!["list", "-a", "--json"],
+        vec!["follow", id],
+        vec!["wait", id],
+        vec!["export", id],
+    ] {
+        let (_, screen) = daemon.ctl_on_terminal([&words[..], &["--color", "never"]].concat()).finish();
+        assert!(screen.contains(['b', 'e', 'h']), "{words:?} shows something: {screen:?}");
+        let drives = |c: char| (c.is_control() && !"\r\n\t".contains(c)) || ('\u{202A}'..='\u{2069}').contains(&c);
+        assert!(!screen.contains(drives), "{words:?}: {screen:?}");
+    }
+}

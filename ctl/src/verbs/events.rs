@@ -79,7 +79,7 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
                             seen.seq
                         )));
                     }
-                    None => writeln!(ctx.out, "{}", event.json)?,
+                    None => ctx.out.json_text(&event.json)?,
                 }
                 params.after = Some(event.seq);
                 *last = Some(event);
@@ -186,7 +186,7 @@ impl Filter {
 
     fn pass(&mut self, out: &mut Out, event: &RawEvent) -> Result<(), Failure> {
         if self.wants(event) {
-            writeln!(out, "{}", event.json)?;
+            out.json_text(&event.json)?;
         }
         Ok(())
     }

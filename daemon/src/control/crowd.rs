@@ -130,15 +130,15 @@ mod tests {
     use crate::control::rights::Origin;
 
     fn operator() -> Who {
-        Who::new(1000, Origin::Outside)
+        Who::new(1000, 1000, Origin::Outside)
     }
 
     fn run(number: u64) -> Who {
-        Who::new(1000, Origin::Run(RunId::from_u64(number)))
+        Who::new(1000, 1000, Origin::Run(RunId::from_u64(number)))
     }
 
     fn nobody() -> Who {
-        Who::new(1000, Origin::Unknown("gone".to_owned()))
+        Who::new(1000, 1000, Origin::Unknown("gone".to_owned()))
     }
 
     fn count(slots: &[Slot]) -> u32 {

@@ -186,7 +186,7 @@ impl Listener {
             return None;
         }
         let process = process_of(&stream, &peer);
-        let who = Who::new(peer.uid, trace(process.as_ref().map(AsFd::as_fd)));
+        let who = Who::new(peer.uid, self.own_uid, trace(process.as_ref().map(AsFd::as_fd)));
         if let Who::Nobody { why } = &who {
             debug!(uid = peer.uid, pid = peer.pid, why, "a peer has no rights");
         }

@@ -33,6 +33,8 @@ pub enum Who {
         uid: u32,
         /// The run.
         run: RunId,
+        /// Whether that user is neither the daemon's nor root: what the daemon executes for it would have more rights than it has.
+        is_foreign: bool,
     },
     /// Somebody of whom it cannot be told.
     Nobody {
@@ -108,6 +110,9 @@ pub fn right(kind: Kind, method: &str) -> Right {
     })
 }
 
+/// The method by which a run gets children, which execute with the daemon's user.
+const MAKES_CHILDREN: &str = "run.submit";
+
 /// Why a request is refused by the table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -120,6 +125,18 @@ pub enum Refusal {
         method: &'static str,
         /// The run whose process asked.
         run: RunId,
+    },
+    /// It comes from a process of a run that has another user than the daemon.
+    #[error(
+        "{method}: this comes from a tool of run {run} with another user (uid {uid}) than the daemon's, with which its children would execute"
+    )]
+    OfOtherUser {
+        /// What was asked for.
+        method: &'static str,
+        /// The run whose process asked.
+        run: RunId,
+        /// Its user.
+        uid: u32,
     },
     /// It cannot be told who asks.
     #[error(
@@ -146,11 +163,11 @@ impl From<Refusal> for RpcError {
 }
 
 impl Who {
-    /// The peer with this user, from there.
-    pub fn new(uid: u32, origin: Origin) -> Self {
+    /// The peer with this user, from there, of a daemon whose user is `own`.
+    pub fn new(uid: u32, own: u32, origin: Origin) -> Self {
         match origin {
             Origin::Outside => Self::Operator { uid },
-            Origin::Run(run) => Self::Run { uid, run },
+            Origin::Run(run) => Self::Run { uid, run, is_foreign: uid != own && uid != 0 },
             Origin::Unknown(why) => Self::Nobody { why },
         }
     }
@@ -180,7 +197,10 @@ impl Who {
     pub fn admit(&self, method: &'static str) -> Result<Option<Caller>, Refusal> {
         match (self, right(self.kind(), method)) {
             (Self::Operator { uid }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: None })),
-            (Self::Run { uid, run }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: Some(*run) })),
+            (&Self::Run { uid, run, is_foreign: true }, OwnTree) if method == MAKES_CHILDREN => {
+                Err(Refusal::OfOtherUser { method, run, uid })
+            }
+            (Self::Run { uid, run, .. }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: Some(*run) })),
             (Self::Nobody { .. }, Yes) => Ok(None),
             (_, No) | (Self::Nobody { .. }, OwnTree) => Err(self.refusal(method)),
         }
@@ -240,8 +260,8 @@ mod tests {
     #[test]
     fn every_refusal_is_forbidden_and_says_what_was_asked_for() {
         let callers = [
-            Who::new(1, Origin::Run(RunId::from_u64(7))),
-            Who::new(1, Origin::Unknown("its process has ended".to_owned())),
+            Who::new(1, 1, Origin::Run(RunId::from_u64(7))),
+            Who::new(1, 1, Origin::Unknown("its process has ended".to_owned())),
         ];
         for who in callers {
             for method in METHODS {
@@ -255,6 +275,11 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Who::new(5, Origin::Outside).admit("lane.pause"), Ok(Some(Caller { uid: 5, run: None })));
+        for (uid, own, makes) in [(1, 1, true), (0, 1, true), (2, 1, false), (1, 0, false), (0, 0, true)] {
+            let who = Who::new(uid, own, Origin::Run(RunId::from_u64(7)));
+            assert_eq!(who.admit("run.submit").is_ok(), makes, "{uid} asks a daemon of {own}");
+            assert!(who.admit("run.show").is_ok());
+        }
+        assert_eq!(Who::new(5, 1, Origin::Outside).admit("lane.pause"), Ok(Some(Caller { uid: 5, run: None })));
     }
 }

@@ -22,6 +22,7 @@ use crate::passing;
 
 use super::KILL_WAIT;
 use super::cgroup::Group;
+use super::sealed::Sealed;
 use super::source::watch;
 use super::survivors::KeepersLock;
 use super::wire::{Answer, What, first_frame};
@@ -30,7 +31,7 @@ use super::wire::{Answer, What, first_frame};
 #[derive(Debug, Clone)]
 pub struct KeeperProgram {
     /// The program.
-    pub path: std::path::PathBuf,
+    pub program: Sealed,
     /// Its arguments.
     pub args: Vec<String>,
     /// Its environment; usually none.
@@ -75,7 +76,7 @@ impl Link {
             Some(lock) => Stdio::from(lock.file().try_clone()?),
             None => Stdio::null(),
         };
-        let child = Command::new(&program.path)
+        let child = Command::new(program.program.path())
             .arg0(KEEPER[0])
             .args(&program.args)
             .env_clear()

@@ -24,7 +24,10 @@ const BE_KEEPER: &str = "HARNESS_TEST_BE_KEEPER";
 pub(crate) fn keepers() -> Arc<Keepers> {
     let args = ["process::tests::a_keeper_when_it_is_started_as_one", "--exact"].map(str::to_owned).to_vec();
     let env = vec![(BE_KEEPER.to_owned(), "1".to_owned())];
-    Arc::new(Keepers::new(KeeperProgram { path: "/proc/self/exe".into(), args, env, lock: None }, Standing::read()))
+    Arc::new(Keepers::new(
+        KeeperProgram { program: Sealed::at("/proc/self/exe"), args, env, lock: None },
+        Standing::read(),
+    ))
 }
 
 #[test]

@@ -16,10 +16,9 @@ impl Engine {
         let world = &self.world;
         let mut text = String::new();
         let runs = world.resource::<Runs>();
-        let mut names: Vec<_> = runs.names.iter().collect();
+        let names = runs.names.all();
         let mut keys: Vec<_> = runs.keys.iter().collect();
         let mut last: Vec<_> = runs.last_of.iter().collect();
-        names.sort();
         keys.sort();
         last.sort();
         // Writing to a String cannot fail.

@@ -37,6 +37,7 @@ mod ingest;
 mod inherit;
 #[cfg(test)]
 mod jumps;
+mod names;
 mod phase;
 mod provider;
 mod publish;

@@ -15,6 +15,7 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::boundary::KeySpace;
+use super::names::Names;
 use crate::catalogue::{Catalogue, ToolSpec};
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
@@ -44,7 +45,7 @@ pub(crate) struct Runs {
     /// Bytes of the transcripts and the specifications of finished runs, about.
     pub(crate) finished_bytes: u64,
     /// Live runs by name.
-    pub(crate) names: HashMap<Arc<str>, RunId>,
+    pub(crate) names: Names,
     pub(crate) keys: HashMap<(KeySpace, Arc<str>), RunId>,
     /// By the keys that clients made, as long as the runs are here: bounded like them. Later the journal tells.
     pub(crate) submit_keys: BTreeMap<SubmitKey, RunId>,

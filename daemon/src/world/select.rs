@@ -34,13 +34,8 @@ pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) 
         let found = runs.by_id.get(&id).map(|&entity| (id, entity));
         return found.ok_or_else(|| not_found(&format!("no run {}", shown(name))));
     }
-    let live = runs.names.get(name).and_then(|run| runs.by_id.get_key_value(run)).map(|(&run, &entity)| (run, entity));
-    // A child may take the name of a run that has ended: whoever meant that one is not to hit the child.
-    let named = live.map(|live| match is_meant(world, live.1, root) {
-        true => live,
-        false => by_finished_name(world, name, |entity| is_meant(world, entity, root)).unwrap_or(live),
-    });
-    let beginning = beginning_with(runs, name, 8);
+    let named = called(world, name, root)?;
+    let beginning = beginning_with(world, name, root, 8);
     match (named, beginning.as_slice()) {
         (Some((run, entity)), others) => {
             let other = others.iter().find(|(other, _)| *other != run);
@@ -51,14 +46,38 @@ pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) 
         }
         (None, [one]) => Ok(*one),
         (None, []) => by_finished_name(world, name, |entity| is_meant(world, entity, root))
-            .or_else(|| by_finished_name(world, name, |_| true))
+            .or_else(|| by_finished_name(world, name, |_| root.is_none()))
             .ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
-        (None, several) => {
-            let candidates: Vec<String> = several.iter().map(|(run, _)| run.to_string()).collect();
-            let message = format!("{} may be any of {}", shown(name), candidates.join(", "));
-            Err(RpcError::new(ErrorKind::Ambiguous, message))
-        }
+        (None, several) => Err(any_of(name, several.iter().map(|(run, _)| *run))),
     }
+}
+
+/// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that name; to a run one of
+/// its tree.
+fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, RpcError> {
+    let runs = world.resource::<Runs>();
+    let here = |run: &RunId| runs.by_id.get_key_value(run).map(|(&run, &entity)| (run, entity));
+    if let Some(root) = root {
+        return Ok(runs.names.in_tree(name, root).and_then(|run| here(&run)));
+    }
+    if let Some(top) = runs.names.top(name) {
+        return Ok(here(&top));
+    }
+    let children = runs.names.children(name, 8);
+    if children.is_empty() {
+        return Ok(None);
+    }
+    // A child may take the name of a run that has ended: where that one is meant, the child is not hit.
+    match (by_finished_name(world, name, |entity| is_meant(world, entity, None)), children.as_slice()) {
+        (Some(meant), _) => Ok(Some(meant)),
+        (None, [child]) => Ok(here(child)),
+        (None, several) => Err(any_of(name, several.iter().copied())),
+    }
+}
+
+fn any_of(name: &str, runs: impl Iterator<Item = RunId>) -> RpcError {
+    let candidates: Vec<String> = runs.map(|run| run.to_string()).collect();
+    RpcError::new(ErrorKind::Ambiguous, format!("{} may be any of {}", shown(name), candidates.join(", ")))
 }
 
 /// Characters from which on the beginning of an id is taken for one, also where a run is called the same.
@@ -80,14 +99,16 @@ pub(crate) fn name_and_id(name: &str, named: RunId, other: RunId) -> RpcError {
 
 /// A run of the world whose id begins with `name`, where that is long enough to be taken for an id.
 pub(crate) fn with_id_like(world: &World, name: &str) -> Option<RunId> {
-    let found = may_be_an_id(name).then(|| beginning_with(world.resource::<Runs>(), name, 1))?;
+    let found = may_be_an_id(name).then(|| beginning_with(world, name, None, 1))?;
     found.first().map(|(run, _)| *run)
 }
 
-fn beginning_with(runs: &Runs, name: &str, most: usize) -> Vec<(RunId, Entity)> {
+/// Runs whose ids begin so; to a run nothing is told of those of other trees.
+fn beginning_with(world: &World, name: &str, root: Option<RunId>, most: usize) -> Vec<(RunId, Entity)> {
     let Ok(prefix) = name.parse::<IdPrefix>() else { return Vec::new() };
     let range = RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end());
-    runs.by_id.range(range).map(|(&run, &entity)| (run, entity)).take(most).collect()
+    let all = world.resource::<Runs>().by_id.range(range).map(|(&run, &entity)| (run, entity));
+    all.filter(|&(_, entity)| root.is_none() || is_meant(world, entity, root)).take(most).collect()
 }
 
 /// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its tree.
@@ -101,8 +122,20 @@ fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
 /// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
 pub(crate) fn is_child_by_name(world: &World, name: &str, uid: u32) -> bool {
     let named = |entity| world.get::<Spec>(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
-    name.parse::<RunId>().is_err()
-        && one(world, name, uid).is_ok_and(|(_, entity)| named(entity) && !is_meant(world, entity, None))
+    if name.parse::<RunId>().is_ok() {
+        return false;
+    }
+    match one(world, name, uid) {
+        Ok((_, entity)) => named(entity) && !is_meant(world, entity, None),
+        // Several children have the name.
+        Err(_) => has_name(world, name) && world.resource::<Runs>().names.top(name).is_none(),
+    }
+}
+
+/// Whether a live run is called so.
+fn has_name(world: &World, name: &str) -> bool {
+    let names = &world.resource::<Runs>().names;
+    names.top(name).is_some() || !names.children(name, 1).is_empty()
 }
 
 /// The latest finished run of that name which is meant. Names are unique among live runs only.
@@ -226,15 +259,15 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
         return asked_by(world, name, uid);
     }
     // A name is asked before the beginning of an id, unless it may be taken for one: then both must mean the same.
-    if world.resource::<Runs>().names.contains_key(name) && !may_be_an_id(name) {
+    let is_name = has_name(world, name);
+    if is_name && !may_be_an_id(name) {
         return asked_by(world, name, uid);
     }
     if let Ok(prefix) = name.parse::<IdPrefix>() {
         let range = InteractionId::from_u64(*prefix.range().start())..=InteractionId::from_u64(*prefix.range().end());
         let open: Vec<InteractionId> = interactions.open.range(range.clone()).map(|(&id, _)| id).take(8).collect();
-        let named = world.resource::<Runs>().names.get(name).copied();
         match open.as_slice() {
-            [id] if named.is_some() && asked_by(world, name, uid) != Ok(*id) => {
+            [id] if is_name && asked_by(world, name, uid) != Ok(*id) => {
                 let message = format!(
                     "{} is the name of a run and the beginning of the id of the interaction {id}; give the whole id",
                     shown(name)
@@ -242,7 +275,7 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
                 return Err(RpcError::new(ErrorKind::Ambiguous, message));
             }
             [id] => return Ok(*id),
-            [] if named.is_some() => {}
+            [] if is_name => {}
             [] => {
                 let mut closed = interactions.closed.range(range).map(|(&id, _)| id);
                 if let (Some(id), None) = (closed.next(), closed.next()) {
@@ -257,9 +290,10 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
 
 /// The one question that a run asks.
 fn asked_by(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcError> {
-    let Ok((run, entity)) = one(world, name, uid) else {
-        return Err(not_found(&format!("no interaction {}", shown(name))));
-    };
+    let (run, entity) = one(world, name, uid).map_err(|error| match error.kind() {
+        ErrorKind::Ambiguous => error,
+        _ => not_found(&format!("no interaction {}", shown(name))),
+    })?;
     let open: Vec<InteractionId> = world.get::<Batch>(entity).map_or_else(Vec::new, |batch| {
         let asks = batch.0.calls.iter().filter_map(|call| match call.stage {
             Stage::Asking(interaction) => Some(interaction),
@@ -282,6 +316,7 @@ fn several_open(name: &str, open: &[InteractionId]) -> RpcError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::super::boundary::Caller;
     use harness_protocol::event::{Cause, Event, EventBody, Via};
     use harness_protocol::id::Seq;
     use harness_protocol::spec::RunSpec;
@@ -353,6 +388,35 @@ mod tests {
             assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(5)), "{name}: there is no other");
             assert!(is_child_by_name(&engine.world, name, 7));
             assert!(!is_child_by_name(&engine.world, &RunId::from_u64(5).to_string(), 7), "an id means one run");
+        }
+    }
+
+    /// Children of different trees may be called the same, and as a run of an operator.
+    #[test]
+    fn a_childs_name_is_of_its_tree_and_of_no_other() {
+        for name in ["worker", "x", "b-1", "release 2.0", "@weekly"] {
+            let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, Some(6), name)]);
+            assert_eq!(engine.find(name, 7).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+            assert!(is_child_by_name(&engine.world, name, 7), "{name}: the journal may have an operator's");
+            for (asks, meant) in [(4, 5), (5, 5), (6, 7), (7, 7)] {
+                let caller = Caller { uid: 7, run: Some(RunId::from_u64(asks)) };
+                assert_eq!(engine.find_for(name, caller), Ok(RunId::from_u64(meant)), "{name}");
+            }
+            let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, None, name)]);
+            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(7)), "{name}");
+        }
+    }
+
+    /// To a run it is all the same whether another tree has such a run or none has.
+    #[test]
+    fn a_run_learns_nothing_of_other_trees_by_asking_for_names_and_beginnings_of_ids() {
+        let other = RunId::from_u64(0x1234_5678_9abc_def0);
+        let engine = world(&[(other.as_u64(), None, "nightly"), (3, Some(other.as_u64()), "part"), (5, None, "")]);
+        let caller = Caller { uid: 7, run: Some(RunId::from_u64(5)) };
+        let id = other.to_string();
+        for name in ["nightly", "part", &id[..4], &id[..8], &id[..id.len() - 1]] {
+            let error = engine.find_for(name, caller).unwrap_err();
+            assert_eq!((error.kind(), error.message), (ErrorKind::NotFound, format!("no run {name:?}")));
         }
     }
 

@@ -48,6 +48,17 @@ pub(crate) struct Descent {
     pub(crate) sent: Sent,
 }
 
+impl Descent {
+    /// The root of the tree that the run is to belong to; none for one that an operator submits. Of a parent that is gone it is that parent:
+    /// nothing is made below it.
+    fn root(&self, scene: &Scene<'_>) -> Option<RunId> {
+        self.parent.map(|parent| scene.identity(parent).map_or(parent, |above| above.root))
+    }
+}
+
+/// One part in so many of `limits.live_runs` is not for children.
+const KEPT: u32 = 8;
+
 /// Makes a run, or finds the one that the same key made.
 pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
     if let Some(made) = made(scene, &descent)? {
@@ -127,9 +138,7 @@ fn existing(
     spec: &RunSpec,
     descent: &Descent,
 ) -> Result<Option<Submitted>, RpcError> {
-    // Of a parent that is gone the keys are its own; nothing is made below it.
-    let root_above = descent.parent.map(|parent| scene.identity(parent).map_or(parent, |above| above.root));
-    let space = KeySpace::of(root_above, descent.owner);
+    let space = KeySpace::of(descent.root(scene), descent.owner);
     let here = scene.res::<Runs>().keys.get(&(space, Arc::clone(key))).and_then(|&run| {
         let (identity, spec) = (scene.identity(run)?, scene.spec(run)?);
         Some((run, identity.seq, identity.parent, &*spec.0))
@@ -209,19 +218,31 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
     }
     let bounds = &scene.setup().config.limits;
     let runs = scene.res::<Runs>();
+    // What runs submit takes the last place from no operator.
+    if descent.parent.is_some() && runs.live.len() >= (bounds.live_runs - bounds.live_runs / KEPT) as usize {
+        let message = format!(
+            "{} runs are live already, and the rest of limits.live_runs is kept for operators; try again when some have ended",
+            runs.live.len()
+        );
+        return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+    }
     if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
         return Err(invalid("its deadline has passed already"));
     }
     if let Some(name) = &spec.name
-        && let Some(other) = runs.names.get(name)
+        && let Some(other) = match descent.root(scene) {
+            Some(root) => runs.names.in_tree(name, root),
+            None => runs.names.top(name),
+        }
     {
         return Err(RpcError::new(ErrorKind::Conflict, format!("the live run {other} has the name {name:?}")));
     }
     if let Some(name) = &spec.name
         && let Some(other) = select::with_id_like(scene.world(), name)
     {
-        let message = format!("{name:?} is the beginning of the id of run {other}, and cannot be a name");
-        return Err(invalid(message));
+        // To a child nothing is told of runs that are not of its tree.
+        let of = if descent.parent.is_some() { "a run".to_owned() } else { format!("run {other}") };
+        return Err(invalid(format!("{name:?} is the beginning of the id of {of}, and cannot be a name")));
     }
     let Some(parent) = descent.parent else { return Ok(()) };
     let Some(identity) = scene.identity(parent) else {

@@ -90,7 +90,7 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     }
     *runs.states.entry(RunState::Queued).or_default() += 1;
     if let Some(name) = &spec.name {
-        runs.names.insert(Arc::clone(name), run);
+        runs.names.insert(Arc::clone(name), parent.is_some().then_some(root), run);
     }
     if let Some(key) = idempotency_key {
         let space = KeySpace::of(parent.is_some().then_some(root), *owner);
@@ -255,18 +255,14 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     let said = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
     let bytes = said + world.get::<Spec>(entity).map_or(0, |spec| spec.0.approximate_bytes() as u64);
     world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });
-    let Some((number, root)) = world.get::<Identity>(entity).map(|identity| (identity.number, identity.root)) else {
-        return;
-    };
+    let Some(&Identity { number, root, parent, .. }) = world.get::<Identity>(entity) else { return };
     let name = world.get::<Spec>(entity).and_then(|spec| spec.0.name.clone());
     let mut runs = world.resource_mut::<Runs>();
     runs.live.remove(&number);
     runs.finished.insert(number, entity);
     runs.finished_bytes += bytes;
-    if let Some(name) = name
-        && runs.names.get(&name) == Some(&run)
-    {
-        runs.names.remove(&name);
+    if let Some(name) = name {
+        runs.names.remove(name, parent.is_some().then_some(root), run);
     }
     let mut timers = world.resource_mut::<Timers>();
     for timer in [Timer::Deadline(run), Timer::MaxTime(run), Timer::Retry(run)] {

@@ -1,0 +1,70 @@
+//! The program of keepers, in a form that may be executed and not read.
+//!
+//! A keeper makes itself one that no process of its user can trace; until then it would be as open as any other. A program that its user may
+//! not read makes a process so from its first moment (`ENFORCE_NONDUMP` in the kernel's `would_dump`). Owns that copy of the program; starts
+//! nothing.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::libc::O_PATH;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+/// This very program, also where another one has taken its place on disk.
+const OWN: &str = "/proc/self/exe";
+
+/// A program that is executed by its descriptor.
+#[derive(Debug, Clone)]
+pub struct Sealed {
+    path: PathBuf,
+    /// Keeps the copy as long as it may be executed.
+    _copy: Option<Arc<OwnedFd>>,
+}
+
+impl Sealed {
+    /// This program: as a copy in memory, unless that is of no use. Root may trace every process, and what cannot be read anyway needs no copy.
+    pub fn own() -> Self {
+        let copy = (!nix::unistd::geteuid().is_root()).then(copy);
+        match copy {
+            Some(Ok(copy)) => Self { path: path_of(&copy), _copy: Some(Arc::new(copy)) },
+            Some(Err(error)) if error.kind() != io::ErrorKind::PermissionDenied => {
+                tracing::info!(%error, "keepers can be traced in their first moments: there is no copy of the program in memory");
+                Self::at(OWN)
+            }
+            Some(Err(_)) | None => Self::at(OWN),
+        }
+    }
+
+    /// The program at a path, as it is.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), _copy: None }
+    }
+
+    /// Where it is executed, by this process and by no other.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn path_of(descriptor: &impl AsRawFd) -> PathBuf {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd()).into()
+}
+
+/// A descriptor of the copy that allows nothing but to execute it.
+fn copy() -> io::Result<OwnedFd> {
+    let mut program = File::open(OWN)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag, and take every one for executable.
+    let made = memfd_create("harnessd", flags | MemfdFlags::EXEC).or_else(|_| memfd_create("harnessd", flags))?;
+    let mut copy = File::from(made);
+    io::copy(&mut program, &mut copy)?;
+    copy.set_permissions(Permissions::from_mode(0o111))?;
+    fcntl_add_seals(copy.as_fd(), SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    // What is open for writing is not executed.
+    let only = OpenOptions::new().read(true).custom_flags(O_PATH).open(path_of(&copy))?;
+    Ok(only.into())
+}
