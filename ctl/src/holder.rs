@@ -1,47 +1,110 @@
 //! Who holds a state directory, by its lock: the daemon that serves, wherever its socket is.
 //!
-//! Owns the form of the lock file, as far as it is read here. Reads, and never keeps a lock: a daemon that is about to
-//! start is not to be held up.
+//! Owns the form of the lock file, as far as it is read here. The process is the one that the kernel lists for the
+//! lock: what stands in the file may be written by any run of the daemon's user. Its socket is from the file, and only
+//! asked where that process serves it. Reads, and never takes a lock: a daemon that is about to start is not to be held
+//! up.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use harness_files::{Dir, Refusal, locks};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// What the kernel calls a daemon: by its path, or by that of a program that was replaced while it started.
 const PROGRAMS: [&str; 2] = ["harnessd", "exe"];
+/// The lock file of a state directory.
+const FILE: &str = "harnessd.lock";
 /// Bytes of a lock file that are read: a process number and a path.
 const MOST: u64 = 8 * 1024;
+
+/// Looks at the kernel's list, which may leave out a line where others change meanwhile.
+const LOOKS: usize = 2;
 
 /// The daemon that holds a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
     /// The number of its process.
     pub(crate) pid: u32,
-    /// Its socket; none where an older daemon has not told it, or one that starts has not yet.
+    /// Its socket, as the lock file tells it; none where an older daemon has not told it, or one that starts has not
+    /// yet.
     pub(crate) socket: Option<PathBuf>,
+}
+
+/// Why nothing in a state directory is believed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Disbelief {
+    /// A link, a pipe, a device or the like. To open it could last for ever.
+    #[error("{} is no regular file", .0.display())]
+    NoFile(PathBuf),
+    /// It may be the lock file of another daemon.
+    #[error("{} is also another file", .0.display())]
+    Linked(PathBuf),
+    /// The way to it is another user's.
+    #[error("{}: {why}", path.display())]
+    Way {
+        /// The state directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: Refusal,
+    },
 }
 
 impl Holder {
     /// Who holds this directory; none where nobody does, or where that cannot be told.
-    pub(crate) fn of(state_dir: &Path) -> Option<Self> {
-        let mut file = File::open(state_dir.join("harnessd.lock")).ok()?;
-        let mut text = String::new();
-        file.by_ref().take(MOST).read_to_string(&mut text).ok()?;
-        let holder = read(&text)?;
-        // Asked for only where a daemon seems to be there: whoever tries a lock has it for a moment.
-        (is_daemon(holder.pid) && is_locked(file)).then_some(holder)
+    ///
+    /// # Errors
+    /// Where what is there is none of a daemon's.
+    pub(crate) fn of(state_dir: &Path) -> Result<Option<Self>, Disbelief> {
+        let path = state_dir.join(FILE);
+        let file = match Dir::open(state_dir).and_then(|dir| dir.file(FILE)) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Err(Disbelief::NoFile(path)),
+            Err(error) => return way(state_dir, &error).map_or(Ok(None), Err),
+        };
+        let Ok(found) = file.metadata() else { return Ok(None) };
+        if found.nlink() > 1 {
+            return Err(Disbelief::Linked(path));
+        }
+        let Some(pid) = holder_of(&file, found.uid()) else { return Ok(None) };
+        Ok(Some(Self { pid, socket: socket_in(file) }))
+    }
+
+    /// Asks the process to end, if it still holds the directory.
+    ///
+    /// # Errors
+    /// Where it does not, or may not be told.
+    pub(crate) fn end(&self, state_dir: &Path) -> io::Result<()> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        // From here on the number is that of the process that is told, or of nobody.
+        match Self::of(state_dir) {
+            Ok(Some(now)) if now.pid == self.pid => Ok(pidfd_send_signal(process, Signal::TERM)?),
+            _ => Err(ErrorKind::NotFound.into()),
+        }
     }
 }
 
-/// The process number in the first line, the socket in the second.
-fn read(text: &str) -> Option<Holder> {
-    let mut lines = text.lines();
-    let pid = lines.next()?.trim().parse().ok().filter(|&pid: &u32| pid > 1 && i32::try_from(pid).is_ok())?;
-    let socket = lines.next().map(PathBuf::from).filter(|socket| socket.is_absolute());
-    Some(Holder { pid, socket })
+/// Where another user made a link on the way. All else that goes wrong says nothing.
+fn way(state_dir: &Path, error: &io::Error) -> Option<Disbelief> {
+    let why = error.get_ref()?.downcast_ref::<Refusal>()?.clone();
+    Some(Disbelief::Way { path: state_dir.to_owned(), why })
+}
+
+/// The daemon that has the lock, which is of the user to whom the file belongs, or root's.
+fn holder_of(file: &File, owner: u32) -> Option<u32> {
+    let held = (0..LOOKS).find_map(|_| locks::on(file).into_iter().find(|held| held.is_exclusive))?;
+    let pid = u32::try_from(held.pid).ok().filter(|&pid| pid > 1)?;
+    (is_daemon(pid) && user_of(pid).is_some_and(|user| user == owner || user == 0)).then_some(pid)
+}
+
+/// The socket in the second line; the first is for people.
+fn socket_in(file: File) -> Option<PathBuf> {
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text).ok()?;
+    text.lines().nth(1).map(PathBuf::from).filter(|socket| socket.is_absolute())
 }
 
 /// Whether a process is a daemon of ours, by its name. A dead one that nobody has waited for is none.
@@ -51,36 +114,68 @@ fn is_daemon(pid: u32) -> bool {
     PROGRAMS.contains(&name) && !rest.trim_start().starts_with(['Z', 'X'])
 }
 
-fn is_locked(file: File) -> bool {
-    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
+/// The user that a process acts as. The owner of its directory in /proc is another one where it hides from debuggers.
+fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
+
     use super::*;
 
     #[test]
-    fn a_lock_file_tells_process_and_socket_and_older_ones_the_process() {
-        let holder = |pid, socket: Option<&str>| Some(Holder { pid, socket: socket.map(PathBuf::from) });
-        assert_eq!(read("12\n"), holder(12, None));
-        assert_eq!(read("12\n/run/a b.sock\n"), holder(12, Some("/run/a b.sock")));
-        assert_eq!(read("12\nrelative\n"), holder(12, None));
-        assert_eq!(read("12"), holder(12, None));
-        for none in ["", "\n", "x\n/s\n", "-1\n", "0\n/s", "1\n", "99999999999\n", "4294967295\n"] {
-            assert_eq!(read(none), None, "{none:?}");
+    fn a_lock_file_tells_the_socket_and_older_ones_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        for (text, socket) in [
+            ("12\n", None),
+            ("12\n/run/a b.sock\n", Some("/run/a b.sock")),
+            ("12\nrelative\n", None),
+            ("12", None),
+            ("", None),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(socket_in(File::open(&path).unwrap()), socket.map(PathBuf::from), "{text:?}");
         }
     }
 
     #[test]
-    fn nobody_holds_what_is_not_locked_or_is_locked_by_something_else() {
+    fn nobody_holds_what_is_not_locked_or_is_locked_by_something_else_whatever_stands_in_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Holder::of(dir.path()), None);
-        let path = dir.path().join("harnessd.lock");
-        fs::write(&path, format!("{}\n/s\n", std::process::id())).unwrap();
-        assert_eq!(Holder::of(dir.path()), None, "we are no daemon");
-        let _locked = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
-        assert_eq!(Holder::of(dir.path()), None, "and are none with its lock either");
-        assert!(is_locked(File::open(&path).unwrap()));
+        assert_eq!(Holder::of(dir.path()), Ok(None));
+        assert_eq!(Holder::of(&dir.path().join("none")), Ok(None));
+        let path = dir.path().join(FILE);
+        for text in [format!("{}\n/s\n", std::process::id()), "1\n/s\n".to_owned(), String::new()] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(Holder::of(dir.path()), Ok(None), "nobody has the lock");
+            let locked = File::open(&path).unwrap();
+            flock(&locked, FlockOperation::NonBlockingLockExclusive).unwrap();
+            assert_eq!(Holder::of(dir.path()), Ok(None), "we are no daemon, and are none with its lock either");
+        }
+        let own = std::process::id();
+        assert_eq!(user_of(own), Some(rustix::process::geteuid().as_raw()));
+        assert!(Holder { pid: own, socket: None }.end(dir.path()).is_err(), "who holds nothing is not told to end");
+    }
+
+    #[test]
+    fn what_is_no_lock_file_of_its_own_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        assert_eq!(Holder::of(dir.path()), Err(Disbelief::NoFile(path.clone())));
+        fs::remove_file(&path).unwrap();
+        symlink("/dev/null", &path).unwrap();
+        assert_eq!(Holder::of(dir.path()), Err(Disbelief::NoFile(path.clone())));
+        fs::remove_file(&path).unwrap();
+        fs::write(dir.path().join("other"), "").unwrap();
+        fs::hard_link(dir.path().join("other"), &path).unwrap();
+        assert_eq!(Holder::of(dir.path()), Err(Disbelief::Linked(path)));
     }
 }

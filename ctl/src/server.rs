@@ -49,8 +49,14 @@ pub(crate) enum Untrusted {
         /// The process.
         pid: u32,
     },
-    /// The daemon that serves this socket is another process.
-    #[error("process {pid} answers, and not the daemon (pid {holder}), which says that it serves it")]
+    /// The socket has another name, and somebody else may have made this one lead to it.
+    #[error("process {pid} answers, whose socket has another name, and another user may have made this one lead there")]
+    OtherName {
+        /// The process.
+        pid: u32,
+    },
+    /// The daemon that holds the state directory is another process.
+    #[error("process {pid} answers, and not the daemon (pid {holder}) that holds the state directory")]
     NotTheDaemon {
         /// The process.
         pid: u32,
@@ -81,8 +87,13 @@ impl Untrusted {
             Self::Inside { pid } | Self::Hidden { pid } => format!(
                 "nothing was sent to it; look at it (ps -fp {pid}), end it (kill -9 {pid}), then: harnessctl daemon start"
             ),
-            Self::NotTheDaemon { holder, .. } => {
-                format!("nothing was sent to it; let the daemon bind its socket again: kill -HUP {holder}")
+            Self::NotTheDaemon { holder, .. } => format!(
+                "nothing was sent to it; let the daemon bind its socket again: kill -HUP {holder}; where the one that \
+                 answers is meant, \
+                 name its own socket (--socket), and its state directory or none (HARNESS_STATE_DIR)"
+            ),
+            Self::OtherName { .. } => {
+                "nothing was sent to it; name its own socket: --socket or HARNESS_SOCKET".to_owned()
             }
             Self::Unseen => format!("where that is the daemon outside of this container, say so: {TRUST_UNSEEN}=1"),
             Self::Ended { .. } => "start the daemon, or what passes its socket on, so that it goes on living (ssh \
@@ -93,7 +104,14 @@ impl Untrusted {
 }
 
 /// Refuses a connection to a process that is not to be believed.
-pub(crate) fn check(stream: &UnixStream, socket: &Path, state_dir: &Path) -> Result<(), StartError> {
+///
+/// `holder` is the daemon that holds the state directory, where that one told the socket.
+pub(crate) fn check(
+    stream: &UnixStream,
+    socket: &Path,
+    state_dir: &Path,
+    holder: Option<u32>,
+) -> Result<(), StartError> {
     let of = |source| StartError::Connect { socket: socket.to_owned(), source };
     let peer = getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| of(errno.into()))?;
     let process = getsockopt(stream, sockopt::PeerPidfd);
@@ -102,6 +120,10 @@ pub(crate) fn check(stream: &UnixStream, socket: &Path, state_dir: &Path) -> Res
     let own = nix::unistd::geteuid().as_raw();
     let pid = u32::try_from(peer.pid()).unwrap_or(0);
     let untrusted = |why| StartError::Untrusted { socket: socket.to_owned(), why };
+    let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+    if let Some(holder) = holder.filter(|&holder| !is_or_is_above(pid, holder, &read)) {
+        return Err(untrusted(Untrusted::NotTheDaemon { pid, holder }));
+    }
     let uid = peer.uid();
     if ![Some(0), Some(own), owner].contains(&Some(uid)) {
         return Err(untrusted(Untrusted::OtherUser { pid, uid }));
@@ -111,7 +133,6 @@ pub(crate) fn check(stream: &UnixStream, socket: &Path, state_dir: &Path) -> Res
         let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
         return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
     }
-    let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
     let limit = read(peer.pid(), "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
     let found = judge(peer.pid(), limit, own_depth(&read), uid == 0, &read);
     // What was read is of that process only where it lives still.
@@ -121,12 +142,29 @@ pub(crate) fn check(stream: &UnixStream, socket: &Path, state_dir: &Path) -> Res
     if let Some(why) = found {
         return Err(untrusted(why));
     }
-    match Holder::of(state_dir) {
-        Some(holder) if holder.socket.as_deref() == Some(socket) && !is_or_is_above(pid, holder.pid, &read) => {
-            Err(untrusted(Untrusted::NotTheDaemon { pid, holder: holder.pid }))
+    is_the_daemon(stream, socket, state_dir, (pid, uid, owner), &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
+}
+
+/// What speaks against a process outside of runs: that the daemon of the state directory is another one, or the socket
+/// another one's.
+fn is_the_daemon(
+    stream: &UnixStream,
+    socket: &Path,
+    state_dir: &Path,
+    (pid, uid, owner): (u32, u32, Option<u32>),
+    read: Read<'_>,
+) -> Result<Option<Untrusted>, StartError> {
+    // The name by which it was bound, as the kernel has it. What is relative is no daemon's, but may be that of ssh.
+    let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+    let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && bound != socket);
+    if let Some(holder) = Holder::of(state_dir)? {
+        let serves_it = holder.socket.as_deref() == Some(socket);
+        if (serves_it || has_other_name) && !is_or_is_above(pid, holder.pid, read) {
+            return Ok(Some(Untrusted::NotTheDaemon { pid, holder: holder.pid }));
         }
-        _ => Ok(()),
     }
+    let leads_elsewhere = has_other_name && owner != Some(uid) && !harness_files::is_ours(socket);
+    Ok(leads_elsewhere.then_some(Untrusted::OtherName { pid }))
 }
 
 type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
@@ -238,7 +276,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
-        check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path()).unwrap();
+        check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), None).unwrap();
+        let told = check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), Some(i32::MAX.unsigned_abs()));
+        assert!(matches!(told, Err(StartError::Untrusted { why: Untrusted::NotTheDaemon { .. }, .. })));
         drop(listener);
         assert!(Untrusted::Ended { pid: 1 }.may_pass() && !Untrusted::Inside { pid: 1 }.may_pass());
     }

@@ -41,6 +41,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Session {
     place: Place,
     may_start: bool,
+    /// Its user asked for a daemon, and for nothing else.
+    asked_to_start: bool,
     client: Option<Client>,
     started: bool,
     /// A daemon has read something of ours, or may have.
@@ -81,6 +83,7 @@ impl Session {
         Ok(Self {
             place,
             may_start,
+            asked_to_start: false,
             client: None,
             started: false,
             reached: false,
@@ -101,6 +104,11 @@ impl Session {
     /// From here on no daemon is started.
     pub(crate) fn never_start(&mut self) {
         self.may_start = false;
+    }
+
+    /// Its user asked for a daemon, and for nothing else.
+    pub(crate) fn asked_to_start(&mut self) {
+        self.asked_to_start = true;
     }
 
     /// From here on a daemon of another protocol is asked all the same.
@@ -133,7 +141,7 @@ impl Session {
                     Err(error) if error.is_absent() => return Err(ClientError::Lost { taken: Taken::No }.into()),
                     found => found?,
                 },
-                (false, true) => start::find_or_start(&self.place)?,
+                (false, true) => start::find_or_start(&self.place, self.asked_to_start)?,
                 (false, false) => start::find(&self.place)?,
             };
             self.started |= found.started;

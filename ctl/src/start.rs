@@ -5,16 +5,17 @@
 //! directory says whether there is a daemon all the same, and where.
 
 use std::ffi::OsStr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use harness_files::{Dir, Refusal};
 use harness_protocol::paths::SYSTEM_SOCKET;
 
 use crate::connect::{ConnectError, connect};
 use crate::holder::Holder;
-use crate::inside::inside;
+use crate::inside::{Inside, inside};
 use crate::output::note;
 use crate::patience::PATIENCE;
 use crate::server;
@@ -48,19 +49,21 @@ pub(crate) struct Found {
     pub(crate) socket: PathBuf,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
+    /// The daemon that holds the state directory, where it was that one's socket which was looked for.
+    pub(crate) holder: Option<u32>,
 }
 
 /// Connects to the daemon that is there. Nothing is sent to anybody else.
 pub(crate) fn find(place: &Place) -> Result<Found, StartError> {
     let found = reach(place)?;
-    server::check(&found.stream, &found.socket, &place.state_dir)?;
+    server::check(&found.stream, &found.socket, &place.state_dir, found.holder)?;
     Ok(found)
 }
 
 fn reach(place: &Place) -> Result<Found, StartError> {
     match connect(&place.socket, PATIENCE) {
-        Ok(stream) => Ok(Found { stream, socket: place.socket.clone(), started: false }),
-        Err(ConnectError::Absent) => match Holder::of(&place.state_dir) {
+        Ok(stream) => Ok(Found { stream, socket: place.socket.clone(), started: false, holder: None }),
+        Err(ConnectError::Absent) => match Holder::of(&place.state_dir)? {
             Some(holder) => elsewhere(place, holder),
             None => Err(match no_socket(&place.socket) {
                 Some(what) => StartError::NoSocket { socket: place.socket.clone(), what },
@@ -77,7 +80,7 @@ fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
     match holder.socket {
         Some(socket) if socket != place.socket && place.named => Err(StartError::Elsewhere { pid, socket, state_dir }),
         Some(socket) if socket != place.socket => match connect(&socket, PATIENCE) {
-            Ok(stream) => Ok(Found { stream, socket, started: false }),
+            Ok(stream) => Ok(Found { stream, socket, started: false, holder: Some(pid) }),
             Err(ConnectError::Absent) => Err(unreachable(pid, socket, true)),
             Err(error) => Err(explain(error, &socket)),
         },
@@ -110,23 +113,77 @@ fn no_socket(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Connects to the daemon, and starts it where there is none.
-pub(crate) fn find_or_start(place: &Place) -> Result<Found, StartError> {
-    let socket = place.socket.as_path();
+/// Connects to the daemon, and starts it where there is none, unless the place may be another's. `asked` says that its
+/// user asked for a daemon, and for nothing else.
+pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartError> {
     match find_soon(place) {
         Err(StartError::NotRunning { .. }) => {
-            if let Some(inside) = inside() {
-                return Err(StartError::InsideRun { socket: place.socket.clone(), inside });
-            }
-            if socket == Path::new(SYSTEM_SOCKET) && !nix::unistd::geteuid().is_root() {
-                return Err(StartError::SystemNotRunning { socket: socket.to_owned() });
-            }
-            let program = program(std::env::current_exe().ok().as_deref(), std::env::var_os("PATH").as_deref())
-                .ok_or_else(|| StartError::NoProgram { socket: socket.to_owned() })?;
+            may_start(place, asked, &Ground::of(&place.socket))?;
+            let program = daemon_program().ok_or_else(|| StartError::NoProgram { socket: place.socket.clone() })?;
             start(place, &program)
         }
         found => found,
     }
+}
+
+/// What a daemon would stand on that is started from here.
+#[derive(Debug, Clone)]
+struct Ground {
+    /// The directory of the socket, or the first one above it that is there.
+    dir: PathBuf,
+    /// Whose it is; another user's as well where a link on the way is.
+    owner: u32,
+    /// Others may make something in it, or put something else in its place.
+    is_open: bool,
+    own: u32,
+    inside: Option<Inside>,
+    /// The system's place is there.
+    has_system: bool,
+}
+
+impl Ground {
+    fn of(socket: &Path) -> Self {
+        let own = nix::unistd::geteuid().as_raw();
+        let dir = socket.ancestors().skip(1).find(|dir| dir.exists()).unwrap_or(Path::new("/")).to_owned();
+        let (owner, is_open) = match Dir::open(&dir) {
+            Ok(held) => {
+                let found = rustix::fs::fstat(&held).map_or((0, 0), |found| (found.st_uid, found.st_mode));
+                (found.0, found.1 & 0o002 != 0 || !held.is_ours())
+            }
+            Err(error) => match error.get_ref().and_then(|why| why.downcast_ref()) {
+                Some(Refusal::Link(_, owner)) => (*owner, true),
+                _ => (0, true),
+            },
+        };
+        let system = Path::new(SYSTEM_SOCKET).parent().and_then(|dir| dir.metadata().ok());
+        // What a daemon of root's own has made there is closed to others.
+        let has_system = system.is_some_and(|system| system.uid() != own || system.mode() & 0o005 != 0);
+        Self { dir, owner, is_open, own, inside: inside(), has_system }
+    }
+}
+
+/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. Whoever asks
+/// next must not get a daemon of his own in its place, which would do as him what was meant for that user.
+fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartError> {
+    let (socket, dir) = (place.socket.clone(), ground.dir.clone());
+    if let Some(inside) = ground.inside {
+        return Err(StartError::InsideRun { socket, inside });
+    }
+    // A directory of root's may be one that everybody uses, as /tmp.
+    let is_ours = ground.owner == ground.own;
+    if !is_ours && socket == Path::new(SYSTEM_SOCKET) {
+        return Err(StartError::SystemNotRunning { socket });
+    }
+    if !is_ours && !(asked && ground.owner == 0) {
+        return Err(StartError::OfAnother { socket, dir, owner: ground.owner });
+    }
+    if !asked && ground.is_open {
+        return Err(StartError::Public { socket, dir });
+    }
+    if !asked && !place.named && ground.has_system {
+        return Err(StartError::SystemGone { socket });
+    }
+    Ok(())
 }
 
 /// Connects to the daemon that is there. One that starts, leaves, or is about to bind its socket again is waited for.
@@ -296,6 +353,50 @@ mod tests {
         let error = start(&at(&socket), &program).unwrap_err();
         let expected = format!("the daemon did not start: --on-demand --socket {} /", socket.display());
         assert_eq!(error.to_string().trim_end(), expected);
+    }
+
+    /// Where a daemon of another user may have been, nobody gets one of his own in its place without asking
+    /// for it.
+    #[test]
+    fn a_daemon_is_started_only_where_nothing_of_another_user_is_meant() {
+        const US: u32 = 1000;
+        let run = |place: &Place, asked, ground: Ground| match may_start(place, asked, &ground) {
+            Ok(()) => "starts",
+            Err(StartError::OfAnother { owner, .. }) if owner == ground.owner => "of another",
+            Err(StartError::SystemNotRunning { .. }) => "the system's",
+            Err(StartError::Public { .. }) => "public",
+            Err(StartError::SystemGone { .. }) => "the system's is gone",
+            Err(StartError::InsideRun { .. }) => "inside",
+            Err(other) => panic!("{other}"),
+        };
+        let own = Ground { dir: "/d".into(), owner: US, is_open: false, own: US, inside: None, has_system: false };
+        let of = |owner| Ground { owner, ..own.clone() };
+        let roots = |owner, is_open| Ground { own: 0, owner, is_open, ..own.clone() };
+        let with_system = |ground| Ground { has_system: true, ..ground };
+        let named = Place { named: true, ..at(Path::new("/d/s")) };
+        let default = Place { named: false, ..named.clone() };
+        let system = Place { named: false, ..at(Path::new(SYSTEM_SOCKET)) };
+        let table = [
+            ("one's own", &named, own.clone(), ["starts", "starts"]),
+            ("by default", &default, own.clone(), ["starts", "starts"]),
+            ("a group's", &named, Ground { is_open: true, ..own.clone() }, ["public", "starts"]),
+            ("another user's", &named, of(4101), ["of another", "of another"]),
+            ("another user's, for root", &named, roots(4101, false), ["of another", "of another"]),
+            ("as /tmp", &named, of(0), ["of another", "starts"]),
+            ("as /tmp, for root", &named, roots(0, true), ["public", "starts"]),
+            ("one's own beside the system's", &named, with_system(own.clone()), ["starts", "starts"]),
+            ("by default beside it", &default, with_system(own.clone()), ["the system's is gone", "starts"]),
+            ("the system's", &system, with_system(of(0)), ["the system's", "the system's"]),
+            ("the system's, of its user", &system, with_system(of(4101)), ["the system's", "the system's"]),
+            ("the system's, for root", &system, with_system(roots(0, false)), ["the system's is gone", "starts"]),
+            ("the system's, of its user, for root", &system, with_system(roots(4101, false)), ["the system's"; 2]),
+            ("where there is none, for root", &system, roots(0, false), ["starts", "starts"]),
+        ];
+        for (what, place, ground, expected) in table {
+            assert_eq!([false, true].map(|asked| run(place, asked, ground.clone())), expected, "{what}");
+            let ground = Ground { inside: Some(Inside::Variable), ..ground };
+            assert_eq!([false, true].map(|asked| run(place, asked, ground.clone())), ["inside"; 2], "{what}");
+        }
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use harness_protocol::paths::SYSTEM_SOCKET;
+
+use crate::holder::Disbelief;
 use crate::inside::Inside;
 use crate::server::Untrusted;
 
@@ -78,6 +81,40 @@ pub(crate) enum StartError {
         socket: PathBuf,
         /// Why.
         why: Untrusted,
+    },
+    /// What is in the state directory is none of a daemon's.
+    #[error(transparent)]
+    Disbelief(#[from] Disbelief),
+    /// The socket is in a directory of another user, to whom its daemon belongs.
+    #[error(
+        "no daemon serves {}, and {} belongs to user {owner}, for whom none is started",
+        socket.display(), dir.display()
+    )]
+    OfAnother {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// Its directory, or the one above it that is there.
+        dir: PathBuf,
+        /// The owner of that directory.
+        owner: u32,
+    },
+    /// Others may write to the directory of the socket, so that it may have been anybody's.
+    #[error(
+        "no daemon serves {}, and others may write to {} or to a directory above it, so that it may have been another \
+         user's",
+        socket.display(), dir.display()
+    )]
+    Public {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// Its directory, or the one above it that is there.
+        dir: PathBuf,
+    },
+    /// This machine has a daemon of the system, whose socket is not there, and none of this user's own was asked for.
+    #[error("no daemon serves {SYSTEM_SOCKET}, where that of the system should be, nor {}", socket.display())]
+    SystemGone {
+        /// The socket of a daemon of this user's own.
+        socket: PathBuf,
     },
     /// Nobody serves the socket, and from inside a run none is started.
     #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
@@ -158,6 +195,24 @@ impl StartError {
             Self::Untrusted { why, .. } => Some(why.hint()),
             Self::InsideRun { .. } => Some(
                 "start it from outside; for one that is only of this run: harnessd --socket PATH --state-dir DIR"
+                    .to_owned(),
+            ),
+            Self::Disbelief(why) => Some(match why {
+                Disbelief::NoFile(path) | Disbelief::Linked(path) => {
+                    format!("look at it, and remove it (rm {}); a daemon makes its own", path.display())
+                }
+                Disbelief::Way { .. } => "name the state directory itself: HARNESS_STATE_DIR".to_owned(),
+            }),
+            Self::OfAnother { .. } => Some(
+                "whoever it belongs to starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
+                 --socket PATH"
+                    .to_owned(),
+            ),
+            Self::Public { .. } => Some("where it is to be yours: harnessctl daemon start".to_owned()),
+            Self::SystemGone { .. } => Some(
+                "start the system's again (systemctl restart harnessd.socket harnessd), or one of your own: \
+                 harnessctl daemon \
+                 start"
                     .to_owned(),
             ),
             Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),

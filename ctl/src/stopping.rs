@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use harness_protocol::rpc::{DaemonStatusReply, Empty, ErrorKind, METHOD_NOT_FOUND, method};
 use harness_protocol::run::exit;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::client::{Client, ClientError};
 use crate::connect::connect;
@@ -107,15 +105,15 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
         return Err(failure);
     }
     let state_dir = ctx.session.place().state_dir.clone();
-    let Some(Holder { pid, .. }) = Holder::of(&state_dir) else { return Err(failure) };
+    let Ok(Some(holder)) = Holder::of(&state_dir) else { return Err(failure) };
+    let pid = holder.pid;
     // A state directory that is not that of the daemon that we spoke to says nothing of it.
     if ctx.session.peer().is_some_and(|peer| peer != pid) {
         return Err(failure);
     }
-    let process = i32::try_from(pid).map(Pid::from_raw).map_err(|_| failure)?;
-    kill(process, Signal::SIGTERM).map_err(|errno| Failure::Other {
+    holder.end(&state_dir).map_err(|error| Failure::Other {
         code: exit::INTERNAL,
-        message: format!("the daemon (pid {pid}) cannot be asked to stop, nor ended: {errno}"),
+        message: format!("the daemon (pid {pid}) cannot be asked to stop, nor ended: {error}"),
         hint: None,
     })?;
     ctx.session.hang_up();
@@ -131,7 +129,7 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
 }
 
 fn holds(state_dir: &Path, pid: u32) -> bool {
-    Holder::of(state_dir).is_some_and(|holder| holder.pid == pid)
+    Holder::of(state_dir).is_ok_and(|holder| holder.is_some_and(|holder| holder.pid == pid))
 }
 
 fn is_gone(ctx: &mut Ctx, pid: u32) -> Result<bool, Failure> {

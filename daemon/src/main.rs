@@ -18,14 +18,15 @@ use harnessd::config::{Config, ConfigSource, LoadError};
 use harnessd::control::listener::Listener;
 use harnessd::control::lock::{LockError, StateDir};
 use harnessd::control::peer::{GroupError, Members};
-use harnessd::control::{Activated, BindError, Bound, adopt};
+use harnessd::control::{Activated, BindError, Bound, adopt, lock_path};
 use harnessd::detach::{self, Inherited, Starting};
 use harnessd::journal::backup::{PutBackError, check, put_back};
 use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::{
-    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, keeper, launch, may_mend,
+    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, end_false_holders_of_socket, keeper, launch,
+    may_mend,
 };
 use harnessd::providers::http::Variables;
 use harnessd::serve::{ServeError, Setup, serve};
@@ -165,7 +166,10 @@ fn run(
             // Before anybody can connect: from then on a signal asks, and ends nothing by itself.
             let signals = Signals::listen()?;
             let setup = Setup {
-                listener: Listener::open(bind(activated, &paths, members)?, config.limits.connections)?,
+                listener: Listener::open(
+                    bind(activated, &paths, members, keepers_lock.standing())?,
+                    config.limits.connections,
+                )?,
                 signals,
                 notifier: Notifier::from_env(),
                 config_source: paths.config,
@@ -237,11 +241,26 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bind(activated: Option<Activated>, paths: &Paths, members: Option<Members>) -> Result<Bound, BindError> {
-    match activated {
-        Some(passed) => Bound::activated(passed, &paths.socket, members),
-        None => Bound::bind(&paths.socket, members),
+/// Takes the socket. What a run that is over has left to hold the lock beside it is ended.
+fn bind(
+    activated: Option<Activated>,
+    paths: &Paths,
+    members: Option<Members>,
+    standing: &Standing,
+) -> Result<Bound, BindError> {
+    if let Some(passed) = activated {
+        return Bound::activated(passed, &paths.socket, members);
     }
+    let lock = lock_path(&paths.socket);
+    for _ in 0..TRIES_FOR_STATE {
+        match Bound::bind(&paths.socket, members.clone()) {
+            Err(BindError::Lock(error)) if error.is_held() && end_false_holders_of_socket(&lock, standing) => {
+                tracing::warn!("a process of a run held the lock of the socket, and was ended");
+            }
+            bound => return bound,
+        }
+    }
+    Bound::bind(&paths.socket, members)
 }
 
 /// The exit code for what ended us: wrong use, another daemon, or a fault.

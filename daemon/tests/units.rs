@@ -44,16 +44,25 @@ fn service_and_socket_name_the_same_path() {
         let socket = fs::read_to_string(dir.join("harnessd.socket")).unwrap();
         let start = service.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
         assert!(start.starts_with(&format!("ExecStart={INSTALLED} ")) && start.contains("%t/harness/control.sock"));
-        for line in [
-            "Type=notify",
-            "NotifyAccess=main",
-            "KillMode=mixed",
-            "RuntimeDirectoryPreserve=yes",
-            "Delegate=memory pids",
-        ] {
+        for line in ["Type=notify", "NotifyAccess=main", "KillMode=mixed", "Delegate=memory pids"] {
             assert!(service.lines().any(|found| found == line), "{line}");
         }
         assert!(socket.lines().any(|line| line == format!("ListenStream={listen}")));
         assert!(socket.lines().any(|line| line == "FileDescriptorName=control"));
     }
+}
+
+/// Tools have the daemon's user, and could take the socket away where the directory is that user's.
+#[test]
+fn the_directory_of_the_systems_socket_is_roots_and_that_of_a_users_outlives_the_service() {
+    let read = |name: &str| fs::read_to_string(units().join(name)).unwrap();
+    let service = read("harnessd.service");
+    assert!(!service.lines().any(|line| line.starts_with("RuntimeDirectory")), "it would be given to User=");
+    assert!(service.lines().any(|line| line == "User=harness"));
+    assert!(read("harnessd.socket").lines().any(|line| line == "DirectoryMode=0755"));
+    let tmpfiles = read("tmpfiles.d/harness.conf");
+    let places = tmpfiles.lines().filter(|line| line.split_ascii_whitespace().nth(1) == Some("/run/harness"));
+    let owners: Vec<Vec<&str>> = places.map(|line| line.split_ascii_whitespace().skip(2).collect()).collect();
+    assert_eq!(owners, [["0755", "root", "root", "-"]]);
+    assert!(read("user/harnessd.service").lines().any(|line| line == "RuntimeDirectoryPreserve=yes"));
 }

@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 /// Links that are followed on one way, as by the kernel.
 const LINKS: usize = 40;
 
-/// Why a place is not written to.
+/// Why a place is not written to, or a file not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A link on the way was made by somebody else, who may turn it to any file.
@@ -32,6 +32,19 @@ pub enum Refusal {
         "{0:?} is also another file, and others may write to its directory; name a new file, or a directory of your own"
     )]
     Linked(OsString),
+    /// What is there is a link, a pipe, a device or the like. To open it could last for ever.
+    #[error("{0:?} is no regular file")]
+    NoFile(OsString),
+    /// Somebody else may have written anything into it.
+    #[error("{0:?} belongs to another user (uid {1}), who may have written anything into it")]
+    OfAnother(OsString, u32),
+    /// Somebody else may write to it.
+    #[error(
+        "others may write to {0:?} (mode {1:04o}), so that it may be anybody's; where it is yours: chmod go-w, or \
+         copy it to \
+         a place of your own"
+    )]
+    Open(OsString, u32),
 }
 
 impl From<Refusal> for io::Error {
@@ -106,7 +119,7 @@ impl Dir {
                     // What /proc shows as links are none: their text says nothing.
                     if fstatfs(&dir.fd)?.f_type == PROC_SUPER_MAGIC {
                         if ahead.is_empty() {
-                            return Ok(End::Other(dir, name));
+                            return Ok(End::Other(dir.by_way(is_ours), name));
                         }
                         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                         dir = Self { fd: openat(&dir.fd, &name, flags, Mode::empty())?, ours: false };
@@ -119,7 +132,7 @@ impl Dir {
                     }
                     push(&mut ahead, to);
                 }
-                _ if ahead.is_empty() => return Ok(End::Other(dir, name)),
+                _ if ahead.is_empty() => return Ok(End::Other(dir.by_way(is_ours), name)),
                 _ => return Err(rustix::io::Errno::NOTDIR.into()),
             }
         }
@@ -131,12 +144,17 @@ impl Dir {
         Ok(Self { ours: is_safe(&fstat(&fd)?), fd })
     }
 
+    /// The same; it is not ours where somebody else may turn a link on the way to it.
+    fn by_way(self, is_ours: bool) -> Self {
+        Self { ours: self.ours && is_ours, ..self }
+    }
+
     /// One in which can be made something; one that may only be passed through stays as it is.
-    fn readable(mut self, is_ours: bool) -> io::Result<Self> {
-        self.ours &= is_ours;
-        match openat(&self.fd, ".", READ, Mode::empty()) {
-            Ok(fd) => Ok(Self { fd, ours: self.ours }),
-            Err(rustix::io::Errno::ACCESS) => Ok(self),
+    fn readable(self, is_ours: bool) -> io::Result<Self> {
+        let dir = self.by_way(is_ours);
+        match openat(&dir.fd, ".", READ, Mode::empty()) {
+            Ok(fd) => Ok(Self { fd, ..dir }),
+            Err(rustix::io::Errno::ACCESS) => Ok(dir),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -287,7 +305,7 @@ fn push(ahead: &mut VecDeque<OsString>, path: &Path) {
 }
 
 /// Whether a user may do anyway what we do.
-fn is_trusted(uid: u32) -> bool {
+pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 

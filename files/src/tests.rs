@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write};
+use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write, open_trusted};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -241,4 +241,78 @@ fn what_is_no_regular_file_is_refused_and_never_waited_for() {
     let kept = open_regular(&at("kept"), Opening::Keep).unwrap();
     assert_eq!(kept.metadata().unwrap().mode() & 0o777, 0o600);
     is_intact(&precious, "it was opened");
+}
+
+#[test]
+fn a_file_is_believed_that_only_its_owner_may_write_to() {
+    let (_all, at, precious) = shared();
+    let own = precious.parent().unwrap();
+    let told = |path: &Path| open_trusted(path).map(drop).map_err(|error| error.to_string()).unwrap_err();
+    assert_eq!(fs::read_to_string(&precious).unwrap().len(), 8);
+    for (mode, believed) in
+        [(0o600, true), (0o644, true), (0o400, true), (0o660, false), (0o606, false), (0o622, false)]
+    {
+        fs::set_permissions(&precious, Permissions::from_mode(mode)).unwrap();
+        assert_eq!(open_trusted(&precious).is_ok(), believed, "{mode:o}");
+    }
+    assert!(told(&precious).contains("mode 0622"), "{}", told(&precious));
+    fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
+    fs::write(at.join("x"), "x").unwrap();
+    assert!(!open_trusted(&at.join("x")).unwrap().dir.is_ours());
+    assert!(open_trusted(&precious).unwrap().dir.is_ours());
+    fs::hard_link(&precious, at.join("also")).unwrap();
+    assert!(told(&at.join("also")).contains("is also another file"));
+    fs::remove_file(at.join("also")).unwrap();
+    symlink(&precious, at.join("link")).unwrap();
+    assert_eq!(open_trusted(&at.join("link")).unwrap().name, "precious", "one of our own");
+    symlink(own, at.join("to-own")).unwrap();
+    assert!(!open_trusted(&at.join("to-own/precious")).unwrap().dir.is_ours(), "the link may be turned");
+    nix_fifo(&at.join("pipe"));
+    assert!(told(&at.join("pipe")).contains("is no regular file"));
+    assert!(open_trusted(&at).is_err() && open_trusted(&at.join("no")).unwrap_err().kind() == ErrorKind::NotFound);
+}
+
+#[test]
+fn a_copy_of_what_is_believed_has_nothing_that_others_may_write_to() {
+    type Plant = fn(&Path);
+    let plants: [(&str, Plant); 4] = [
+        ("nothing", |_| {}),
+        ("a file", |at| fs::set_permissions(at.join("a/file"), Permissions::from_mode(0o666)).unwrap()),
+        ("a directory", |at| fs::set_permissions(at.join("a"), Permissions::from_mode(0o777)).unwrap()),
+        ("all of it", |at| fs::set_permissions(at, Permissions::from_mode(0o770)).unwrap()),
+    ];
+    for (plant, planted) in plants {
+        let (all, _, _) = shared();
+        let from = all.path().join("from");
+        fs::create_dir_all(from.join("a")).unwrap();
+        fs::write(from.join("a/file"), "12345").unwrap();
+        nix_fifo(&from.join("a/pipe"));
+        for (path, mode) in [("", 0o755), ("a", 0o755), ("a/file", 0o644)] {
+            fs::set_permissions(from.join(path), Permissions::from_mode(mode)).unwrap();
+        }
+        planted(&from);
+        let to = Dir::open(all.path()).unwrap().make("to").unwrap();
+        let copied = to.copy_trusted_from(&Dir::open(&from).unwrap(), "from");
+        assert_eq!(copied.ok(), (plant == "nothing").then_some(5), "{plant}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, to make files of another user"]
+fn files_of_another_user_are_not_believed() {
+    use std::os::unix::fs::chown;
+    let (all, at, precious) = shared();
+    chown(&precious, Some(61_234), None).unwrap();
+    assert!(open_trusted(&precious).unwrap_err().to_string().contains("another user (uid 61234)"));
+    fs::write(at.join("file"), "x").unwrap();
+    fs::set_permissions(&at, Permissions::from_mode(0o755)).unwrap();
+    let copied = |to: &str| {
+        let to = Dir::open(all.path()).unwrap().make(to).unwrap();
+        to.copy_trusted_from(&Dir::open(&at).unwrap(), "shared").map_err(|error| error.to_string())
+    };
+    assert_eq!(copied("one"), Ok(1));
+    chown(at.join("file"), Some(61_234), None).unwrap();
+    assert!(copied("two").unwrap_err().contains("\"file\" belongs to another user"));
+    chown(&at, Some(61_234), None).unwrap();
+    assert!(copied("three").unwrap_err().contains("\"shared\" belongs to another user"));
 }

@@ -319,10 +319,16 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
         ("outlive-and-hold", &["harnessd.lock", "keepers.lock", ""]),
         ("outlive-hold-and-lower", &["harnessd.lock"]),
         ("outlive-hold-and-lower", &["harnessd.lock", ""]),
+        ("outlive-hold-and-lower", &["beside the socket"]),
+        ("outlive-hold-and-lower", &["harnessd.lock", "beside the socket"]),
     ] {
         let arena = Arena::new();
         let place = arena.daemon.place();
-        let paths: Vec<String> = locks.iter().map(|name| place.state(name).display().to_string()).collect();
+        let path = |name: &str| match name {
+            "beside the socket" => place.socket().with_extension("sock.lock"),
+            name => place.state(name),
+        };
+        let paths: Vec<String> = locks.iter().map(|name| path(name).display().to_string()).collect();
         let run = arena.run(&[format!("adversary {way} {} {}", daemon_of(&place), paths.join(" "))]);
         eventually("it holds them", || place.work().join("outlived.ready").exists());
         let holder = Process(place.written("outlived.pid").parse().unwrap());

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use harness_tests::{Daemon, Place, json, program, turn};
+use harness_tests::{Daemon, Place, json, need_root, program, turn};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -142,19 +142,37 @@ fn a_run_mends_no_journal_of_a_daemon_outside() {
     assert!(!Path::new(&format!("{backup}.new")).exists());
 }
 
-/// 13: whoever serves another state directory is not taken for the daemon that says that it serves this socket.
+/// 13: whoever serves another state directory is not taken for the daemon whose socket this is, whatever the lock
+/// file says of that.
 #[test]
 fn another_daemon_behind_a_link_in_the_sockets_place_is_not_asked() {
     let daemon = Place::new().start();
     let other = Place::new().start();
     let run = other.submit(&turn("").ask("may I?").turn("yes"));
-    let socket = daemon.socket();
-    for word in ["cancel", "pause"] {
+    let (socket, lock) = (daemon.socket(), daemon.state("harnessd.lock"));
+    let told = fs::read_to_string(&lock).unwrap();
+    let holder = told.lines().next().unwrap();
+    let edits = [
+        told.clone(),
+        format!("{holder}\n{}\n", daemon.path("run/harness/other.sock").display()),
+        format!("{holder}\n"),
+        format!("{}\n{}\n", other.daemon_process().unwrap().0, other.socket().display()),
+        String::new(),
+    ];
+    type Lead<'a> = &'a dyn Fn();
+    let leads: [Lead<'_>; 2] =
+        [&|| symlink(other.socket(), &socket).unwrap(), &|| fs::hard_link(other.socket(), &socket).unwrap()];
+    for (edit, lead) in edits.iter().flat_map(|edit| leads.map(|lead| (edit, lead))) {
         fs::rename(&socket, socket.with_extension("aside")).unwrap();
-        symlink(other.socket(), &socket).unwrap();
-        let output = daemon.ctl([word, "--all", "--yes"]);
-        assert!(!run.view().state.is_terminal(), "{word}: {output}");
+        fs::write(&lock, edit).unwrap();
+        lead();
+        for word in ["cancel", "pause"] {
+            let output = daemon.ctl([word, "--all", "--yes"]);
+            assert!(!run.view().state.is_terminal(), "{word}, {edit:?}: {output}");
+            assert_ne!(output.code, 0, "{word}, {edit:?}: {output}");
+        }
         drop(fs::remove_file(&socket));
+        fs::write(&lock, &told).unwrap();
         fs::rename(socket.with_extension("aside"), &socket).unwrap();
     }
 }
@@ -184,4 +202,119 @@ fn a_childs_name_is_never_taken_for_an_operators_run() {
         assert_eq!(retried.view().answer.as_deref(), Some("mine"), "{name}");
         assert_eq!(daemon.run(&run.id).view().answer.as_deref(), Some("mine"));
     }
+}
+
+/// What stands in the place of the lock file is not waited for.
+#[test]
+fn a_lock_file_that_is_none_is_told_at_once() {
+    let daemon = Place::new().start();
+    let (lock, aside) = (daemon.state("harnessd.lock"), daemon.state("aside"));
+    type Plant<'a> = &'a dyn Fn();
+    let plants: [(&str, Plant<'_>); 4] = [
+        ("is no regular file", &|| nix::unistd::mkfifo(&lock, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+        ("is no regular file", &|| symlink(&aside, &lock).unwrap()),
+        ("is no regular file", &|| drop(std::os::unix::net::UnixListener::bind(&lock).unwrap())),
+        ("is also another file", &|| fs::hard_link(&aside, &lock).unwrap()),
+    ];
+    fs::rename(&lock, &aside).unwrap();
+    for (words, planted) in plants {
+        planted();
+        for command in [["lane"].as_slice(), &["daemon", "stop"], &["cancel", "--all"]] {
+            daemon.ctl(command).exits(7).tells(words);
+        }
+        fs::remove_file(&lock).unwrap();
+    }
+    fs::rename(&aside, &lock).unwrap();
+    daemon.ctl(["lane"]).ok();
+}
+
+/// A run that has ended its daemon holds its lock, and writes another daemon into the file. Nothing is asked of
+/// that one.
+#[test]
+fn a_daemon_that_only_stands_in_a_lock_file_is_neither_asked_nor_stopped() {
+    let victim = Place::new().start();
+    let run = victim.submit(&turn("").ask("may I?").turn("yes"));
+    let pid = victim.daemon_process().unwrap();
+    // It holds the lock and is called as a daemon is.
+    let place = Place::new();
+    fs::create_dir_all(place.state("")).unwrap();
+    let lock = place.state("harnessd.lock");
+    let named = place.path("harnessd");
+    fs::copy("/bin/sleep", &named).unwrap();
+    let hold = || {
+        let mut holder = place.command("flock");
+        holder.args(["--no-fork", "--exclusive"]).arg(&lock).arg(&named).arg("1000").spawn().unwrap()
+    };
+    for socket in [victim.socket(), victim.path("no.sock"), "relative".into()] {
+        fs::write(&lock, format!("{}\n{}\n", pid.0, socket.display())).unwrap();
+        let mut holder = hold();
+        let process = harness_tests::Process(holder.id());
+        harness_tests::eventually("it holds the lock", || process.is_called("harnessd"));
+        for command in
+            [["cancel", "--all", "--yes"].as_slice(), &["lane", "pause", "tool"], &["daemon", "stop", "--yes"]]
+        {
+            let output = place.ctl(command.iter().chain(&["--no-start"]));
+            assert!(pid.is_alive() && !run.view().state.is_terminal(), "{command:?}: {output}");
+            assert!(!victim.lane("tool").paused, "{command:?}: {output}");
+        }
+        drop(holder.kill());
+        holder.wait().unwrap();
+        fs::remove_file(&lock).unwrap();
+    }
+    assert_eq!(victim.rpc("daemon.status", json!({}))["health"], "serving");
+}
+
+/// Whose directory the socket is in, to that user its daemon belongs, and nobody starts one of his own there.
+#[test]
+#[ignore = "needs root, to make a directory of another user"]
+fn no_daemon_is_started_in_the_place_of_another_users() {
+    need_root();
+    let place = Place::new();
+    let theirs = place.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(61_234), None).unwrap();
+    let script = place.script_file(&turn("done"));
+    for socket in [theirs.join("control.sock"), theirs.join("not/yet/control.sock")] {
+        for words in [["submit", "--script", &script].as_slice(), &["daemon", "start"], &["lane"]] {
+            let socket = ["--socket", socket.to_str().unwrap()];
+            place.ctl(socket.iter().chain(words)).tells("belongs to user 61234");
+        }
+    }
+    // What they put there leads to a directory of root's.
+    symlink(place.path("home"), theirs.join("link")).unwrap();
+    std::os::unix::fs::lchown(theirs.join("link"), Some(61_234), None).unwrap();
+    let socket = theirs.join("link/control.sock").to_str().unwrap().to_owned();
+    for words in ["lane", "daemon start"] {
+        place.sh(&format!("harnessctl --socket {socket} {words}")).exits(7).tells("belongs to user 61234");
+    }
+    assert!(place.daemon_process().is_none());
+    // A link that leads from there to a daemon of root's own is another's, too.
+    let own = place.start();
+    let other = Place::new();
+    symlink(own.socket(), theirs.join("control.sock")).unwrap();
+    let through =
+        ["--socket", theirs.join("control.sock").to_str().unwrap(), "lane", "pause", "tool"].map(str::to_owned);
+    other.ctl(through).exits(7).tells("another user may have made this one lead there");
+    assert!(!own.lane("tool").paused);
+}
+
+/// The system's socket is taken away, and whoever asks next gets no daemon of his own without asking for it.
+#[test]
+#[ignore = "needs root, for a mount namespace"]
+fn no_daemon_is_started_in_the_place_of_the_systems() {
+    need_root();
+    let place = Place::new();
+    let script = place.script_file(&turn("done"));
+    let within = |line: &str| {
+        let line = format!("mount -t tmpfs none /run && mkdir -m 755 /run/harness && {line}");
+        let mut command = place.command("unshare");
+        command.args(["--mount", "sh", "-c", &line]);
+        harness_tests::Running::start(command).finish()
+    };
+    let submit = format!("harnessctl submit --script {script}");
+    within(&submit).exits(7).tells("systemctl restart harnessd.socket");
+    within(&format!("unset XDG_RUNTIME_DIR; {submit}")).exits(7).tells("systemctl restart harnessd.socket");
+    assert!(place.daemon_process().is_none());
+    within("harnessctl daemon start").ok();
+    place.ctl(["submit", "--wait", "--script", &script]).ok();
 }

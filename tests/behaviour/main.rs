@@ -3,6 +3,7 @@
 
 mod account_limits;
 mod adversary;
+mod adversary_backups;
 mod adversary_files;
 mod answering;
 mod archived;

@@ -46,6 +46,7 @@ pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
 }
 
 fn start_one(ctx: &mut Ctx) -> Result<u8, Failure> {
+    ctx.session.asked_to_start();
     let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
     if ctx.json {
         ctx.json(&status)?;

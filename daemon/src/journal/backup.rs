@@ -2,13 +2,14 @@
 //!
 //! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What was in the place
 //! is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced: runs may be able to write where it goes.
+//! So one that is put in place is read once, must be nobody else's, and is looked at in a copy that only we can reach.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use harness_files::{Anew, Dir};
+use harness_files::{Anew, Dir, open_trusted};
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::identity::free_name;
@@ -24,6 +25,33 @@ pub enum PutBackError {
     /// It is the very journal whose place it is to take.
     #[error("{} is the journal that is in place; name a backup", .0.display())]
     InPlace(PathBuf),
+    /// There is a file beside it that SQLite would take for a part of it.
+    #[error(
+        "{} lies beside {}, and a backup has none: it is of a journal that was copied while a daemon wrote, or \
+         somebody else has put it there. \
+         Nothing was changed; look at it, and where the backup is yours, copy it alone to a place of your own",
+        beside.display(), path.display()
+    )]
+    Beside {
+        /// The backup.
+        path: PathBuf,
+        /// The file beside it.
+        beside: PathBuf,
+    },
+    /// Others may write to the directory into which it would be copied.
+    #[error("{} belongs to another user, or others may write to it; restore as its owner", path.display())]
+    OfOthers {
+        /// The state directory.
+        path: PathBuf,
+    },
+    /// It cannot be read, or may be somebody else's.
+    #[error("{}: {source}", path.display())]
+    Named {
+        /// The backup, or the outputs beside it.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A file cannot be moved or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -37,7 +65,7 @@ pub enum PutBackError {
 impl PutBackError {
     /// Whether a file was named that cannot be put in place.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Backup(_) | Self::InPlace(_))
+        !matches!(self, Self::Io { .. })
     }
 }
 
@@ -54,10 +82,13 @@ pub struct PutBack {
 /// Where the copy is not whole.
 pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite::Error> {
     db.execute("VACUUM INTO ?1", params![to.to_string_lossy()])?;
-    let copy = Connection::open(to)?;
+    number_as_backup(&Connection::open(to)?)
+}
+
+fn number_as_backup(db: &Connection) -> Result<(), rusqlite::Error> {
     // A journal of the first version has no number.
-    if copy.prepare("SELECT instance FROM daemon").is_ok() {
-        epochs::rename(&copy, 0)?;
+    if db.prepare("SELECT instance FROM daemon").is_ok() {
+        epochs::rename(db, 0)?;
     }
     Ok(())
 }
@@ -121,35 +152,80 @@ impl Unnamed {
     }
 }
 
+/// A backup that was read once, and whose copy in a directory of ours is all that is looked at from then on. Dropped,
+/// the copy goes.
+struct Copied {
+    place: Anew,
+    db: Connection,
+}
+
+impl Copied {
+    /// Copies the backup `file` into a hidden directory in `dir`, and looks through the copy. Refuses what somebody
+    /// else may have written.
+    fn of(file: &Path, dir: &Path) -> Result<Self, PutBackError> {
+        let io = |source| PutBackError::Named { path: file.to_owned(), source };
+        let mut found = open_trusted(file).map_err(io)?;
+        let identity = |found: &fs::Metadata| (found.dev(), found.ino());
+        let in_place = fs::metadata(dir.join(FILE)).ok().map(|found| identity(&found));
+        if in_place.is_some() && in_place == found.file.metadata().ok().map(|found| identity(&found)) {
+            return Err(PutBackError::InPlace(file.to_owned()));
+        }
+        for end in ["-wal", "-shm", "-journal"] {
+            let mut beside = found.name.clone();
+            beside.push(end);
+            if found.dir.has(&beside).map_err(io)? {
+                return Err(PutBackError::Beside { path: file.to_owned(), beside: file.with_file_name(beside) });
+            }
+        }
+        let here = |source| PutBackError::Io { path: dir.to_owned(), source };
+        let owner = dir.metadata().map_err(here)?.uid();
+        let place = Anew::beside(&dir.join("restore")).map_err(here)?;
+        // SQLite opens by name, which somebody else could turn.
+        if !place.is_ours() && owner != nix::unistd::geteuid().as_raw() {
+            return Err(PutBackError::OfOthers { path: dir.to_owned() });
+        }
+        let mut copy = place.dir().create(JOURNAL, 0o600).map_err(here)?;
+        io::copy(&mut found.file, &mut copy).map_err(here)?;
+        let db = opened(&place.path().join(JOURNAL)).map_err(|error| error.at(file))?;
+        Ok(Self { place, db })
+    }
+
+    /// Makes a backup of it that is whole by itself, without the connection to it.
+    fn finish(self) -> Result<Anew, rusqlite::Error> {
+        number_as_backup(&self.db)?;
+        self.db.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
+        self.db.close().map_err(|(_, error)| error)?;
+        Ok(self.place)
+    }
+}
+
+fn opened(copy: &Path) -> Result<Connection, OpenError> {
+    schema::version_of(copy)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(copy, flags).map_err(|error| OpenError::of(copy, &error))?;
+    schema::look_through(&db, copy)?;
+    Ok(db)
+}
+
 /// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved into a directory
 /// of its own. Outputs that are beside the backup take the place of those that were there.
 ///
 /// # Errors
 /// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.
 pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> {
-    let failed = |error: rusqlite::Error| OpenError::of(file, &error);
-    let db = checked(state_dir, file)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| PutBackError::Io { path, source }
     };
-    let fresh = state_dir.join(format!("{FILE}.new"));
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(&fresh)(error)),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).map_err(io(&fresh))?;
-    copy_as_backup(&db, &fresh).map_err(failed)?;
-    File::open(&fresh).and_then(|file| file.sync_all()).map_err(io(&fresh))?;
-    let outputs = outputs_of(file);
-    let kept = match Dir::open(&outputs) {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        kept => Some(kept.map_err(io(&outputs))?),
-    };
+    let place = Copied::of(file, state_dir)?.finish().map_err(|error| OpenError::of(file, &error))?;
+    place.dir().file(JOURNAL).and_then(|file| file.map_or(Ok(()), |file| file.sync_all())).map_err(io(state_dir))?;
+    let has_outputs = copy_outputs(&place, &outputs_of(file))
+        .map_err(|source| PutBackError::Named { path: outputs_of(file), source })?;
+    // Nothing can be wrong with the backup any more.
     let before = free_name(state_dir, "replaced");
     let mut moved = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}")).to_vec();
-    if kept.is_some() {
-        moved.push("outputs".to_owned());
+    if has_outputs {
+        moved.push(OUTPUTS.to_owned());
     }
     let mut is_there = false;
     for name in &moved {
@@ -160,33 +236,31 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
             is_there = true;
         }
     }
-    if let Some(kept) = kept {
-        let made = Dir::open(state_dir).and_then(|dir| dir.make("outputs"));
-        made.and_then(|made| made.copy_from(&kept)).map_err(io(&outputs))?;
+    if has_outputs {
+        place.place(OUTPUTS, OUTPUTS).map_err(io(state_dir))?;
     }
-    fs::rename(&fresh, state_dir.join(FILE)).map_err(io(&fresh))?;
+    place.place(JOURNAL, FILE).map_err(io(state_dir))?;
     File::open(state_dir).and_then(|dir| dir.sync_all()).map_err(io(state_dir))?;
     Ok(PutBack { before: is_there.then_some(before) })
+}
+
+/// Copies the outputs beside a backup; says whether there are any.
+fn copy_outputs(place: &Anew, outputs: &Path) -> io::Result<bool> {
+    let found = match Dir::open(outputs) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found?,
+    };
+    place.dir().make(OUTPUTS)?.copy_trusted_from(&found, outputs.file_name().unwrap_or_default())?;
+    Ok(true)
 }
 
 /// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks nothing.
 ///
 /// # Errors
-/// Where it is none, is damaged, of a version that is not known, or that very journal.
+/// Where it is none, is damaged, of a version that is not known, is that very journal, or may be somebody else's.
 pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
-    checked(state_dir, file).map(drop)
-}
-
-fn checked(state_dir: &Path, file: &Path) -> Result<Connection, PutBackError> {
-    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    if identity(file).is_some_and(|named| identity(&state_dir.join(FILE)) == Some(named)) {
-        return Err(PutBackError::InPlace(file.to_owned()));
-    }
-    schema::version_of(file)?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(file, flags).map_err(|error| OpenError::of(file, &error))?;
-    schema::look_through(&db, file)?;
-    Ok(db)
+    let no_state = std::env::temp_dir();
+    Copied::of(file, if state_dir.is_dir() { state_dir } else { &no_state }).map(drop)
 }
 
 /// Where the outputs are that belong to a backup.

@@ -1,12 +1,14 @@
 //! What can still be read of a damaged journal, as a journal of its own.
 //!
 //! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be reached. What is
-//! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file.
+//! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file,
+//! and believes none that somebody else may have written.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use harness_files::Anew;
+use harness_files::{Anew, Refusal, open_trusted};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
@@ -33,8 +35,12 @@ pub enum SalvageError {
     /// There is a file already where the new journal is to be.
     #[error("{} is there already; name a file that is not", .0.display())]
     Taken(PathBuf),
-    /// Others may write to the directory of the new journal, or to one above it.
-    #[error("others may write to the directory of {}, or to one above it; name a file in a place of your own", .0.display())]
+    /// Others may write to the directory of one of the two journals, or to one above it.
+    #[error(
+        "others may write to the directory of {}, or to one above it; name a file in a place of your own, or do this \
+         as its owner",
+        .0.display()
+    )]
     OfOthers(PathBuf),
     /// The directory in which the new journal is to be cannot be used.
     #[error("{} cannot be made: {source}", path.display())]
@@ -42,7 +48,15 @@ pub enum SalvageError {
         /// The file that was to be made.
         path: PathBuf,
         /// What the system says of its directory.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// Somebody else may have written the damaged journal.
+    #[error("nothing is saved of {}: {source}", path.display())]
+    NotBelieved {
+        /// The damaged journal.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// Not even its first page can be read.
     #[error("nothing can be read of {}: {why}", path.display())]
@@ -68,7 +82,7 @@ pub enum SalvageError {
 impl SalvageError {
     /// Whether files were named of which nothing can be made.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Taken(_) | Self::OfOthers(_) | Self::NoPlace { .. } | Self::Unreadable { .. })
+        !matches!(self, Self::Made(_) | Self::Write { .. })
     }
 }
 
@@ -82,6 +96,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     }
     let unreadable =
         |error: rusqlite::Error| SalvageError::Unreadable { path: from.to_owned(), why: error.to_string() };
+    is_believed(from)?;
     // SQLite takes an empty file for a database without tables, and says of all that it cannot open only that.
     let why = match from.metadata() {
         Err(error) => Some(error.to_string()),
@@ -123,6 +138,34 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
 fn has_log(from: &Path) -> bool {
     let log = from.with_file_name(format!("{}-wal", from.file_name().unwrap_or_default().to_string_lossy()));
     log.metadata().is_ok_and(|found| found.len() > 0)
+}
+
+/// Refuses a journal that somebody else may have written: what is saved of it becomes ours, and its runs go on as ours.
+/// SQLite opens it and its log by name, so that nobody else may be able to turn those either.
+fn is_believed(from: &Path) -> Result<(), SalvageError> {
+    let refused = |source: io::Error| {
+        let path = from.to_owned();
+        match source.get_ref().and_then(|why| why.downcast_ref()) {
+            Some(Refusal::NoFile(_)) => SalvageError::Unreadable { path, why: "it is no file".to_owned() },
+            Some(_) => SalvageError::NotBelieved { path, source },
+            None if source.kind() == io::ErrorKind::IsADirectory => {
+                SalvageError::Unreadable { path, why: "it is no file".to_owned() }
+            }
+            None => SalvageError::Unreadable { path, why: source.to_string() },
+        }
+    };
+    let found = open_trusted(from).map_err(refused)?;
+    if !found.dir.is_ours() {
+        return Err(SalvageError::OfOthers(from.to_owned()));
+    }
+    for end in ["-wal", "-shm", "-journal"] {
+        let mut beside = found.name.clone();
+        beside.push(end);
+        if found.dir.has(&beside).map_err(refused)? {
+            found.dir.trusted_file(&beside).map_err(refused)?;
+        }
+    }
+    Ok(())
 }
 
 fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {

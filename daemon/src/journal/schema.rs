@@ -351,6 +351,20 @@ impl OpenError {
     pub fn of(path: &Path, error: &rusqlite::Error) -> Self {
         why(path, error)
     }
+
+    /// The same of another file, of which this one is a copy.
+    pub(super) fn at(mut self, file: &Path) -> Self {
+        match &mut self {
+            Self::Newer { path, .. }
+            | Self::Missing { path, .. }
+            | Self::LeadsNowhere { path, .. }
+            | Self::NotOurs { path, .. }
+            | Self::Foreign { path, .. }
+            | Self::Damaged { path, .. }
+            | Self::Io { path, .. } => file.clone_into(path),
+        }
+        self
+    }
 }
 
 #[cfg(test)]

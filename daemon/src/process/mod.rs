@@ -20,7 +20,6 @@ mod kill;
 pub mod launch;
 mod lineage;
 mod link;
-mod locks;
 mod outputs;
 mod sealed;
 mod source;
@@ -54,7 +53,9 @@ pub use self::outputs::{CallOutputs, Outputs, Range};
 pub use self::sealed::Sealed;
 pub use self::spawn::{Launch, Program, SpawnError, TooLong};
 pub use self::standing::Standing;
-pub use self::survivors::{InsideError, KeepersLock, TakeOverError, end_false_holders, may_mend};
+pub use self::survivors::{
+    InsideError, KeepersLock, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
+};
 pub use harness_protocol::inside::RUN_VARIABLE;
 
 use self::capture::Streams;

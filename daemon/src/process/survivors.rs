@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_files::{Opening, open_regular};
+use harness_files::{Opening, locks, open_regular};
 use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{FlockOperation, flock};
@@ -32,7 +32,6 @@ use rustix::process::{
 use super::FIRST;
 use super::cgroup::StateName;
 use super::lineage::limit_of;
-use super::locks;
 use super::standing::Standing;
 use super::stat::{Stat, stat};
 use super::tree::Children;
@@ -211,25 +210,53 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing
     let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
     // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its own limit.
     let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
-    let holders: Vec<i32> = [lock_file, state_dir].into_iter().flat_map(locks::holders).collect();
-    let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
-    let living: Vec<i32> = holders.into_iter().filter(|&pid| lives(pid)).collect();
-    // One whose limit cannot be read may be a daemon.
-    if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_false(pid, hard))) {
-        return false;
+    match end_holders(&[lock_file, state_dir], &is_false) {
+        Holders::None => {}
+        holders => return holders == Holders::Ended,
     }
-    if !living.is_empty() {
-        living.iter().for_each(|&pid| _ = send(pid, &is_false, Signal::KILL));
-        for _ in 0..TRIES {
-            if !living.iter().any(|&pid| lives(pid)) {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        return true;
-    }
-    // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside of our pid namespace.
+    // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside
+    // of our pid namespace.
     !standing.is_inside() && end_marked(&|_, hard| is_of_runs(hard))
+}
+
+/// Ends what holds the lock beside a socket, although it is inside a run, and we are outside of all: no daemon that
+/// serves others than runs has a mark as small. Says whether there was somebody.
+pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> bool {
+    let smallest_of_a_daemon = inside::mark_below(standing.mark(), 0);
+    !standing.is_inside() && end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) == Holders::Ended
+}
+
+/// What became of those that hold locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holders {
+    /// There are none that live.
+    None,
+    /// There is one that is not meant. Nobody was ended.
+    Others,
+    /// All of them were ended.
+    Ended,
+}
+
+/// Ends those that hold locks on these files, if all of them are meant, and waits for their end.
+fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
+    let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
+    let holders = locked.iter().flat_map(|path| locks::holders(path));
+    let living: Vec<i32> = holders.filter(|&pid| lives(pid)).collect();
+    // One whose limit cannot be read may be a daemon.
+    if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
+        return Holders::Others;
+    }
+    if living.is_empty() {
+        return Holders::None;
+    }
+    living.iter().for_each(|&pid| _ = send(pid, is_meant, Signal::KILL));
+    for _ in 0..TRIES {
+        if !living.iter().any(|&pid| lives(pid)) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Holders::Ended
 }
 
 /// Whether a daemon outside of all runs has had the directory.
@@ -544,6 +571,36 @@ mod tests {
                 false => assert!(lives(&mut holder), "{what}"),
             }
             assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: nobody is left");
+        }
+    }
+
+    /// The lock beside the socket is nobody's who is inside a run, however far it has lowered its limit; that of
+    /// any daemon outside is.
+    #[test]
+    fn who_holds_the_lock_beside_a_socket_and_is_inside_of_a_run_is_ended() {
+        let from_outside = Standing::of(OUTSIDE_OF_ALL, Vec::new());
+        let dir = state();
+        let lock = take_over(dir.path()).unwrap();
+        let other = inside::mark_below(OUTSIDE_OF_ALL, lock.marks.name.wrapping_sub(7));
+        let table = [
+            ("a run's process", lock.marks.runs, true),
+            ("one of another daemon's run", inside::mark_below(other, 9), true),
+            ("which has lowered its mark", 5, true),
+            ("to nothing", 0, true),
+            ("a daemon", lock.marks.daemon, false),
+            ("another one", other, false),
+            ("the one with the smallest mark", inside::mark_below(OUTSIDE_OF_ALL, 0), false),
+            ("one of an earlier version", OUTSIDE_OF_ALL, false),
+        ];
+        let path = dir.path().join("control.sock.lock");
+        File::create(&path).unwrap();
+        for (what, mark, expected) in table {
+            let mut holder = marked_process(mark, &path, STAYS);
+            let within = Standing::of(lock.marks.runs, Vec::new());
+            assert!(!end_false_holders_of_socket(&path, &within), "{what}: nobody inside ends one");
+            assert_eq!(end_false_holders_of_socket(&path, &from_outside), expected, "{what}");
+            assert!(if expected { was_killed(&mut holder) } else { lives(&mut holder) }, "{what}");
+            assert!(!end_false_holders_of_socket(&path, &from_outside), "{what}: nobody is left");
         }
     }
 

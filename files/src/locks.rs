@@ -4,28 +4,39 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
 
 /// A lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
+pub struct Held {
     /// Who took it.
-    pub(super) pid: i32,
+    pub pid: i32,
+    /// Whether it lets nobody else have a lock.
+    pub is_exclusive: bool,
     /// The device of the file, as `st_dev` has it on most file systems.
-    pub(super) device: u64,
+    pub device: u64,
     /// The inode of the file.
-    pub(super) inode: u64,
+    pub inode: u64,
 }
 
 /// Who has taken locks on the file or the directory at `path`; nobody where that cannot be told.
-pub(super) fn holders(path: &Path) -> Vec<i32> {
-    let Some((device, inode)) = identity(path) else { return Vec::new() };
-    all().filter(|held| (held.device, held.inode) == (device, inode)).map(|held| held.pid).collect()
+pub fn holders(path: &Path) -> Vec<i32> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Vec::new() };
+    on(&file.into()).into_iter().map(|held| held.pid).collect()
+}
+
+/// The locks on an open file; none where that cannot be told.
+pub fn on(file: &File) -> Vec<Held> {
+    let Some((device, inode)) = identity(file) else { return Vec::new() };
+    all().filter(|held| (held.device, held.inode) == (device, inode)).collect()
 }
 
 /// The locks that process `pid` has taken.
-pub(super) fn held_by(pid: i32) -> Vec<Held> {
+pub fn held_by(pid: i32) -> Vec<Held> {
     all().filter(|held| held.pid == pid).collect()
 }
 
@@ -41,20 +52,19 @@ fn parse(line: &str) -> Option<Held> {
     if words.next()? != "FLOCK" {
         return None;
     }
-    let pid = words.nth(2)?.parse().ok()?;
+    let is_exclusive = words.nth(1)? == "WRITE";
+    let pid = words.next()?.parse().ok()?;
     let mut file = words.next()?.split(':');
     let mut device = || u32::from_str_radix(file.next()?, 16).ok();
     let device = rustix::fs::makedev(device()?, device()?);
-    Some(Held { pid, device, inode: file.next()?.parse().ok()? })
+    Some(Held { pid, is_exclusive, device, inode: file.next()?.parse().ok()? })
 }
 
-/// Device and inode by which the kernel lists a file. Where file systems have several devices, as btrfs, `st_dev` is another one than
-/// that of the mount.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+/// Device and inode by which the kernel lists a file. Where file systems have several devices, as btrfs, `st_dev` is
+/// another one than that of the mount.
+fn identity(file: &File) -> Option<(u64, u64)> {
     let found = file.metadata().ok()?;
-    Some((device_of_mount(&file).unwrap_or_else(|| found.dev()), found.ino()))
+    Some((device_of_mount(file).unwrap_or_else(|| found.dev()), found.ino()))
 }
 
 fn device_of_mount(file: &File) -> Option<u64> {
@@ -76,9 +86,9 @@ mod tests {
     #[test]
     fn a_line_is_understood_and_who_waits_or_has_another_kind_of_lock_is_none() {
         let held = parse("1: FLOCK  ADVISORY  WRITE 815 fe:1a:3932170 0 EOF");
-        assert_eq!(held, Some(Held { pid: 815, device: makedev(0xfe, 0x1a), inode: 3_932_170 }));
+        assert_eq!(held, Some(Held { pid: 815, is_exclusive: true, device: makedev(0xfe, 0x1a), inode: 3_932_170 }));
         let read = parse("77: FLOCK  ADVISORY  READ  9 00:1f:7 0 EOF");
-        assert_eq!(read, Some(Held { pid: 9, device: makedev(0, 0x1f), inode: 7 }));
+        assert_eq!(read, Some(Held { pid: 9, is_exclusive: false, device: makedev(0, 0x1f), inode: 7 }));
         for line in [
             "",
             "1:",
@@ -104,8 +114,11 @@ mod tests {
             assert!(holders(path).is_empty());
             flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
             assert_eq!(holders(path), [own]);
-            let (device, inode) = identity(path).unwrap();
-            assert!(held_by(own).contains(&Held { pid: own, device, inode }));
+            let (device, inode) = identity(&file).unwrap();
+            let held = Held { pid: own, is_exclusive: false, device, inode };
+            assert!(held_by(own).contains(&held) && on(&file) == [held]);
+            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            assert_eq!(on(&file), [Held { is_exclusive: true, ..held }]);
             drop(file);
             assert!(holders(path).is_empty());
         }

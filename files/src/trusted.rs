@@ -1,0 +1,97 @@
+//! Files that are believed: nobody but us and root can have written what is in them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Stat, fstat, statat};
+
+use crate::dir::{Dir, End, Refusal, is_trusted};
+
+/// A regular file that is held open, and where it lies.
+#[derive(Debug)]
+pub struct Trusted {
+    /// The file, to be read.
+    pub file: File,
+    /// The directory in which it was found.
+    pub dir: Dir,
+    /// Its name there.
+    pub name: OsString,
+}
+
+/// Opens the regular file of that path once, to be read; its owner is this user or root, and nobody else may write to
+/// it.
+///
+/// # Errors
+/// Also a [`Refusal`].
+pub fn open_trusted(path: &Path) -> io::Result<Trusted> {
+    match Dir::walk(path)? {
+        End::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
+        End::New(..) => Err(rustix::io::Errno::NOENT.into()),
+        End::Other(dir, name) => Ok(Trusted { file: dir.trusted_file(&name)?, dir, name }),
+    }
+}
+
+/// Whether something is at that path, and nobody else can make the path mean something else.
+pub fn is_ours(path: &Path) -> bool {
+    matches!(Dir::walk(path), Ok(End::Other(dir, _) | End::Dir(dir)) if dir.is_ours())
+}
+
+impl Dir {
+    /// The regular file of this name here, to be read; its owner is this user or root, and nobody else may write to it.
+    ///
+    /// # Errors
+    /// Also a [`Refusal`].
+    pub fn trusted_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        let name = name.as_ref();
+        let file = self.file(name)?.ok_or_else(|| Refusal::NoFile(name.to_owned()))?;
+        let found = fstat(&file)?;
+        believe(name, &found)?;
+        if found.st_nlink > 1 && !self.is_ours() {
+            return Err(Refusal::Linked(name.to_owned()).into());
+        }
+        Ok(file)
+    }
+
+    /// Whether there is anything of this name here.
+    ///
+    /// # Errors
+    /// Where that cannot be told.
+    pub fn has(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
+        match statat(self, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Copies what is in `from`, which is called `name`, as [`Self::copy_from`] does, and nothing that somebody else
+    /// may have written.
+    ///
+    /// # Errors
+    /// As there; also a [`Refusal`] where `from` or something in it is another user's, or others may write to it.
+    pub fn copy_trusted_from(&self, from: &Self, name: impl AsRef<OsStr>) -> io::Result<u64> {
+        believe(name.as_ref(), &fstat(from)?)?;
+        let mut bytes = 0;
+        for (name, is_dir) in from.names()? {
+            if is_dir {
+                bytes += self.make(&name)?.copy_trusted_from(&from.below(&name)?, &name)?;
+            } else if let Some(_regular) = from.file(&name)? {
+                bytes += io::copy(&mut from.trusted_file(&name)?, &mut self.create(&name, 0o600)?)?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Refuses what somebody else has made, or may write to.
+fn believe(name: &OsStr, found: &Stat) -> Result<(), Refusal> {
+    if !is_trusted(found.st_uid) {
+        return Err(Refusal::OfAnother(name.to_owned(), found.st_uid));
+    }
+    match found.st_mode & 0o7777 {
+        mode if mode & 0o022 != 0 => Err(Refusal::Open(name.to_owned(), mode)),
+        _ => Ok(()),
+    }
+}

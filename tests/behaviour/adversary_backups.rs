@@ -1,0 +1,179 @@
+//! What somebody else puts in the place of a backup, or beside it, while its owner puts that in place: their journal
+//! never becomes his.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use harness_tests::{Daemon, Output, Place, Running, json, need_root, turn};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// Somebody else.
+const OTHER: u32 = 61_234;
+
+/// A daemon with one run of its owner's, and a directory to which others may write.
+fn with_shared() -> (Daemon, PathBuf) {
+    let daemon = Place::new().start();
+    daemon.submit_with(&turn("").shell("echo mine").turn("mine"), json!({"name": "mine"})).wait();
+    let shared = daemon.path("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    (daemon, shared)
+}
+
+fn back_up(daemon: &Daemon, to: &Path) {
+    daemon.ctl(["daemon", "backup", "--outputs", to.to_str().unwrap()]).ok();
+}
+
+/// A backup of another daemon, as somebody else would make it.
+fn foreign_backup() -> (Place, PathBuf) {
+    let place = Place::new();
+    let daemon = place.start();
+    daemon.submit_with(&turn("").shell("echo theirs").turn("theirs"), json!({"name": "theirs"})).wait();
+    let backup = place.path("theirs.db");
+    back_up(&daemon, &backup);
+    (place, backup)
+}
+
+/// `harnessd` without a daemon, on a state directory of its own.
+fn harnessd(place: &Place, state: &str, words: &[&str]) -> Output {
+    let mut command = place.command(harness_tests::program("harnessd"));
+    command.arg("--state-dir").arg(place.path(state)).args(words);
+    Running::start(command).finish()
+}
+
+fn is_serving(daemon: &Daemon) {
+    assert_eq!(daemon.rpc("daemon.status", json!({}))["health"], "serving", "nothing was stopped");
+    assert!(!daemon.state("replaced").exists(), "nothing was moved");
+    let hidden = fs::read_dir(daemon.state("")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(hidden.filter(|name| name.to_string_lossy().starts_with('.')).count(), 0, "nothing is left");
+}
+
+#[test]
+fn what_lies_beside_a_backup_is_never_taken_for_a_part_of_it() {
+    let (daemon, shared) = with_shared();
+    let (_place, theirs) = foreign_backup();
+    for end in ["-wal", "-shm", "-journal"] {
+        let backup = shared.join(format!("b{end}.db"));
+        back_up(&daemon, &backup);
+        let beside = PathBuf::from(format!("{}{end}", backup.display()));
+        for planted in ["a file", "a link to nothing"] {
+            match planted {
+                "a file" => drop(fs::copy(&theirs, &beside).unwrap()),
+                _ => symlink("/nothing", &beside).unwrap(),
+            }
+            daemon.ctl(["daemon", "restore", backup.to_str().unwrap()]).exits(2).tells("a backup has none");
+            is_serving(&daemon);
+            fs::remove_file(&beside).unwrap();
+        }
+        daemon.ctl(["daemon", "restore", backup.to_str().unwrap()]).ok();
+        daemon.ctl(["daemon", "start"]).ok();
+        assert_eq!(daemon.run("mine").view().answer.as_deref(), Some("mine"));
+        fs::remove_dir_all(daemon.state("replaced")).unwrap();
+    }
+}
+
+#[test]
+fn a_backup_to_which_others_may_write_is_not_put_in_place_nor_what_is_no_file() {
+    let (daemon, shared) = with_shared();
+    let backup = shared.join("b.db");
+    back_up(&daemon, &backup);
+    let restore = |words: &str| {
+        daemon.ctl(["daemon", "restore", backup.to_str().unwrap()]).exits(2).tells(words);
+        is_serving(&daemon);
+    };
+    for mode in [0o620, 0o602, 0o666] {
+        fs::set_permissions(&backup, fs::Permissions::from_mode(mode)).unwrap();
+        restore("others may write to");
+    }
+    fs::remove_file(&backup).unwrap();
+    nix::unistd::mkfifo(&backup, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    restore("is no regular file");
+}
+
+/// The owner's own file is in the place, the next moment somebody else's: what is looked at is what is put in place.
+#[test]
+fn a_backup_that_is_exchanged_while_it_is_put_in_place_is_all_of_one_owner() {
+    let (daemon, shared) = with_shared();
+    let (_place, theirs) = foreign_backup();
+    let (backup, other) = (shared.join("b.db"), shared.join("theirs.db"));
+    back_up(&daemon, &backup);
+    fs::copy(theirs, &other).unwrap();
+    // As one of another user's; that is tried where these tests are root's.
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o666)).unwrap();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let names = (backup.clone(), other);
+    let exchanger = std::thread::spawn(move || {
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            renameat_with(CWD, &names.0, CWD, &names.1, RenameFlags::EXCHANGE).unwrap();
+        }
+    });
+    let mut placed = 0;
+    for attempt in 0..60 {
+        let state = format!("state-{attempt}");
+        let output = harnessd(&daemon, &state, &["restore", backup.to_str().unwrap()]);
+        if output.code != 0 {
+            output.tells("others may write to");
+            continue;
+        }
+        placed += 1;
+        let db = rusqlite::Connection::open(daemon.path(&state).join("harness.db")).unwrap();
+        let name: String = db.query_row("SELECT name FROM run", [], |row| row.get(0)).unwrap();
+        assert_eq!(name, "mine", "attempt {attempt}");
+    }
+    drop(stop);
+    exchanger.join().unwrap();
+    eprintln!("{placed} of 60 were put in place");
+}
+
+#[test]
+#[ignore = "needs root, to make files of another user"]
+fn what_another_user_has_made_is_neither_restored_nor_salvaged() {
+    need_root();
+    let (daemon, shared) = with_shared();
+    let (_place, theirs) = foreign_backup();
+    let backup = shared.join("b.db");
+    back_up(&daemon, &backup);
+    let outputs = PathBuf::from(format!("{}.outputs", backup.display()));
+    let own_outputs = || daemon.output_files();
+    let before = own_outputs();
+    let restore = |what: &str| {
+        daemon.ctl(["daemon", "restore", backup.to_str().unwrap()]).exits(2).tells("another user (uid 61234)");
+        assert!(!daemon.state("replaced").exists(), "{what}: nothing was moved");
+        assert_eq!(own_outputs(), before, "{what}");
+        daemon.ctl(["daemon", "start"]).ok();
+    };
+    let run = fs::read_dir(&outputs).unwrap().next().unwrap().unwrap().path();
+    let planted = run.join("1.stdout");
+    fs::write(&planted, "forged").unwrap();
+    chown(&planted, Some(OTHER), None).unwrap();
+    restore("a file of outputs");
+    fs::remove_file(&planted).unwrap();
+    chown(&run, Some(OTHER), None).unwrap();
+    restore("the outputs of a run");
+    fs::remove_dir_all(&outputs).unwrap();
+    fs::create_dir(&outputs).unwrap();
+    chown(&outputs, Some(OTHER), None).unwrap();
+    restore("all outputs");
+    fs::remove_dir(&outputs).unwrap();
+    fs::copy(&theirs, &backup).unwrap();
+    chown(&backup, Some(OTHER), None).unwrap();
+    restore("the journal");
+    let salvage = |from: &Path, words: &str| {
+        let to = daemon.path("saved.db");
+        harnessd(&daemon, "state", &["salvage", from.to_str().unwrap(), to.to_str().unwrap()]).exits(2).tells(words);
+        assert!(!to.exists());
+    };
+    salvage(&backup, "another user (uid 61234)");
+    // In a place where others may turn names, an owner says nothing of what is opened next.
+    chown(&backup, Some(0), None).unwrap();
+    salvage(&backup, "others may write to the directory");
+    let own = daemon.path("own.db");
+    fs::copy(&backup, &own).unwrap();
+    let log = daemon.path("own.db-wal");
+    fs::write(&log, "").unwrap();
+    chown(&log, Some(OTHER), None).unwrap();
+    salvage(&own, "another user (uid 61234)");
+    fs::remove_file(&log).unwrap();
+    harnessd(&daemon, "state", &["salvage", own.to_str().unwrap(), daemon.path("saved.db").to_str().unwrap()]).ok();
+}
