@@ -61,7 +61,8 @@ fn the_directory_of_the_systems_socket_is_roots_and_that_of_a_users_outlives_the
     assert!(service.lines().any(|line| line == "User=harness"));
     assert!(read("harnessd.socket").lines().any(|line| line == "DirectoryMode=0755"));
     let tmpfiles = read("tmpfiles.d/harness.conf");
-    let places = tmpfiles.lines().filter(|line| line.split_ascii_whitespace().nth(1) == Some("/run/harness"));
+    let lines = tmpfiles.lines().filter(|line| !line.starts_with('#'));
+    let places = lines.filter(|line| line.split_ascii_whitespace().nth(1) == Some("/run/harness"));
     let owners: Vec<Vec<&str>> = places.map(|line| line.split_ascii_whitespace().skip(2).collect()).collect();
     assert_eq!(owners, [["0755", "root", "root", "-"]]);
     assert!(read("user/harnessd.service").lines().any(|line| line == "RuntimeDirectoryPreserve=yes"));
