@@ -174,7 +174,7 @@ fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartErr
     if !is_ours && socket == Path::new(SYSTEM_SOCKET) {
         return Err(StartError::SystemNotRunning { socket });
     }
-    if !is_ours && !(asked && ground.owner == 0) {
+    if !(is_ours || asked && ground.owner == 0) {
         return Err(StartError::OfAnother { socket, dir, owner: ground.owner });
     }
     if !asked && ground.is_open {
