@@ -145,7 +145,7 @@ impl Rounds {
                     None => (now() >= limit).then_some(None),
                 });
                 if let Some(status) = died {
-                    killed(status);
+                    killed(status, &self.place);
                     return point;
                 }
                 end_of(&mut child, Signal::SIGKILL)
@@ -168,7 +168,7 @@ impl Rounds {
                 return "stop";
             }
         };
-        killed(ended);
+        killed(ended, &self.place);
         "any instant"
     }
 }
@@ -179,8 +179,11 @@ fn end_of(child: &mut Child, signal: Signal) -> ExitStatus {
 }
 
 #[track_caller]
-fn killed(status: ExitStatus) {
-    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "it did not end by itself: {status}");
+fn killed(status: ExitStatus, place: &Place) {
+    let log = || std::fs::read_to_string(place.path("daemon.log")).unwrap_or_default();
+    let told = |log: String| log.lines().rev().take(20).map(str::to_owned).collect::<Vec<_>>();
+    let signal = status.signal();
+    assert!(signal == Some(Signal::SIGKILL as i32), "it ended by itself: {status}; latest first: {:#?}", told(log()));
 }
 
 #[test]

@@ -8,19 +8,20 @@ use crate::provider_faults::config;
 
 /// An answer of messages with these blocks, each whole, that ends for this reason.
 fn answer(blocks: &[Value], reason: &str) -> Answer {
-    Answer::events(events(blocks, reason))
+    answer_of(blocks, reason, 10)
 }
 
-fn events(blocks: &[Value], reason: &str) -> Vec<String> {
+/// The same, to a prompt of so many tokens.
+fn answer_of(blocks: &[Value], reason: &str, input: u64) -> Answer {
     let mut events =
-        vec![event("message_start", json!({"message": {"usage": {"input_tokens": 10, "output_tokens": 1}}}))];
+        vec![event("message_start", json!({"message": {"usage": {"input_tokens": input, "output_tokens": 1}}}))];
     for (index, block) in blocks.iter().enumerate() {
         events.push(event("content_block_start", json!({"index": index, "content_block": block})));
         events.push(event("content_block_stop", json!({"index": index})));
     }
     events.push(event("message_delta", json!({"delta": {"stop_reason": reason}, "usage": {"output_tokens": 5}})));
     events.push(event("message_stop", json!({})));
-    events
+    Answer::events(events)
 }
 
 fn said(text: &str) -> Value {
@@ -89,4 +90,31 @@ fn a_server_that_pauses_again_and_again_is_given_up() {
     assert_eq!((view.state, view.exit_code), (RunState::Failed, Some(1)));
     assert!(view.error.as_deref().unwrap().contains("pause_turn"), "{:?}", view.error);
     assert_eq!(server.count(), 4 * 11, "asked four times, each time with ten rests");
+}
+
+/// P17: the bound of an answer is one of what is said, however long the prompt is; where a budget holds no more than one prompt and its
+/// answer, the rest is not asked for.
+#[test]
+fn a_paused_answer_goes_on_within_what_its_model_takes_and_a_budget_holds() {
+    let long = "word ".repeat(3_000);
+    for (more, limits, requests) in [
+        ("context_tokens = 60000\nmax_output_tokens = 200", json!({}), 2),
+        ("max_output_tokens = 4000", json!({"max_tokens": 100_000}), 2),
+        ("max_output_tokens = 200", json!({"max_tokens": 100_000}), 4),
+    ] {
+        let server = FaultServer::start();
+        let tokens = if requests == 2 { 10 } else { 3_000 };
+        if requests == 2 {
+            server.answer(answer_of(&first_part(), "pause_turn", tokens));
+            server.answer(answer_of(&second_part(), "end_turn", tokens));
+        }
+        server.always(answer_of(&first_part(), "pause_turn", tokens));
+        let daemon = Daemon::configured(&config(&server, "anthropic", more));
+        let run = daemon.ask_with(&long, json!({"limits": limits}));
+        match requests {
+            2 => assert_eq!(run.answer(), "Let me look. It is 4.", "{more} {limits}"),
+            _ => assert_eq!(run.wait().state, RunState::Failed, "{more} {limits}"),
+        }
+        assert_eq!(server.count(), requests, "{more} {limits}");
+    }
 }

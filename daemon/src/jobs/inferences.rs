@@ -67,6 +67,7 @@ async fn stream(client: &Client, task: &InferenceTask, deltas: &mut Deltas) -> R
         prompt: &task.prompt,
         tools: &task.tools,
         max_output_tokens: task.max_output_tokens,
+        is_budgeted: task.is_budgeted,
     };
     let mut show = |piece: Piece<'_>| match piece {
         // What it notes for itself is not what it says.

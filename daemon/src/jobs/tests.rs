@@ -140,6 +140,7 @@ impl Bench {
             prompt,
             tools: [].into(),
             max_output_tokens: None,
+            is_budgeted: false,
             is_summary: false,
         };
         self.executor.start(Job { id, task: Task::Inference(task) });

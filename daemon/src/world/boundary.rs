@@ -400,6 +400,8 @@ pub struct InferenceTask {
     pub tools: Arc<[ToolSpec]>,
     /// Most tokens of the answer, where the run may not spend more, or the model takes no more.
     pub max_output_tokens: Option<u32>,
+    /// Whether these, and the prompt, are all that a budget holds for it.
+    pub is_budgeted: bool,
     /// The answer is a summary for the run itself, and not shown as it comes.
     pub is_summary: bool,
 }

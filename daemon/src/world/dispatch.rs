@@ -79,6 +79,7 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         prompt,
         tools,
         max_output_tokens: [affordable, room].into_iter().flatten().min(),
+        is_budgeted: affordable.is_some(),
         is_summary: plan.is_some(),
     };
     let id = JobId { run, work: Work::Inference { step, attempt } };

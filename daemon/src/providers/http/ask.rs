@@ -43,8 +43,10 @@ pub struct Question<'q> {
     pub prompt: &'q Prompt,
     /// The tools that the model may call.
     pub tools: &'q [ToolSpec],
-    /// Most tokens of the answer, where the run has no more to spend.
+    /// Most tokens of the answer, where the run has no more to spend or the model takes no more.
     pub max_output_tokens: Option<u32>,
+    /// Whether a prompt that is sent once more is paid for from these tokens.
+    pub is_budgeted: bool,
 }
 
 /// What came of an answer so far, for whoever gives it up.
@@ -164,12 +166,13 @@ impl Client {
         Ok(Body::new(response, first, self.endpoint.idle_timeout.to_std()))
     }
 
-    /// Takes what a paused answer has used from what the run has left. Says whether its rest is asked for: the prompt and
-    /// what has been said are paid for once more.
+    /// Takes what a paused answer has used from what it may use. Says whether its rest is asked for. A budget holds one prompt and its answer:
+    /// the prompt, and what has been said, are paid for once more from what that leaves.
     fn go_on(&self, settings: &mut Settings, question: &Question<'_>, reader: &Reader) -> bool {
         let Some(most) = question.max_output_tokens else { return true };
         let used = reader.used().unwrap_or_default();
-        let left = u64::from(most).saturating_sub(used.tokens().saturating_add(used.output_tokens));
+        let again = if question.is_budgeted { used.tokens() } else { 0 };
+        let left = u64::from(most).saturating_sub(used.output_tokens.saturating_add(again));
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         settings.max_output_tokens = settings.max_output_tokens.map(|limit| limit.min(left));
         settings.thinking = settings.thinking.and_then(|thinking| fitting(thinking, Some(left)));

@@ -97,7 +97,8 @@ impl Providers {
         let _ = tokio::task::spawn_blocking(move || reader.read_key()).await;
         let texts = vec!["Answer with the word ok.".into()];
         let prompt = Prompt { system: None, messages: vec![Message::User { results: Vec::new(), texts }] };
-        let question = Question { model, prompt: &prompt, tools: &[], max_output_tokens: Some(CHECK_TOKENS) };
+        let question =
+            Question { model, prompt: &prompt, tools: &[], max_output_tokens: Some(CHECK_TOKENS), is_budgeted: false };
         let began = client.now();
         let answer = client.ask(&question, &mut |_| {}).await;
         check.seconds = Some(client.now().since(began));

@@ -78,7 +78,7 @@ async fn ask(url: String, ca_file: Option<PathBuf>) -> Result<Completion, Infere
     let providers = Providers::new(&BTreeMap::from([("p".into(), provider)]), Surroundings::default()).unwrap();
     let client = providers.get("p").unwrap().client.unwrap();
     let prompt = Prompt::from_transcript(&[]);
-    let question = Question { model: None, prompt: &prompt, tools: &[], max_output_tokens: None };
+    let question = Question { model: None, prompt: &prompt, tools: &[], max_output_tokens: None, is_budgeted: false };
     client.ask(&question, &mut |_| {}).await
 }
 
