@@ -292,7 +292,9 @@ fn a_copy_of_what_is_believed_has_nothing_that_others_may_write_to() {
         }
         planted(&from);
         let to = Dir::open(all.path()).unwrap().make("to").unwrap();
-        let copied = to.copy_trusted_from(&Dir::open(&from).unwrap(), "from");
+        let found = Dir::open(&from).unwrap();
+        assert_eq!(found.believe_all("from").is_ok(), plant == "nothing", "{plant}");
+        let copied = to.copy_trusted_from(&found, "from");
         assert_eq!(copied.ok(), (plant == "nothing").then_some(5), "{plant}");
     }
 }
@@ -308,7 +310,11 @@ fn files_of_another_user_are_not_believed() {
     fs::set_permissions(&at, Permissions::from_mode(0o755)).unwrap();
     let copied = |to: &str| {
         let to = Dir::open(all.path()).unwrap().make(to).unwrap();
-        to.copy_trusted_from(&Dir::open(&at).unwrap(), "shared").map_err(|error| error.to_string())
+        let found = Dir::open(&at).unwrap();
+        let copied = to.copy_trusted_from(&found, "shared").map_err(|error| error.to_string());
+        let believed = found.believe_all("shared").map_err(|error| error.to_string());
+        assert_eq!(believed.err(), copied.clone().err(), "it is refused before it is copied");
+        copied
     };
     assert_eq!(copied("one"), Ok(1));
     chown(at.join("file"), Some(61_234), None).unwrap();

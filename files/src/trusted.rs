@@ -83,6 +83,22 @@ impl Dir {
         }
         Ok(bytes)
     }
+
+    /// Refuses what [`Self::copy_trusted_from`] would refuse of this directory, which is called `name`, without a copy.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        believe(name.as_ref(), &fstat(self)?)?;
+        for (name, is_dir) in self.names()? {
+            if is_dir {
+                self.below(&name)?.believe_all(&name)?;
+            } else if let Some(_regular) = self.file(&name)? {
+                self.trusted_file(&name)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Refuses what somebody else has made, or may write to.

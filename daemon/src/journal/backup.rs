@@ -246,10 +246,7 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
 
 /// Copies the outputs beside a backup; says whether there are any.
 fn copy_outputs(place: &Anew, outputs: &Path) -> io::Result<bool> {
-    let found = match Dir::open(outputs) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        found => found?,
-    };
+    let Some(found) = found_outputs(outputs)? else { return Ok(false) };
     place.dir().make(OUTPUTS)?.copy_trusted_from(&found, outputs.file_name().unwrap_or_default())?;
     Ok(true)
 }
@@ -257,10 +254,17 @@ fn copy_outputs(place: &Anew, outputs: &Path) -> io::Result<bool> {
 /// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks nothing.
 ///
 /// # Errors
-/// Where it is none, is damaged, of a version that is not known, is that very journal, or may be somebody else's.
+/// Where it is none, is damaged, of a version that is not known, is that very journal, or it or an output beside it may be
+/// somebody else's.
 pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
     let no_state = std::env::temp_dir();
-    Copied::of(file, if state_dir.is_dir() { state_dir } else { &no_state }).map(drop)
+    Copied::of(file, if state_dir.is_dir() { state_dir } else { &no_state })?;
+    let outputs = outputs_of(file);
+    let believed = || match found_outputs(&outputs)? {
+        Some(found) => found.believe_all(outputs.file_name().unwrap_or_default()),
+        None => Ok(()),
+    };
+    believed().map_err(|source| PutBackError::Named { path: outputs.clone(), source })
 }
 
 /// Where the outputs are that belong to a backup.
@@ -269,3 +273,10 @@ pub fn outputs_of(backup: &Path) -> PathBuf {
     name.push(".outputs");
     backup.with_file_name(name)
 }
+fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
+    match Dir::open(outputs) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
