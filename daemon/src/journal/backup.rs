@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use harness_files::{Anew, Dir, open_trusted};
+use harness_files::{Anew, Dir, Trusted, open_trusted};
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::identity::free_name;
@@ -27,10 +27,10 @@ pub enum PutBackError {
     InPlace(PathBuf),
     /// There is a file beside it that SQLite would take for a part of it.
     #[error(
-        "{} lies beside {}, and a backup has none: it is of a journal that was copied while a daemon wrote, or \
-         somebody else has put it there. \
-         Nothing was changed; look at it, and where the backup is yours, copy it alone to a place of your own",
-        beside.display(), path.display()
+        "{} lies beside {}, and a backup has none: the last commits of a journal may be in it, or somebody else has \
+         put it there. Nothing was changed. To go on from that journal with what is in its log, make a backup of it, \
+         which also looks whose it is: harnessd salvage {} NEW, and restore NEW",
+        beside.display(), path.display(), path.display()
     )]
     Beside {
         /// The backup.
@@ -170,13 +170,9 @@ impl Copied {
         if in_place.is_some() && in_place == found.file.metadata().ok().map(|found| identity(&found)) {
             return Err(PutBackError::InPlace(file.to_owned()));
         }
-        for end in ["-wal", "-shm", "-journal"] {
-            let mut beside = found.name.clone();
-            beside.push(end);
-            if found.dir.has(&beside).map_err(io)? {
-                return Err(PutBackError::Beside { path: file.to_owned(), beside: file.with_file_name(beside) });
-            }
-        }
+        let written = |found: &Trusted| found.file.metadata().map(|found| (found.len(), found.modified().ok()));
+        let before = written(&found).map_err(io)?;
+        is_alone(file, &found)?;
         let here = |source| PutBackError::Io { path: dir.to_owned(), source };
         let owner = dir.metadata().map_err(here)?.uid();
         let place = Anew::beside(&dir.join("restore")).map_err(here)?;
@@ -186,6 +182,11 @@ impl Copied {
         }
         let mut copy = place.dir().create(JOURNAL, 0o600).map_err(here)?;
         io::copy(&mut found.file, &mut copy).map_err(here)?;
+        // Who writes to a journal may have emptied its log into it meanwhile: the copy would be of two moments.
+        is_alone(file, &found)?;
+        if written(&found).map_err(io)? != before {
+            return Err(io(io::Error::other("it was written to while it was read")));
+        }
         let db = opened(&place.path().join(JOURNAL)).map_err(|error| error.at(file))?;
         Ok(Self { place, db })
     }
@@ -197,6 +198,26 @@ impl Copied {
         self.db.close().map_err(|(_, error)| error)?;
         Ok(self.place)
     }
+}
+
+/// Refuses a backup with a file beside it that SQLite would take for a part of it. A log of ours that is empty adds
+/// nothing, nor does the index of one: the daemon leaves both.
+fn is_alone(path: &Path, found: &Trusted) -> Result<(), PutBackError> {
+    for end in ["-wal", "-shm", "-journal"] {
+        let mut name = found.name.clone();
+        name.push(end);
+        if !found.dir.has(&name).map_err(|source| PutBackError::Named { path: path.to_owned(), source })? {
+            continue;
+        }
+        let adds_nothing = found.dir.trusted_file(&name).is_ok_and(|file| match end {
+            "-wal" => file.metadata().is_ok_and(|found| found.len() == 0),
+            _ => end == "-shm",
+        });
+        if !adds_nothing {
+            return Err(PutBackError::Beside { path: path.to_owned(), beside: path.with_file_name(name) });
+        }
+    }
+    Ok(())
 }
 
 fn opened(copy: &Path) -> Result<Connection, OpenError> {
@@ -251,6 +272,13 @@ fn copy_outputs(place: &Anew, outputs: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
+    match Dir::open(outputs) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks nothing.
 ///
 /// # Errors
@@ -273,10 +301,3 @@ pub fn outputs_of(backup: &Path) -> PathBuf {
     name.push(".outputs");
     backup.with_file_name(name)
 }
-fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
-    match Dir::open(outputs) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        found => found.map(Some),
-    }
-}
-
