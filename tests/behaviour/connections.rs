@@ -137,6 +137,25 @@ fn a_client_that_does_not_read_large_answers_keeps_them_from_no_other() {
     }
 }
 
+/// A7: what takes its place among the large answers when it comes, and what does so when it is written, on one connection.
+#[test]
+fn a_client_that_asks_much_at_once_and_reads_gets_all_of_it() {
+    // Room for one large answer of operators at a time.
+    let daemon = Daemon::configured("[limits]\nmemory_bytes = 67108864\n");
+    let text = "x".repeat(100_000);
+    let run = daemon.submit(&says(&text));
+    assert_eq!(run.answer(), text);
+    let asked: Vec<_> = ["run.wait", "run.wait", "run.show", "run.wait"]
+        .into_iter()
+        .cycle()
+        .take(24)
+        .map(|method| (method, json!({"run": run.id})))
+        .collect();
+    let replies = daemon.connect().pipeline(asked.into_iter());
+    assert!(replies.iter().all(|reply| reply["result"].to_string().len() > text.len()));
+    operators_are_served(&daemon);
+}
+
 fn resident(daemon: &Daemon) -> u64 {
     daemon.rpc("daemon.status", json!({}))["rss_bytes"].as_u64().unwrap()
 }

@@ -2,11 +2,13 @@
 //!
 //! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not read
 //! costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when it is written:
-//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among the large ones.
+//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among the large ones, or
+//! when what comes behind it holds one: that is given back only once both are written.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
@@ -152,6 +154,27 @@ impl Outgoing {
         Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
     }
 
+    /// A place for the frame that is written next; nothing where it goes without one.
+    ///
+    /// Nobody would ever give a place back that a frame behind it holds. So a connection has one large frame without a place at most, and only
+    /// while it holds another one: all of them together are not more than twice the places.
+    async fn place_for_next(&self) -> Option<OwnedSemaphorePermit> {
+        let mut place = pin!(self.place_for_large());
+        loop {
+            {
+                let queue = self.queue();
+                if queue.closed || queue.frames.iter().any(|(_, holds)| holds.has_room_for_large()) {
+                    return None;
+                }
+            }
+            tokio::select! {
+                place = &mut place => return place,
+                // A place that the connection takes meanwhile ends up in the queue with its frame.
+                () = self.filled.notified() => {}
+            }
+        }
+    }
+
     fn push(&self, frame: Frame, place: Holds) {
         let mut queue = self.queue();
         if queue.bytes > MOST_UNREAD {
@@ -226,7 +249,7 @@ impl Outgoing {
                                 }
                                 None => {
                                     if !holds.has_room_for_large() {
-                                        holds.large = self.place_for_large().await;
+                                        holds.large = self.place_for_next().await;
                                     }
                                     answer.encoded(MAX_FRAME_BYTES).unwrap_or_else(|| answer.too_large())
                                 }
@@ -297,6 +320,9 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
     use harness_protocol::rpc::RequestId;
     use tokio::task::yield_now;
 
@@ -332,6 +358,56 @@ mod tests {
         outgoing.written(second);
         assert!(outgoing.is_drained());
         assert_eq!(outgoing.large.as_ref().unwrap().available_permits(), 1);
+    }
+
+    /// What comes of it without waiting.
+    fn now<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    /// A place of a request that holds one among the large answers.
+    async fn with_room(places: &Arc<Semaphore>) -> Place {
+        let request = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let answer = Some(Arc::clone(places).acquire_owned().await.unwrap());
+        Place { answer, ..Place::small(request) }
+    }
+
+    /// A7: a place that only the frames of this connection can give back is not waited for.
+    #[tokio::test]
+    async fn a_large_answer_does_not_wait_for_the_place_of_one_behind_it() {
+        let places = Arc::new(Semaphore::new(1));
+        let outgoing = Outgoing::new(Arc::clone(&places));
+        outgoing.reply(answer("x".repeat(3 * ROOM)), None);
+        outgoing.reply(answer("y".repeat(3 * ROOM)), Some(with_room(&places).await));
+        for text in ["x", "y"] {
+            let piece = now(pin!(outgoing.next())).flatten().unwrap();
+            assert!(piece.bytes.ends_with(format!("{text}\"}}\n").as_bytes()));
+            assert_eq!(places.available_permits(), 0);
+            outgoing.written(piece);
+        }
+        assert!(outgoing.is_drained());
+        assert_eq!(places.available_permits(), 1);
+    }
+
+    /// A7: also where its connection gets that place while it waits for one, and is ahead of it.
+    #[tokio::test]
+    async fn a_large_answer_goes_on_when_one_behind_it_gets_the_place_that_it_waits_for() {
+        let places = Arc::new(Semaphore::new(1));
+        let taken = Arc::clone(&places).acquire_owned().await.unwrap();
+        let outgoing = Outgoing::new(Arc::clone(&places));
+        outgoing.reply(answer("x".repeat(3 * ROOM)), None);
+        let mut behind = pin!(with_room(&places));
+        assert!(now(behind.as_mut()).is_none());
+        let mut head = pin!(outgoing.next());
+        assert!(now(head.as_mut()).is_none());
+        drop(taken);
+        let behind = behind.await;
+        assert!(now(head.as_mut()).is_none(), "another one may have it");
+        outgoing.reply(answer("y".repeat(3 * ROOM)), Some(behind));
+        assert!(now(head).flatten().is_some());
     }
 
     #[tokio::test]
