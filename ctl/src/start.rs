@@ -118,7 +118,7 @@ fn no_socket(path: &Path) -> Option<&'static str> {
 pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartError> {
     match find_soon(place) {
         Err(StartError::NotRunning { .. }) => {
-            may_start(place, asked, &Ground::of(&place.socket))?;
+            may_start(place, asked, &Ground::of(&place.socket, Path::new(SYSTEM_SOCKET)))?;
             let program = daemon_program().ok_or_else(|| StartError::NoProgram { socket: place.socket.clone() })?;
             start(place, &program)
         }
@@ -142,7 +142,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn of(socket: &Path) -> Self {
+    fn of(socket: &Path, system: &Path) -> Self {
         let own = nix::unistd::geteuid().as_raw();
         let dir = socket.ancestors().skip(1).find(|dir| dir.exists()).unwrap_or(Path::new("/")).to_owned();
         let (owner, is_open) = match Dir::open(&dir) {
@@ -155,11 +155,16 @@ impl Ground {
                 _ => (0, true),
             },
         };
-        let system = Path::new(SYSTEM_SOCKET).parent().and_then(|dir| dir.metadata().ok());
-        // What a daemon of root's own has made there is closed to others.
-        let has_system = system.is_some_and(|system| system.uid() != own || system.mode() & 0o005 != 0);
+        let system = system.parent().and_then(|dir| dir.metadata().ok());
+        let has_system = system.is_some_and(|system| is_for_others(own, system.uid(), system.mode()));
         Self { dir, owner, is_open, own, inside: inside(), has_system }
     }
+}
+
+/// Whether a place of that owner and mode serves more than its owner. What a daemon of root's own has made is closed to
+/// all others, who cannot have meant it.
+fn is_for_others(own: u32, owner: u32, mode: u32) -> bool {
+    ![0, own].contains(&owner) || mode & 0o055 != 0
 }
 
 /// A run may be able to take away the socket of a daemon of another user, or to make its service fail. Whoever asks
@@ -396,6 +401,43 @@ mod tests {
             assert_eq!([false, true].map(|asked| run(place, asked, ground.clone())), expected, "{what}");
             let ground = Ground { inside: Some(Inside::Variable), ..ground };
             assert_eq!([false, true].map(|asked| run(place, asked, ground.clone())), ["inside"; 2], "{what}");
+        }
+    }
+
+    #[test]
+    fn where_a_daemon_is_started_for_the_asking_its_user_is_told_how_to_ask() {
+        let place = at(Path::new("/d/s"));
+        let ground =
+            |owner, own| Ground { dir: "/d".into(), owner, is_open: true, own, inside: None, has_system: false };
+        for (owner, own, may_be_asked) in [(0, 1000, true), (1000, 1000, true), (0, 0, true), (4101, 1000, false)] {
+            let hint = may_start(&place, false, &ground(owner, own)).unwrap_err().hint().unwrap();
+            let told = hint.contains("harnessctl --socket /d/s daemon start");
+            let starts = may_start(&place, true, &ground(owner, own)).is_ok();
+            assert_eq!((told, starts), (may_be_asked, may_be_asked), "of {owner}, for {own}: {hint}");
+        }
+    }
+
+    /// Root's own daemon, started on demand where there is no directory of a session, makes the system's place, too.
+    #[test]
+    fn the_systems_place_counts_only_where_others_may_use_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, system) = (dir.path().join("s"), dir.path().join("harness/control.sock"));
+        let has_system = || Ground::of(&socket, &system).has_system;
+        assert!(!has_system(), "there is none");
+        let place = system.parent().unwrap();
+        fs::create_dir(place).unwrap();
+        for (mode, counts) in [(0o700, false), (0o750, true), (0o755, true), (0o711, true)] {
+            fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(has_system(), counts, "mode {mode:o}");
+        }
+        for (own, owner, mode, counts) in [
+            (1000, 0, 0o700, false),
+            (1000, 0, 0o755, true),
+            (1000, 1000, 0o700, false),
+            (1000, 4101, 0o700, true),
+            (0, 4101, 0o700, true),
+        ] {
+            assert_eq!(is_for_others(own, owner, mode), counts, "seen by {own}: of {owner}, mode {mode:o}");
         }
     }
 

@@ -203,12 +203,14 @@ impl StartError {
                 }
                 Disbelief::Way { .. } => "name the state directory itself: HARNESS_STATE_DIR".to_owned(),
             }),
+            Self::OfAnother { socket, owner: 0, .. } | Self::Public { socket, .. } => {
+                Some(format!("where it is to be yours: harnessctl --socket {} daemon start", socket.display()))
+            }
             Self::OfAnother { .. } => Some(
                 "whoever it belongs to starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
                  --socket PATH"
                     .to_owned(),
             ),
-            Self::Public { .. } => Some("where it is to be yours: harnessctl daemon start".to_owned()),
             Self::SystemGone { .. } => Some(
                 "start the system's again (systemctl restart harnessd.socket harnessd), or one of your own: \
                  harnessctl daemon \
