@@ -13,6 +13,8 @@ use rustix::fs::{
 };
 use rustix::process::geteuid;
 
+use crate::private_group;
+
 /// Links that are followed on one way, as by the kernel.
 const LINKS: usize = 40;
 
@@ -104,7 +106,7 @@ impl Dir {
             let found = fstat(&held)?;
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
-                    let ours = is_safe(&found) && dir.ours;
+                    let ours = is_safe(&held, &found) && dir.ours;
                     dir = Self { fd: held, ours };
                 }
                 FileType::Symlink => {
@@ -141,7 +143,7 @@ impl Dir {
 
     fn root() -> io::Result<Self> {
         let fd = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { ours: is_safe(&fstat(&fd)?), fd })
+        Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd })
     }
 
     /// The same; it is not ours where somebody else may turn a link on the way to it.
@@ -186,7 +188,7 @@ impl Dir {
     /// Where it is none.
     pub fn below(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let fd = openat(&self.fd, name.as_ref(), READ, Mode::empty())?;
-        Ok(Self { ours: self.ours && is_safe(&fstat(&fd)?), fd })
+        Ok(Self { ours: self.ours && is_safe(&fd, &fstat(&fd)?), fd })
     }
 
     /// Makes a file here, which must not be there.
@@ -310,6 +312,11 @@ pub(crate) fn is_trusted(uid: u32) -> bool {
 }
 
 /// Whether nobody else may replace in this directory what we make.
-fn is_safe(found: &Stat) -> bool {
-    is_trusted(found.st_uid) && (found.st_mode & 0o022 == 0 || found.st_mode & 0o1000 != 0)
+fn is_safe(dir: impl AsFd, found: &Stat) -> bool {
+    let is_closed = match found.st_mode & 0o022 {
+        0 => true,
+        0o020 => private_group::is_alone(dir.as_fd(), found.st_gid),
+        _ => false,
+    };
+    is_trusted(found.st_uid) && (is_closed || found.st_mode & 0o1000 != 0)
 }

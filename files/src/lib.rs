@@ -11,6 +11,7 @@ mod anew;
 mod dir;
 mod existing;
 pub mod locks;
+mod private_group;
 mod regular;
 mod trusted;
 
