@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{getsockopt, sockopt};
 
-use crate::holder::Holder;
+use crate::holder::{Disbelief, Holder};
 use crate::inside::{PARENTS, keeper_above, parent_of};
 use crate::start_error::StartError;
 
@@ -157,7 +157,12 @@ fn is_the_daemon(
     // The name by which it was bound, as the kernel has it. What is relative is no daemon's, but may be that of ssh.
     let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && bound != socket);
-    if let Some(holder) = Holder::of(state_dir)? {
+    let holder = match Holder::of(state_dir) {
+        // Without root in a user namespace, its links are another's. The name itself says enough.
+        Err(Disbelief::Way { .. }) if !has_other_name => None,
+        found => found?,
+    };
+    if let Some(holder) = holder {
         let serves_it = holder.socket.as_deref() == Some(socket);
         if (serves_it || has_other_name) && !is_or_is_above(pid, holder.pid, read) {
             return Ok(Some(Untrusted::NotTheDaemon { pid, holder: holder.pid }));

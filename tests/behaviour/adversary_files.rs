@@ -296,6 +296,13 @@ fn no_daemon_is_started_in_the_place_of_another_users() {
         ["--socket", theirs.join("control.sock").to_str().unwrap(), "lane", "pause", "tool"].map(str::to_owned);
     other.ctl(through).exits(7).tells("another user may have made this one lead there");
     assert!(!own.lane("tool").paused);
+    // A state directory that cannot be believed has no daemon to compare: the one that was named is asked.
+    symlink(own.state(""), theirs.join("state")).unwrap();
+    std::os::unix::fs::lchown(theirs.join("state"), Some(61_234), None).unwrap();
+    let lane = format!("HARNESS_STATE_DIR={} harnessctl lane", theirs.join("state").display());
+    own.sh(&lane).ok();
+    own.ctl(["daemon", "stop", "--yes"]).ok();
+    own.sh(&lane).tells("is a link that another user");
 }
 
 /// The system's socket is taken away, and whoever asks next gets no daemon of his own without asking for it.
@@ -323,6 +330,19 @@ fn no_daemon_is_started_in_the_place_of_the_systems() {
          {as_another} list && {as_another} daemon stop --yes"
     ))
     .ok();
+    // A umask of 002 lets the group write, which may be that user's alone.
+    let of_group = format!(
+        "chmod 700 /run/harness && mkdir -m 775 /run/own && chown 61234:61234 /run/own && unset HARNESS_SOCKET && \
+         {as_another} list && {as_another} daemon stop --yes"
+    );
+    within(&of_group).exits(7).tells("others may write");
+    let database = |name| format!("cat /etc/{name} - >/run/{name} && mount --bind /run/{name} /etc/{name}");
+    let known = format!(
+        "echo own:x:61234:61234::/:/bin/sh | ({}) && echo own:x:61234: | ({})",
+        database("passwd"),
+        database("group")
+    );
+    within(&format!("{known} && {of_group}")).ok();
     within("harnessctl daemon start").ok();
     place.ctl(["submit", "--wait", "--script", &script]).ok();
 }
