@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use harness_files::remove_left;
 use harness_protocol::run::exit;
 use harness_protocol::shown::{self, chain};
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
@@ -155,6 +156,9 @@ fn run(
             "processes that an earlier daemon's runs had left held the locks of the state directory, and were ended"
         );
     }
+    if let Err(error) = remove_left(state_dir.path()) {
+        tracing::warn!(%error, "cannot look for copies that were begun and not ended");
+    }
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Before anything is recovered, and before anybody can connect.
         starting.doing("waiting until nothing is left of the calls of an earlier daemon");
@@ -275,7 +279,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         || error.downcast_ref::<TakeOverError>().is_some_and(|error| matches!(error, TakeOverError::Inside { .. }))
         || error.downcast_ref::<BindError>().is_some_and(BindError::is_usage);
     let is_held = error.downcast_ref::<LockError>().is_some_and(LockError::is_held)
-        || error.downcast_ref::<BindError>().is_some_and(BindError::is_held);
+        || error.downcast_ref::<BindError>().is_some_and(BindError::is_held)
+        || error.downcast_ref::<PutBackError>().is_some_and(|error| matches!(error, PutBackError::NoRoom { .. }));
     match (is_usage, is_held) {
         (true, _) => exit::USAGE,
         (_, true) => exit::TRY_LATER,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, RenameFlags, renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::dir::{Dir, Refusal};
 
@@ -86,6 +87,35 @@ impl Anew {
         self.is_placed = self.dir.is_named(&self.parent, &self.name);
         if self.is_placed { Ok(()) } else { Err(Refusal::Replaced(self.name.clone()).into()) }
     }
+}
+
+/// Removes the hidden directories from `dir` that processes which are gone have left. A name of this very process is of
+/// an earlier one that had its number: to be called before it begins something there.
+///
+/// # Errors
+/// Where `dir` cannot be read. What cannot be removed stays.
+pub fn remove_left(dir: &Path) -> io::Result<()> {
+    let dir = Dir::open(dir)?;
+    for (name, is_dir) in dir.names()? {
+        let is_left = is_dir && process_of(&name).is_some_and(is_gone);
+        if is_left && let Ok(below) = dir.below(&name) {
+            below.clear();
+            let _stays = unlinkat(&dir, &name, AtFlags::REMOVEDIR);
+        }
+    }
+    Ok(())
+}
+
+/// The process that made a hidden directory of this name; none where it is something else.
+fn process_of(hidden: &OsStr) -> Option<Pid> {
+    let (_, made_by) = hidden.to_str()?.strip_prefix('.')?.rsplit_once(".partial-")?;
+    let (process, number) = made_by.split_once('-')?;
+    number.parse::<u64>().ok()?;
+    Pid::from_raw(process.parse().ok().filter(|process| *process > 0)?)
+}
+
+fn is_gone(process: Pid) -> bool {
+    process == rustix::process::getpid() || test_kill_process(process) == Err(Errno::SRCH)
 }
 
 impl Drop for Anew {

@@ -15,7 +15,7 @@ mod private_group;
 mod regular;
 mod trusted;
 
-pub use anew::Anew;
+pub use anew::{Anew, remove_left};
 pub use dir::{Dir, Refusal};
 pub use existing::open_to_write;
 pub use regular::{NotRegular, Opening, open_regular};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write, open_trusted};
+use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write, open_trusted, remove_left};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -273,6 +273,36 @@ fn a_file_is_believed_that_only_its_owner_may_write_to() {
 }
 
 #[test]
+fn what_a_process_that_is_gone_has_left_is_removed_and_nothing_else() {
+    let (_all, at, precious) = shared();
+    // No process can have the first number; the second is that of the parent of these tests.
+    let (gone, lives) = (i32::MAX, std::os::unix::process::parent_id());
+    let left = format!(".x.partial-{gone}-0");
+    let kept = [
+        format!(".x.partial-{lives}-0"),
+        format!("x.partial-{gone}-0"),
+        format!(".x.partial-{gone}-0.db"),
+        format!(".x.partial-{gone}"),
+        format!(".x.partial--{gone}-0"),
+        ".x.partial-0-0".to_owned(),
+    ];
+    for name in kept.iter().chain([&left, &format!(".y.partial-{}-7", std::process::id())]) {
+        fs::create_dir_all(at.join(name).join("below")).unwrap();
+        symlink(&precious, at.join(name).join("below/link")).unwrap();
+    }
+    let (file, link) = (format!(".f.partial-{gone}-0"), format!(".l.partial-{gone}-0"));
+    fs::write(at.join(&file), "").unwrap();
+    symlink(precious.parent().unwrap(), at.join(&link)).unwrap();
+    remove_left(&at).unwrap();
+    let mut expected: Vec<_> = kept.into_iter().chain([file, link]).collect();
+    expected.sort();
+    let mut found = names(&at);
+    found.sort();
+    assert_eq!(found, expected);
+    is_intact(&precious, "no link was followed");
+}
+
+#[test]
 fn a_copy_of_what_is_believed_has_nothing_that_others_may_write_to() {
     type Plant = fn(&Path);
     let plants: [(&str, Plant); 4] = [
@@ -293,7 +323,7 @@ fn a_copy_of_what_is_believed_has_nothing_that_others_may_write_to() {
         planted(&from);
         let to = Dir::open(all.path()).unwrap().make("to").unwrap();
         let found = Dir::open(&from).unwrap();
-        assert_eq!(found.believe_all("from").is_ok(), plant == "nothing", "{plant}");
+        assert_eq!(found.believe_all("from").ok(), (plant == "nothing").then_some(5), "{plant}");
         let copied = to.copy_trusted_from(&found, "from");
         assert_eq!(copied.ok(), (plant == "nothing").then_some(5), "{plant}");
     }
@@ -313,7 +343,7 @@ fn files_of_another_user_are_not_believed() {
         let found = Dir::open(&at).unwrap();
         let copied = to.copy_trusted_from(&found, "shared").map_err(|error| error.to_string());
         let believed = found.believe_all("shared").map_err(|error| error.to_string());
-        assert_eq!(believed.err(), copied.clone().err(), "it is refused before it is copied");
+        assert_eq!(believed, copied, "it is refused before it is copied");
         copied
     };
     assert_eq!(copied("one"), Ok(1));

@@ -85,19 +85,21 @@ impl Dir {
     }
 
     /// Refuses what [`Self::copy_trusted_from`] would refuse of this directory, which is called `name`, without a copy.
+    /// Gives the bytes that a copy would have.
     ///
     /// # Errors
     /// As there.
-    pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<u64> {
         believe(name.as_ref(), &fstat(self)?)?;
+        let mut bytes: u64 = 0;
         for (name, is_dir) in self.names()? {
             if is_dir {
-                self.below(&name)?.believe_all(&name)?;
+                bytes = bytes.saturating_add(self.below(&name)?.believe_all(&name)?);
             } else if let Some(_regular) = self.file(&name)? {
-                self.trusted_file(&name)?;
+                bytes = bytes.saturating_add(self.trusted_file(&name)?.metadata()?.len());
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 

@@ -141,6 +141,34 @@ fn a_backup_that_is_exchanged_while_it_is_put_in_place_is_all_of_one_owner() {
     harnessd(&daemon, "state-open", &["restore", open.to_str().unwrap()]).exits(2).tells("others may write to");
 }
 
+/// What would fill the disk is told before anything is copied: the daemon is neither held nor stopped for it.
+#[test]
+fn a_backup_for_which_there_is_no_room_is_refused_before_it_is_copied() {
+    let daemon = Place::new().start();
+    let backup = daemon.path("b.db");
+    back_up(&daemon, &backup);
+    let outputs = PathBuf::from(format!("{}.outputs", backup.display()));
+    fs::create_dir_all(outputs.join("run")).unwrap();
+    fs::File::create(outputs.join("run/1.stdout")).unwrap().set_len(8 << 40).unwrap();
+    let checked = harnessd(&daemon, "state", &["restore", "--check", backup.to_str().unwrap()]);
+    checked.exits(75).tells("has no room for it");
+    daemon.ctl(["daemon", "restore", backup.to_str().unwrap()]).exits(75);
+    is_serving(&daemon);
+}
+
+#[test]
+fn a_start_removes_copies_that_a_killed_process_has_begun() {
+    let place = Place::new().start().crash();
+    let (left, live) = (".restore.partial-2147483647-0", format!(".restore.partial-{}-0", std::process::id()));
+    for name in [left, &live] {
+        fs::create_dir(place.state(name)).unwrap();
+        fs::write(place.state(name).join("journal"), "half").unwrap();
+    }
+    let daemon = place.start();
+    assert!(!daemon.state(left).exists());
+    assert!(daemon.state(&live).join("journal").exists(), "its process lives");
+}
+
 /// What a restore moved aside is a journal, with commits in its log where its daemon was killed.
 #[test]
 fn a_restore_can_be_undone_and_no_commit_is_lost_by_it() {

@@ -14,7 +14,10 @@ use rusqlite::{Connection, OpenFlags, params};
 
 use super::identity::free_name;
 use super::schema::{self, OpenError};
-use super::{FILE, epochs};
+use super::{FILE, disk, epochs};
+
+/// What a check leaves free: the daemon that serves meanwhile is not held for it.
+const SPARE: u64 = 16 << 20;
 
 /// Why a backup was not put in place. What was there is still there.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,16 @@ pub enum PutBackError {
         /// Why.
         source: io::Error,
     },
+    /// It would fill the file system of the state directory.
+    #[error("{} has no room for it: {needed} bytes are needed, and {free} are free", path.display())]
+    NoRoom {
+        /// The state directory.
+        path: PathBuf,
+        /// What it takes, with what is left to a daemon that serves.
+        needed: u64,
+        /// What there is.
+        free: u64,
+    },
     /// A file cannot be moved or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -65,7 +78,7 @@ pub enum PutBackError {
 impl PutBackError {
     /// Whether a file was named that cannot be put in place.
     pub const fn is_usage(&self) -> bool {
-        !matches!(self, Self::Io { .. })
+        !matches!(self, Self::Io { .. } | Self::NoRoom { .. })
     }
 }
 
@@ -161,8 +174,8 @@ struct Copied {
 
 impl Copied {
     /// Copies the backup `file` into a hidden directory in `dir`, and looks through the copy. Refuses what somebody
-    /// else may have written.
-    fn of(file: &Path, dir: &Path) -> Result<Self, PutBackError> {
+    /// else may have written, and to leave less room there than `spare`.
+    fn of(file: &Path, dir: &Path, spare: u64) -> Result<Self, PutBackError> {
         let io = |source| PutBackError::Named { path: file.to_owned(), source };
         let mut found = open_trusted(file).map_err(io)?;
         let identity = |found: &fs::Metadata| (found.dev(), found.ino());
@@ -174,6 +187,10 @@ impl Copied {
         let before = written(&found).map_err(io)?;
         is_alone(file, &found)?;
         let here = |source| PutBackError::Io { path: dir.to_owned(), source };
+        let needed = before.0.saturating_add(spare);
+        if let Some(free) = disk::free(dir).filter(|free| *free < needed) {
+            return Err(PutBackError::NoRoom { path: dir.to_owned(), needed, free });
+        }
         let owner = dir.metadata().map_err(here)?.uid();
         let place = Anew::beside(&dir.join("restore")).map_err(here)?;
         // SQLite opens by name, which somebody else could turn.
@@ -238,7 +255,7 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
         let path = path.to_owned();
         move |source| PutBackError::Io { path, source }
     };
-    let place = Copied::of(file, state_dir)?.finish().map_err(|error| OpenError::of(file, &error))?;
+    let place = Copied::of(file, state_dir, 0)?.finish().map_err(|error| OpenError::of(file, &error))?;
     place.dir().file(JOURNAL).and_then(|file| file.map_or(Ok(()), |file| file.sync_all())).map_err(io(state_dir))?;
     let has_outputs = copy_outputs(&place, &outputs_of(file))
         .map_err(|source| PutBackError::Named { path: outputs_of(file), source })?;
@@ -285,14 +302,15 @@ fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
 /// Where it is none, is damaged, of a version that is not known, is that very journal, or it or an output beside it may be
 /// somebody else's.
 pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
-    let no_state = std::env::temp_dir();
-    Copied::of(file, if state_dir.is_dir() { state_dir } else { &no_state })?;
     let outputs = outputs_of(file);
     let believed = || match found_outputs(&outputs)? {
         Some(found) => found.believe_all(outputs.file_name().unwrap_or_default()),
-        None => Ok(()),
+        None => Ok(0),
     };
-    believed().map_err(|source| PutBackError::Named { path: outputs.clone(), source })
+    let bytes = believed().map_err(|source| PutBackError::Named { path: outputs.clone(), source })?;
+    let no_state = std::env::temp_dir();
+    let dir = if state_dir.is_dir() { state_dir } else { &no_state };
+    Copied::of(file, dir, bytes.saturating_add(SPARE)).map(drop)
 }
 
 /// Where the outputs are that belong to a backup.
