@@ -35,8 +35,8 @@ use harness_protocol::spec::Priority;
 use harness_protocol::time::Timestamp;
 
 use queue::{Queues, SCALE};
-pub use report::Claimed;
 use report::Waits;
+pub use report::{Claimed, Places};
 use saturation::Saturation;
 pub use slab::TicketId;
 use slab::{Slab, Ticket};

@@ -283,7 +283,9 @@ fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
         prop_assert_eq!(lane.width(), model.width + model.relieved);
         prop_assert_eq!(lane.permits(), model.permits());
         prop_assert_eq!(lane.peek().map(|(id, _)| id), model.next());
+        let places = lane.places();
         for ticket in &model.tickets {
+            prop_assert_eq!(places.of(ticket.id), lane.position(ticket.id));
             prop_assert_eq!(
                 lane.claimed(ticket.id).map(|c| (c.run, c.state, c.permits)),
                 Some((ticket.claim.run, ticket.state, ticket.permits))
@@ -291,6 +293,21 @@ fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// Beyond the last place that is told, of many roots and of many tickets of each.
+#[test]
+fn places_of_all_tickets_at_once_are_those_that_each_has() {
+    for roots in [1, 2, 3, 700, 3_000] {
+        let mut lane = lane(1);
+        let claim = |run: u64| claim(run, run % roots, 0, Priority::Normal);
+        let tickets: Vec<TicketId> = (0..4_000).map(|run| lane.enter(claim(run), Timestamp::default())).collect();
+        let places = lane.places();
+        assert!(
+            tickets.iter().any(|&id| places.of(id) == Some(1_000)) && tickets.iter().any(|&id| places.of(id).is_none())
+        );
+        assert!(tickets.iter().all(|&id| places.of(id) == lane.position(id)), "{roots} roots");
+    }
 }
 
 proptest! {

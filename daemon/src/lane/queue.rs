@@ -11,6 +11,8 @@
 //!
 //! The links lie in the tickets themselves, so that leaving from anywhere costs the same. Knows neither permits nor time.
 
+use std::collections::HashMap;
+
 use harness_protocol::id::RunId;
 use hashbrown::HashTable;
 
@@ -201,6 +203,24 @@ impl Queues {
             }
         }
         Some(before + 1)
+    }
+
+    /// The same for all tickets at once, with fewer than `most` before them in their class and share.
+    pub(super) fn places(&self, slab: &Slab, most: u32) -> HashMap<u32, u32> {
+        let mut places = HashMap::new();
+        for queue in self.by_share.iter().flatten() {
+            let mut head = queue.cursor;
+            for turn in 0..queue.roots.min(most) {
+                let (mut at, mut before) = (head, turn);
+                while at != NONE && before < most {
+                    places.insert(at, before + 1);
+                    at = slab.at(at).next;
+                    before = before.saturating_add(queue.roots);
+                }
+                head = slab.at(head).ring_next;
+            }
+        }
+        places
     }
 
     /// The queues in order, for comparing two lanes.

@@ -1,5 +1,7 @@
 //! What a lane tells about itself. Reads it, never changes it.
 
+use std::collections::HashMap;
+
 use harness_protocol::id::RunId;
 use harness_protocol::lane::{LANE_SCHEMA, LaneReport, Limiter, QueueWait, ReliefView, ShareReport};
 use harness_protocol::time::{Span, Timestamp};
@@ -85,6 +87,20 @@ pub struct Claimed {
     pub permits: u16,
     /// Since when it has been in its state.
     pub since: Timestamp,
+}
+
+/// The last place that is told.
+const MOST_PLACE: u32 = 1_000;
+
+/// Places of tickets at one moment.
+#[derive(Debug)]
+pub struct Places(HashMap<u32, u32>);
+
+impl Places {
+    /// What [`Lane::position`] was for a ticket of that moment.
+    pub fn of(&self, id: TicketId) -> Option<u32> {
+        self.0.get(&id.slot).copied()
+    }
 }
 
 impl Lane {
@@ -191,7 +207,12 @@ impl Lane {
     /// Place of a waiting ticket within its class and share, 1 is next; `None` beyond 1,000 or when it does not wait.
     pub fn position(&self, id: TicketId) -> Option<u32> {
         self.slab.get(id)?.class()?;
-        self.queues.position(&self.slab, id, 1000)
+        self.queues.position(&self.slab, id, MOST_PLACE)
+    }
+
+    /// The places of all waiting tickets. One by one they cost as much as the queue is long.
+    pub fn places(&self) -> Places {
+        Places(self.queues.places(&self.slab, MOST_PLACE))
     }
 
     /// Everything that decides what this lane does next, in a form that two lanes can be compared by.

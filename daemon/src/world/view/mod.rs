@@ -6,6 +6,7 @@ mod run;
 
 pub(crate) use fit::{MOST_ERROR, fit_text};
 pub use fit::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
+use run::{PlacesSeen, view_among};
 pub(crate) use run::{view, waits_for, while_held};
 
 use std::collections::BTreeMap;
@@ -198,6 +199,7 @@ impl Engine {
         let at = self.time(now);
         let runs = self.world.resource::<Runs>();
         let mut listed = Listed { runs: Vec::new(), down_to: 0 };
+        let places = PlacesSeen::default();
         let mut bytes = 0;
         let below = params.cursor.unwrap_or(u64::MAX);
         let mut live = runs.live.range(..below).rev().peekable();
@@ -214,7 +216,7 @@ impl Engine {
             let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
             let wanted =
                 select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            if let Some(view) = wanted.then(|| view(&self.world, entity, at)).flatten() {
+            if let Some(view) = wanted.then(|| view_among(&self.world, entity, at, Some(&places))).flatten() {
                 let run = ListedRun::new(number, view);
                 bytes += run.bytes;
                 listed.runs.push(run);

@@ -1,5 +1,7 @@
 //! A run as it is shown.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
@@ -25,7 +27,7 @@ use super::super::resources::{Daemon, Gates, Interactions, Lanes, OpenInteractio
 use super::super::scene::Incoming;
 use super::super::settle::MAX_FAILURES;
 use super::fit::{fit, take_denials};
-use crate::lane::{Lane, TicketId, TicketState};
+use crate::lane::{Lane, Places, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
 const LINE: usize = 200;
@@ -39,6 +41,16 @@ const LONGEST_ROW: usize = 64;
 const LONGEST_ERROR: usize = 500;
 
 pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
+    view_among(world, entity, now, None)
+}
+
+/// The same for one of a list.
+pub(super) fn view_among(
+    world: &World,
+    entity: Entity,
+    now: Timestamp,
+    places: Option<&PlacesSeen>,
+) -> Option<RunView> {
     let identity = world.get::<Identity>(entity)?;
     let life = world.get::<Life>(entity)?;
     let watch = world.get::<Stopwatch>(entity)?;
@@ -66,7 +78,7 @@ pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunV
         priority: spec.priority,
         owner: identity.owner,
         state: watch.shown,
-        waiting_for: waiting_for(world, entity, Detail::Whole),
+        waiting_for: waiting_for(world, entity, Detail::Whole(places)),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
         env: spec.env.keys().take(MOST_VARIABLES).map(|name| cut(name, MOST_VARIABLES).into_owned()).collect(),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
@@ -187,11 +199,14 @@ fn below(world: &World, entity: Entity) -> Below {
     Below { spent: total, questions: asked.into_iter().take(MOST_QUESTIONS).map(question).collect() }
 }
 
+/// The places in the queues of all lanes that have come up in a list so far.
+pub(super) type PlacesSeen = RefCell<BTreeMap<String, Places>>;
+
 /// How much is told of a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Detail {
-    /// All of it.
-    Whole,
+#[derive(Debug, Clone, Copy)]
+enum Detail<'p> {
+    /// All of it, with places as they were counted for all runs of a list, if it is one of a list.
+    Whole(Option<&'p PlacesSeen>),
     /// All but the place in a queue, which is counted run by run, and what a run that it waits for stands still for itself.
     Kind,
 }
@@ -222,7 +237,7 @@ pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool
     }
 }
 
-fn waiting_for(world: &World, entity: Entity, detail: Detail) -> Option<WaitingFor> {
+fn waiting_for(world: &World, entity: Entity, detail: Detail<'_>) -> Option<WaitingFor> {
     let life = world.get::<Life>(entity)?;
     let watch = world.get::<Stopwatch>(entity)?;
     let waits = match (watch.shown, life.phase) {
@@ -234,7 +249,7 @@ fn waiting_for(world: &World, entity: Entity, detail: Detail) -> Option<WaitingF
 }
 
 /// What it waits for, whether it is paused or not.
-fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, detail: Detail) -> Option<WaitingFor> {
+fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, detail: Detail<'_>) -> Option<WaitingFor> {
     let spec = &*world.get::<Spec>(entity)?.0;
     let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
     let lanes = world.resource::<Lanes>();
@@ -272,11 +287,17 @@ fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, deta
     }
 }
 
-fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str, detail: Detail) -> Option<WaitingFor> {
+fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str, detail: Detail<'_>) -> Option<WaitingFor> {
     let claimed = lane.claimed(ticket)?;
     let waits = matches!(claimed.state, TicketState::Queued | TicketState::Resuming);
     waits.then(|| WaitingFor {
-        position: if detail == Detail::Whole { lane.position(ticket) } else { None },
+        position: match detail {
+            Detail::Kind => None,
+            Detail::Whole(None) => lane.position(ticket),
+            Detail::Whole(Some(seen)) => {
+                seen.borrow_mut().entry(id.to_owned()).or_insert_with(|| lane.places()).of(ticket)
+            }
+        },
         limiter: Some(lane.limiter_of(ticket)),
         runs: Some(lane.waiting()),
         ..WaitingFor::new(kind, id, claimed.since)
@@ -318,13 +339,13 @@ fn shortened(error: &Arc<str>) -> Arc<str> {
 }
 
 /// What a parked batch waits for: the first of its calls that waits.
-fn parked(world: &World, batch: &BatchState, detail: Detail) -> Option<WaitingFor> {
+fn parked(world: &World, batch: &BatchState, detail: Detail<'_>) -> Option<WaitingFor> {
     batch.calls.iter().find_map(|call| {
         let (kind, id) = match &call.stage {
             Stage::Asking(interaction) => (WaitKind::Person, interaction.to_string()),
             Stage::Waiting { .. } => {
                 let (run, entity) = awaited(world, call)?;
-                let because = if detail == Detail::Whole { held(world, run, entity) } else { None };
+                let because = if matches!(detail, Detail::Whole(_)) { held(world, run, entity) } else { None };
                 return Some(WaitingFor { because, ..WaitingFor::new(WaitKind::Run, run.to_string(), call.since) });
             }
             Stage::OffLane => (WaitKind::Person, call.id.to_string()),
