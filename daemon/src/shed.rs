@@ -73,9 +73,9 @@ const STAYS: &[&str] = &[
 
 /// What the C library is told of allocation, where nobody has told it anything else. It reads this when a program starts, and otherwise keeps
 /// for itself what once was large: after the first frame of megabytes it would take such frames from heaps that only shrink from their
-/// ends, one heap for nearly each thread.
+/// ends, one heap for nearly each thread. A page of a list has 2 MiB: it comes from a heap, as each that comes from the kernel costs its faults.
 const ALLOCATOR: &[(&str, &str)] =
-    &[("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_TRIM_THRESHOLD_", "1048576")];
+    &[("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304"), ("MALLOC_TRIM_THRESHOLD_", "1048576")];
 
 fn stays(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| STAYS.contains(&name) || name.starts_with("LC_"))
