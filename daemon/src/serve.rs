@@ -51,8 +51,8 @@ use crate::tools::{self, shell::Shell};
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Reads of the journal, and of `/proc`, at once.
 const READS: usize = 4;
-/// Pages of the journal that are there for subscriptions at once.
-const PAGES: usize = 8;
+/// Pages of the journal that are there at once for subscriptions of operators, and as many for those of others.
+const PAGES: usize = 4;
 /// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
 const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
 /// How old a count of the outputs' bytes may be.
@@ -369,7 +369,7 @@ fn door(
         folders,
         bounds: config.limits.clone(),
         follower_turns: Semaphore::new(thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1)),
-        pages: Arc::new(Semaphore::new(PAGES)),
+        pages: [PAGES; 2].map(|pages| Arc::new(Semaphore::new(pages))),
         memory: Memory::new(config.limits.memory_bytes),
         trace: Box::new(move |process| match keepers.trace(process) {
             Lineage::Outside | Lineage::Beside => Origin::Outside,

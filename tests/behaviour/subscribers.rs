@@ -76,6 +76,23 @@ fn large_events_that_have_left_the_memory_are_all_there() {
     assert_eq!(read_to(&mut client, 0, last), 0);
 }
 
+/// A7: they take turns at the place for what is large, and hold no page of the journal meanwhile.
+#[test]
+fn large_events_of_the_past_are_all_there_for_each_of_many() {
+    // Room for one large event at a time.
+    let daemon = Daemon::configured("[limits]\nevents = 5\nmemory_bytes = 67108864\n");
+    daemon.submit_many(6, &says(&"x".repeat(100_000))).iter().for_each(|run| drop(run.wait()));
+    let last = last_seq(&daemon);
+    let readers: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = daemon.connect();
+            client.subscribe(json!({"after": 0}));
+            thread::spawn(move || read_to(&mut client, 0, last))
+        })
+        .collect();
+    assert!(readers.into_iter().all(|reader| reader.join().unwrap() == 0));
+}
+
 #[test]
 fn events_are_seen_from_any_number_on_and_then_live() {
     let daemon = Daemon::start();

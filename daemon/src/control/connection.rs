@@ -478,10 +478,9 @@ impl Connection {
         let subscription = SubscriptionId(self.next_subscription);
         self.next_subscription += 1;
         let (history, blocking) = (self.door.history.clone(), self.door.blocking.clone());
-        let (feed, past) = (
-            self.door.feed.clone(),
-            Past { history, blocking, pages: Arc::clone(&self.door.pages), party: self.party },
-        );
+        let [operators, others] = &self.door.pages;
+        let pages = Arc::clone(if self.who.kind() == Kind::Operator { operators } else { others });
+        let (feed, past) = (self.door.feed.clone(), Past { history, blocking, pages, party: self.party });
         let (outgoing, door) = (Arc::clone(&self.outgoing), Arc::clone(&self.door));
         let task = self.tasks.spawn(async move {
             match told.await {

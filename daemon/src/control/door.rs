@@ -51,8 +51,8 @@ pub struct Door {
     pub blocking: Blocking,
     /// The turns in which events are encoded for subscriptions.
     pub follower_turns: Semaphore,
-    /// Pages of the journal that are there for subscriptions at once.
-    pub pages: Arc<Semaphore>,
+    /// Pages of the journal that are there at once for subscriptions of operators, and for those of others.
+    pub pages: [Arc<Semaphore>; 2],
     /// Bounds.
     pub bounds: Bounds,
     /// Looks at working directories.

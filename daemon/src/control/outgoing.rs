@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::rpc::{ErrorKind, Response, RpcError};
 use serde::Serialize;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::request::Place;
 
@@ -154,10 +154,18 @@ impl Outgoing {
         Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
     }
 
+    /// The same where there is one now.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub(super) fn try_place_for_large(&self) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
+        self.large.as_ref().map(|large| Arc::clone(large).try_acquire_owned()).transpose()
+    }
+
     /// A place for the frame that is written next; nothing where it goes without one.
     ///
-    /// Nobody would ever give a place back that a frame behind it holds. So a connection has one large frame without a place at most, and only
-    /// while it holds another one: all of them together are not more than twice the places.
+    /// Nobody would ever give a place back that a frame behind it holds. So a connection has one large frame without a
+    /// place at most, and only while it holds another one: all of them together are not more than twice the places.
     async fn place_for_next(&self) -> Option<OwnedSemaphorePermit> {
         let mut place = pin!(self.place_for_large());
         loop {

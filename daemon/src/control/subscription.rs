@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 
 use super::outgoing::{Outgoing, ROOM, encoded};
@@ -106,16 +106,45 @@ pub(super) async fn run(
     }
 }
 
-/// Writes a page of what the journal has between `cursor` and `to`, as far as there is room. Tells how far that came; nothing where the peer
-/// is gone.
+/// Writes what the journal has between `cursor` and `to`, about a page of it, as far as there is room. Tells how far that
+/// came; nothing where the peer is gone.
 async fn catch_up(
     subscription: SubscriptionId,
     follow: &mut Follow,
-    cursor: Seq,
+    mut cursor: Seq,
     to: Seq,
     past: &Past,
     sink: &mut Sink<'_>,
 ) -> Option<Seq> {
+    let mut large = None;
+    loop {
+        match page(subscription, follow, (cursor, to), past, sink, &mut large).await? {
+            Came::To(at) => return Some(at),
+            Came::NoPlace(at) => {
+                cursor = at;
+                large = sink.outgoing.place_for_large().await;
+            }
+        }
+    }
+}
+
+/// How far a page came.
+enum Came {
+    /// To this event.
+    To(Seq),
+    /// And the one behind it is large and has no place.
+    NoPlace(Seq),
+}
+
+/// Writes one page. It is there no more where a place is waited for: what is large is read again for the place, `large`.
+async fn page(
+    subscription: SubscriptionId,
+    follow: &mut Follow,
+    (cursor, to): (Seq, Seq),
+    past: &Past,
+    sink: &mut Sink<'_>,
+    large: &mut Option<OwnedSemaphorePermit>,
+) -> Option<Came> {
     // The events of one run are looked up; those of many are picked out as they come.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
@@ -125,12 +154,12 @@ async fn catch_up(
     let _page = past.pages.acquire().await;
     let Some((records, end)) = past.read(cursor, of).await else {
         sink.gaps(subscription, &epochs, cursor.next(), to).await.then_some(())?;
-        return Some(to);
+        return Some(Came::To(to));
     };
     let (mut at, mut end) = (cursor, end);
     for record in records {
         if !sink.has_room() {
-            return Some(at);
+            return Some(Came::To(at));
         }
         let seq = record.seq();
         if seq > to {
@@ -142,23 +171,33 @@ async fn catch_up(
         if follow.runs.is_none() && seq > at.next() {
             sink.gaps(subscription, &epochs, at.next(), Seq(seq.0 - 1)).await.then_some(())?;
         }
-        at = seq;
         let sent = match record {
-            Record::Event(event) => !follow.wants(&event) || sink.event(subscription, event).await,
+            Record::Event(event) => {
+                if follow.wants(&event) {
+                    sink.try_event(subscription, event, large).await
+                } else {
+                    Some(true)
+                }
+            }
             Record::Unknown(_, run, event) if follow.wants_of(run) && follow.kinds.is_empty() => {
                 let params = json!({"subscription": subscription, "event": event});
-                match sink.frame(&json!({"jsonrpc": "2.0", "method": "event", "params": params})).await {
-                    Some(lives) => lives,
-                    None => sink.gaps(subscription, &epochs, seq, seq).await,
+                let frame = json!({"jsonrpc": "2.0", "method": "event", "params": params});
+                match sink.try_frame(&frame, large).await {
+                    Sent::Lives(lives) => Some(lives),
+                    Sent::TooLarge => Some(sink.gaps(subscription, &epochs, seq, seq).await),
+                    Sent::NoPlace => None,
                 }
             }
             Record::Unreadable(_, run, why) if follow.wants_of(run) => {
                 tracing::error!(%seq, why, "a record cannot be read");
-                sink.gaps(subscription, &epochs, seq, seq).await
+                Some(sink.gaps(subscription, &epochs, seq, seq).await)
             }
-            Record::Unknown(..) | Record::Unreadable(..) => true,
+            Record::Unknown(..) | Record::Unreadable(..) => Some(true),
         };
-        sent.then_some(())?;
+        // What is before it has been told.
+        let Some(lives) = sent else { return Some(Came::NoPlace(Seq(seq.0 - 1))) };
+        lives.then_some(())?;
+        (at, *large) = (seq, None);
     }
     if end {
         if follow.runs.is_none() && at < to {
@@ -166,7 +205,18 @@ async fn catch_up(
         }
         at = to;
     }
-    Some(at)
+    Some(Came::To(at))
+}
+
+/// What became of a frame.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    /// It was put in, and the connection still lives or not.
+    Lives(bool),
+    /// It does not fit into a frame.
+    TooLarge,
+    /// It is large, and there is no place for it now.
+    NoPlace,
 }
 
 /// Where a subscription writes what it sends, a little in each turn.
@@ -199,18 +249,36 @@ impl<'o> Sink<'o> {
         self.outgoing.room().await
     }
 
-    /// Writes a value, for which there is room, as a frame when it is this one's turn. `None` where it does not fit into one; otherwise whether
-    /// the connection still lives.
+    /// Writes a value, for which there is room, as a frame when it is this one's turn, and waits for its place where it is
+    /// large. `None` where it does not fit into one; otherwise whether the connection still lives.
     async fn frame(&mut self, value: &(impl Serialize + Sync)) -> Option<bool> {
+        let mut large = None;
+        loop {
+            match self.try_frame(value, &mut large).await {
+                Sent::Lives(lives) => return Some(lives),
+                Sent::TooLarge => return None,
+                // While it waits it is nothing but its value, which others have, too.
+                Sent::NoPlace => large = self.outgoing.place_for_large().await,
+            }
+        }
+    }
+
+    /// The same, but waits for no place among the large ones: takes `large`, or one that is free.
+    async fn try_frame(&mut self, value: &(impl Serialize + Sync), large: &mut Option<OwnedSemaphorePermit>) -> Sent {
         if self.turn.is_none() {
             // It is never closed.
             self.turn = self.turns.acquire().await.ok().map(|turn| (turn, OF_A_TURN));
         }
         let Some(frame) = encoded(value, ROOM) else {
-            // While it waits for a place among the large ones it is nothing but its value, which others have, too.
             self.end_turn();
-            let large = self.outgoing.place_for_large().await;
-            return encoded(value, MAX_FRAME_BYTES).map(|frame| self.outgoing.notify(frame, large));
+            if large.is_none() {
+                match self.outgoing.try_place_for_large() {
+                    Ok(place) => *large = place,
+                    Err(_) => return Sent::NoPlace,
+                }
+            }
+            let frame = encoded(value, MAX_FRAME_BYTES);
+            return frame.map_or(Sent::TooLarge, |frame| Sent::Lives(self.outgoing.notify(frame, large.take())));
         };
         let bytes = frame.len();
         let lives = self.outgoing.notify(frame, None);
@@ -222,7 +290,7 @@ impl<'o> Sink<'o> {
                 self.end_turn();
             }
         }
-        Some(lives)
+        Sent::Lives(lives)
     }
 
     async fn send(&mut self, notification: &Notification) -> bool {
@@ -240,12 +308,32 @@ impl<'o> Sink<'o> {
     }
 
     async fn event(&mut self, subscription: SubscriptionId, event: Arc<Event>) -> bool {
+        let mut large = None;
+        loop {
+            match self.try_event(subscription, Arc::clone(&event), &mut large).await {
+                Some(lives) => return lives,
+                None => large = self.outgoing.place_for_large().await,
+            }
+        }
+    }
+
+    /// Writes an event. `None` where it is large and has no place; otherwise whether the connection still lives.
+    async fn try_event(
+        &mut self,
+        subscription: SubscriptionId,
+        event: Arc<Event>,
+        large: &mut Option<OwnedSemaphorePermit>,
+    ) -> Option<bool> {
         let seq = event.seq;
         let event = without_values(event);
-        match self.frame(&Framed::new(&Notification::Event { subscription, event })).await {
-            Some(lives) => lives,
+        match self.try_frame(&Framed::new(&Notification::Event { subscription, event }), large).await {
+            Sent::Lives(lives) => Some(lives),
+            Sent::NoPlace => None,
             // It does not fit into a frame: told as missing, it is at least not missed.
-            None => self.send(&Notification::Gap { subscription, gap: Gap { from: seq, to: seq, reason: None } }).await,
+            Sent::TooLarge => {
+                let gap = Gap { from: seq, to: seq, reason: None };
+                Some(self.send(&Notification::Gap { subscription, gap }).await)
+            }
         }
     }
 }
@@ -257,7 +345,7 @@ pub(super) struct Past {
     pub(super) history: History,
     /// Where the reading is done.
     pub(super) blocking: Blocking,
-    /// Pages that are there at once, of all subscriptions. None is held while a peer does not read.
+    /// Pages that are there at once, of all subscriptions of its kind of peer. None is held while a peer does not read.
     pub(super) pages: Arc<Semaphore>,
     /// Whose connection it is.
     pub(super) party: Party,
@@ -337,5 +425,30 @@ struct Framed<'a> {
 impl<'a> Framed<'a> {
     const fn new(notification: &'a Notification) -> Self {
         Self { jsonrpc: "2.0", notification }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A7: with a page in hand no place is waited for; the place that was waited for without one is then used.
+    #[tokio::test]
+    async fn what_is_large_and_has_no_place_is_told_and_nothing_of_it_is_kept() {
+        let places = Arc::new(Semaphore::new(1));
+        let taken = Arc::clone(&places).acquire_owned().await.unwrap();
+        let (outgoing, turns) = (Outgoing::new(Arc::clone(&places)), Semaphore::new(1));
+        let mut sink = Sink::new(&outgoing, &turns);
+        let value = "x".repeat(2 * ROOM);
+        let mut large = None;
+        assert_eq!(sink.try_frame(&value, &mut large).await, Sent::NoPlace);
+        assert!(outgoing.is_drained() && turns.available_permits() == 1);
+        large = Some(taken);
+        assert_eq!(sink.try_frame(&value, &mut large).await, Sent::Lives(true));
+        assert!(large.is_none() && places.available_permits() == 0);
+        outgoing.written(outgoing.next().await.unwrap());
+        assert_eq!(places.available_permits(), 1);
+        assert_eq!(sink.try_frame(&value, &mut None).await, Sent::Lives(true), "a free one is taken");
     }
 }
