@@ -1,4 +1,5 @@
-//! Asks before something is done to more than one run, or to any that lives: only on a terminal, where a person can answer.
+//! Asks before something is done to more than one run, or to any that lives: only on a terminal, where a person can
+//! answer.
 //!
 //! Owns when it is asked and what counts as an answer. A script is never asked.
 

@@ -79,7 +79,7 @@ impl Holder {
     pub(crate) fn end(&self, state_dir: &Path) -> io::Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        // From here on the number is that of the process that is told, or of nobody.
+        // From here on the number is that of the process that is told, or of none.
         match Self::of(state_dir) {
             Ok(Some(now)) if now.pid == self.pid => Ok(pidfd_send_signal(process, Signal::TERM)?),
             _ => Err(ErrorKind::NotFound.into()),
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_holds_what_is_not_locked_or_is_locked_by_something_else_whatever_stands_in_it() {
+    fn a_file_that_is_not_locked_or_is_locked_by_another_process_has_no_holder_whatever_is_written_in_it() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Holder::of(dir.path()), Ok(None));
         assert_eq!(Holder::of(&dir.path().join("none")), Ok(None));
         let path = dir.path().join(FILE);
         for text in [format!("{}\n/s\n", std::process::id()), "1\n/s\n".to_owned(), String::new()] {
             fs::write(&path, text).unwrap();
-            assert_eq!(Holder::of(dir.path()), Ok(None), "nobody has the lock");
+            assert_eq!(Holder::of(dir.path()), Ok(None), "no process has the lock");
             let locked = File::open(&path).unwrap();
             flock(&locked, FlockOperation::NonBlockingLockExclusive).unwrap();
             assert_eq!(Holder::of(dir.path()), Ok(None), "we are no daemon, and are none with its lock either");

@@ -87,7 +87,7 @@ fn on_own_stack() -> ExitCode {
 /// Shows help, or what is wrong with what was typed. That may have characters that drive a terminal.
 fn tell(error: &clap::Error) {
     let plain = error.to_string();
-    // Where nobody reads it any more there is nothing to do about it.
+    // Where the output is closed there is nothing to do about it.
     let _shown = match clean(&plain) {
         Cow::Borrowed(_) => error.print(),
         Cow::Owned(cleaned) => io::stderr().write_all(cleaned.as_bytes()),

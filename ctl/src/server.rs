@@ -49,10 +49,10 @@ pub(crate) enum Untrusted {
         /// The process.
         pid: u32,
     },
-    /// The socket has another name, and somebody else may have made this one lead to it.
+    /// The socket has another name, and another user may have made this one lead to it.
     #[error("process {pid} answers, whose socket has another name, and another user may have made this one lead there")]
     OtherName {
-        /// The process.
+        /// The process that answers.
         pid: u32,
     },
     /// The daemon that holds the state directory is another process.
@@ -128,7 +128,8 @@ pub(crate) fn check(
     if ![Some(0), Some(own), owner].contains(&Some(uid)) {
         return Err(untrusted(Untrusted::OtherUser { pid, uid }));
     }
-    // One outside of our pid namespace, as on a container's host: there, a run may have put its own in the daemon's place.
+    // One outside of our pid namespace, as on a container's host: there, a run may have put its own in the daemon's
+    // place.
     if pid == 0 {
         let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
         return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
@@ -213,7 +214,8 @@ fn is_or_is_above(pid: u32, other: u32, read: Read<'_>) -> bool {
     false
 }
 
-/// Whether the process of this descriptor has ended. Kernels before 6.5 give none; later ones fail where it has been reaped.
+/// Whether the process of this descriptor has ended. Kernels before 6.5 give none; later ones fail where it has been
+/// reaped.
 fn has_ended(process: &Result<OwnedFd, Errno>) -> bool {
     let process = match process {
         Ok(process) => process,

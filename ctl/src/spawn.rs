@@ -169,7 +169,7 @@ fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
             Ok(_) if line.trim_end() == "ready" => return true,
             Ok(_) => {
                 if let Some(what) = line.trim_end().strip_prefix(DOING) {
-                    // Nobody may wait any more.
+                    // The receiver may be gone.
                     drop(doing.send(Heard::Doing(what.to_owned())));
                 }
             }

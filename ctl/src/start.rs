@@ -167,7 +167,7 @@ fn is_for_others(own: u32, owner: u32, mode: u32) -> bool {
     ![0, own].contains(&owner) || mode & 0o055 != 0
 }
 
-/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. Whoever asks
+/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. The user who asks
 /// next must not get a daemon of his own in its place, which would do as him what was meant for that user.
 fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartError> {
     let (socket, dir) = (place.socket.clone(), ground.dir.clone());
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(error.to_string().trim_end(), expected);
     }
 
-    /// Where a daemon of another user may have been, nobody gets one of his own in its place without asking
+    /// Where a daemon of another user may have been, no user gets a daemon of their own in its place without asking
     /// for it.
     #[test]
     fn a_daemon_is_started_only_where_nothing_of_another_user_is_meant() {

@@ -21,7 +21,7 @@ pub(crate) enum StartError {
     /// Something else has the name of the socket.
     #[error("{} is {what}, and no socket", socket.display())]
     NoSocket {
-        /// The path.
+        /// The path where a socket was looked for.
         socket: PathBuf,
         /// What is there.
         what: &'static str,
@@ -207,7 +207,7 @@ impl StartError {
                 Some(format!("where it is to be yours: harnessctl --socket {} daemon start", socket.display()))
             }
             Self::OfAnother { .. } => Some(
-                "whoever it belongs to starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
+                "its owner starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
                  --socket PATH"
                     .to_owned(),
             ),

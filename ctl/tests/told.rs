@@ -36,7 +36,7 @@ fn what_was_done_and_cannot_be_told_on_standard_output_is_told_with_the_error() 
     }
 }
 
-/// A daemon that does not come to serve says what it does, and so does whoever waits for it.
+/// A daemon that does not come to serve says what it does, and so does a harnessctl that waits for it.
 #[test]
 fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
     use std::io::{BufRead, BufReader, Read};

@@ -28,10 +28,10 @@ pub struct Inherited {
 /// How a line begins by which a daemon that was started on demand says what it does before it serves.
 const DOING: &str = "doing ";
 
-/// Says what a daemon that starts is about to do: to whoever started it on demand, and to nobody else.
+/// Says what a daemon that starts is about to do: to the process that started it on demand alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Starting {
-    /// Whether somebody listens.
+    /// Whether that process listens.
     pub on_demand: bool,
 }
 
@@ -41,7 +41,7 @@ impl Starting {
         if self.on_demand {
             let line = format!("{DOING}{what}").replace('\n', " ");
             let mut stdout = io::stdout();
-            // Nobody need listen any more.
+            // That process may have gone.
             _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         }
     }

@@ -61,7 +61,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// All but the keepers: on a stack that is large enough, whatever the limit of the shell (`ulimit -s`) leaves the first thread.
+/// All but the keepers: on a stack that is large enough, whatever the limit of the shell (`ulimit -s`) leaves the first
+/// thread.
 fn on_own_stack() -> ExitCode {
     // Once, and before anything is waited for: others may change later what it tells.
     let standing = Standing::read();

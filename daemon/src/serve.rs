@@ -80,7 +80,7 @@ pub struct Setup {
     pub inherited: Inherited,
     /// What was in the environment and must not be seen there.
     pub variables: Variables,
-    /// Somebody who started us on demand waits to hear that we serve, and until then what we do.
+    /// The process that started us on demand waits to hear that we serve, and until then what we do.
     pub starting: Starting,
 }
 

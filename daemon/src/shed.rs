@@ -71,9 +71,10 @@ const STAYS: &[&str] = &[
     "HARNESS_CRASH_AT",
 ];
 
-/// What the C library is told of allocation, where nobody has told it anything else. It reads this when a program starts, and otherwise keeps
-/// for itself what once was large: after the first frame of megabytes it would take such frames from heaps that only shrink from their
-/// ends, one heap for nearly each thread. A page of a list has 2 MiB: it comes from a heap, as each that comes from the kernel costs its faults.
+/// What the C library is told of allocation, where the environment says nothing else. It reads this when a program
+/// starts, and otherwise keeps for itself what once was large: after the first frame of megabytes it would take such
+/// frames from heaps that only shrink from their ends, one heap for nearly each thread. A page of a list has 2 MiB: it
+/// comes from a heap, as each that comes from the kernel costs its faults.
 const ALLOCATOR: &[(&str, &str)] =
     &[("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304"), ("MALLOC_TRIM_THRESHOLD_", "1048576")];
 
@@ -82,7 +83,8 @@ fn stays(name: &OsStr) -> bool {
 }
 
 /// Starts this program anew, with the same arguments, descriptors and process number, if its environment holds anything
-/// that does not stay, or says nothing to the allocator; then makes the process unreadable for others of its user. To be called before anything is opened.
+/// that does not stay, or says nothing to the allocator; then makes the process unreadable for others of its user. To
+/// be called before anything is opened.
 ///
 /// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and the proxies.
 ///

@@ -37,10 +37,10 @@ pub enum Refusal {
     /// What is there is a link, a pipe, a device or the like. To open it could last for ever.
     #[error("{0:?} is no regular file")]
     NoFile(OsString),
-    /// Somebody else may have written anything into it.
+    /// Another user may have written anything into it.
     #[error("{0:?} belongs to another user (uid {1}), who may have written anything into it")]
     OfAnother(OsString, u32),
-    /// Somebody else may write to it.
+    /// Another user may write to it.
     #[error(
         "others may write to {0:?} (mode {1:04o}), so that it may be anybody's; where it is yours: chmod go-w, or \
          copy it to \
@@ -146,7 +146,7 @@ impl Dir {
         Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd })
     }
 
-    /// The same; it is not ours where somebody else may turn a link on the way to it.
+    /// The same; it is not ours where another user may turn a link on the way to it.
     fn by_way(self, is_ours: bool) -> Self {
         Self { ours: self.ours && is_ours, ..self }
     }

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 pub struct Held {
     /// Who took it.
     pub pid: i32,
-    /// Whether it lets nobody else have a lock.
+    /// Whether it is exclusive: no other process has a lock meanwhile.
     pub is_exclusive: bool,
     /// The device of the file, as `st_dev` has it on most file systems.
     pub device: u64,

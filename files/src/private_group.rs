@@ -53,7 +53,7 @@ mod tests {
             ("her own", user(1000, 1000), group("ann", 1000, &[]), true),
             ("with herself in it", user(1000, 1000), group("ann", 1000, &["ann"]), true),
             ("with another number", user(1000, 1007), group("ann", 1007, &[]), true),
-            ("with somebody else", user(1000, 1000), group("ann", 1000, &["ann", "bob"]), false),
+            ("with another member", user(1000, 1000), group("ann", 1000, &["ann", "bob"]), false),
             ("everybody's", user(1000, 100), group("users", 100, &[]), false),
             ("another one of hers", user(1000, 1000), group("ann", 1001, &["ann"]), false),
             ("as root", user(0, 0), group("ann", 0, &[]), false),

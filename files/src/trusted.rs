@@ -1,4 +1,4 @@
-//! Files that are believed: nobody but us and root can have written what is in them.
+//! Files that are believed: only this user and root can have written what is in them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,7 +20,7 @@ pub struct Trusted {
     pub name: OsString,
 }
 
-/// Opens the regular file of that path once, to be read; its owner is this user or root, and nobody else may write to
+/// Opens the regular file of that path once, to be read; its owner is this user or root, and no other user may write to
 /// it.
 ///
 /// # Errors
@@ -33,13 +33,13 @@ pub fn open_trusted(path: &Path) -> io::Result<Trusted> {
     }
 }
 
-/// Whether something is at that path, and nobody else can make the path mean something else.
+/// Whether something is at that path, and no other user can make the path mean something else.
 pub fn is_ours(path: &Path) -> bool {
     matches!(Dir::walk(path), Ok(End::Other(dir, _) | End::Dir(dir)) if dir.is_ours())
 }
 
 impl Dir {
-    /// The regular file of this name here, to be read; its owner is this user or root, and nobody else may write to it.
+    /// The regular file of this name here, to be read; its owner is this user or root, and no other user may write to it.
     ///
     /// # Errors
     /// Also a [`Refusal`].
@@ -66,7 +66,7 @@ impl Dir {
         }
     }
 
-    /// Copies what is in `from`, which is called `name`, as [`Self::copy_from`] does, and nothing that somebody else
+    /// Copies what is in `from`, which is called `name`, as [`Self::copy_from`] does, and nothing that another user
     /// may have written.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Dir {
     /// Gives the bytes that a copy would have.
     ///
     /// # Errors
-    /// As there.
+    /// As for a copy: where it cannot be read, or another user may have written it.
     pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<u64> {
         believe(name.as_ref(), &fstat(self)?)?;
         let mut bytes: u64 = 0;
@@ -103,7 +103,7 @@ impl Dir {
     }
 }
 
-/// Refuses what somebody else has made, or may write to.
+/// Refuses what another user has made, or may write to.
 fn believe(name: &OsStr, found: &Stat) -> Result<(), Refusal> {
     if !is_trusted(found.st_uid) {
         return Err(Refusal::OfAnother(name.to_owned(), found.st_uid));

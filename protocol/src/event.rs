@@ -222,8 +222,8 @@ pub struct Gap {
     pub from: Seq,
     /// The last number that is missing.
     pub to: Seq,
-    /// Why the epoch began that goes on behind the gap: no event of this history has these numbers. From 1 on: the epoch
-    /// of the cursor is not known here, and what was seen may be of another history. Left out: they were pruned.
+    /// Why the epoch began that goes on behind the gap: no event of this history has these numbers. From 1 on: the
+    /// epoch of the cursor is not known here, and what was seen may be of another history. Left out: they were pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EpochReason>,
 }

@@ -8,8 +8,8 @@ const KEPT: usize = 64 * 1024;
 /// What a decoder found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A line, without its newline and without a carriage return before it. Blank lines are not reported. It lies where it was read:
-    /// a copy would be as large again.
+    /// A line, without its newline and without a carriage return before it. Blank lines are not reported. It lies where
+    /// it was read: a copy would be as large again.
     Line(&'a [u8]),
     /// A line longer than the bound. The connection ends with it: what follows cannot be told apart from its rest.
     Oversized,

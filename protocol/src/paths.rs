@@ -49,7 +49,8 @@ pub struct Surroundings<'a> {
     pub var: &'a dyn Fn(&str) -> Option<String>,
     /// Effective user id.
     pub uid: u32,
-    /// Whether there is something of that path, be it a link that leads nowhere: that is to be told, and not passed over.
+    /// Whether there is something of that path, be it a link that leads nowhere: that is to be told, and not passed
+    /// over.
     pub exists: &'a dyn Fn(&Path) -> bool,
 }
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Reason {
     /// A text, or the specification as a whole, has more bytes than are taken. Bytes are counted as JSON.
     TooLarge,
-    /// A text has control characters, characters that change the direction or the order of what is shown, or characters that cannot be
-    /// seen.
+    /// A text has control characters, characters that change the direction or the order of what is shown, or characters
+    /// that cannot be seen.
     ControlCharacters,
     /// A pattern of a script cannot be read.
     BadPattern,

@@ -1,6 +1,7 @@
 //! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what moves a cursor, changes the order of what is read, or cannot be seen.
 //!
-//! Pure. Owns which characters these are: the daemon refuses them in names and labels, and both programs clean what they show of them.
+//! Pure. Owns which characters these are: the daemon refuses them in names and labels, and both programs clean what
+//! they show of them.
 
 use std::borrow::Cow;
 
@@ -14,8 +15,9 @@ pub const fn is_bidi(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character cannot be seen and takes no room: two texts that differ in it look the same. Those of `Default_Ignorable_Code_Point` and of
-/// the category `Cf` that are of no other kind here, but for the signs of numbers and words that are seen.
+/// Whether a character cannot be seen and takes no room: two texts that differ in it look the same. Those of
+/// `Default_Ignorable_Code_Point` and of the category `Cf` that are of no other kind here, but for the signs of numbers
+/// and words that are seen.
 pub const fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -44,7 +46,8 @@ pub const fn is_harmful(c: char) -> bool {
     is_control(c) || is_bidi(c) || is_invisible(c)
 }
 
-/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in many emoji.
+/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in
+/// many emoji.
 pub const fn in_place_of(c: char) -> Option<char> {
     match c {
         '\u{200C}' | '\u{200D}' | '\u{FE00}'..='\u{FE0F}' | '\u{AD}' => None,
@@ -52,8 +55,8 @@ pub const fn in_place_of(c: char) -> Option<char> {
     }
 }
 
-/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what is read or cannot be
-/// seen. Line breaks and tabs stay.
+/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what
+/// is read or cannot be seen. Line breaks and tabs stay.
 pub fn clean(text: &str) -> Cow<'_, str> {
     let harmful = |c: char| is_harmful(c) && c != '\n' && c != '\t';
     if !text.contains(harmful) {
@@ -64,8 +67,9 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
-/// The first character of a text that is refused in what identifies or groups runs: a control, a change of direction, or one that cannot be
-/// seen. Those that change how their neighbours look are seen there: between the parts of an emoji, and between letters that join.
+/// The first character of a text that is refused in what identifies or groups runs: a control, a change of direction,
+/// or one that cannot be seen. Those that change how their neighbours look are seen there: between the parts of an
+/// emoji, and between letters that join.
 pub fn refused(text: &str) -> Option<char> {
     let mut before = None;
     let mut chars = text.chars().peekable();

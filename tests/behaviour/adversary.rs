@@ -188,8 +188,8 @@ fn no_process_takes_the_connection_of_a_waiting_command() {
     waiting.finish();
 }
 
-/// Nothing of the daemon's user can trace a process whose program that user cannot read, not even in its first moments: a keeper that is
-/// steered would pass for a daemon.
+/// Nothing of the daemon's user can trace a process whose program that user cannot read, not even in its first moments:
+/// a keeper that is steered would pass for a daemon.
 #[test]
 fn keepers_execute_what_their_own_user_cannot_read() {
     let arena = Arena::new();

@@ -1,4 +1,4 @@
-//! What somebody else puts in the place of a backup, or beside it, while its owner puts that in place: their journal
+//! What another user puts in the place of a backup, or beside it, while its owner puts that in place: their journal
 //! never becomes his.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use harness_tests::{Daemon, Output, Place, Running, json, need_root, turn};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// Somebody else.
+/// The user id of another user, who has no account.
 const OTHER: u32 = 61_234;
 
 /// A daemon with one run of its owner's, and a directory to which others may write.

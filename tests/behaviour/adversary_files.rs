@@ -121,7 +121,8 @@ fn a_restore_never_acts_on_a_state_directory_that_only_the_server_names() {
     }
 }
 
-/// Rule 1: a run neither puts a backup in the place of its operator's journal nor makes one for it, also where no daemon would notice.
+/// Rule 1: a run neither puts a backup in the place of its operator's journal nor makes one for it, also where no
+/// daemon would notice.
 #[test]
 fn a_run_mends_no_journal_of_a_daemon_outside() {
     let daemon = Place::new().start();

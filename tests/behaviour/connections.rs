@@ -137,7 +137,8 @@ fn a_client_that_does_not_read_large_answers_keeps_them_from_no_other() {
     }
 }
 
-/// A7: what takes its place among the large answers when it comes, and what does so when it is written, on one connection.
+/// A7: what takes its place among the large answers when it comes, and what does so when it is written, on one
+/// connection.
 #[test]
 fn a_client_that_asks_much_at_once_and_reads_gets_all_of_it() {
     // Room for one large answer of operators at a time.

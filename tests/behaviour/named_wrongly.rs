@@ -167,7 +167,8 @@ fn a_start_that_waits_for_a_file_says_so_and_serves_without_it() {
     let place = Place::new();
     let hanging = Hanging::at(&place.path("hanging"));
     place.configure(&format!(
-        "[provider.local]\ndialect = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_file = \"{}/key\"\n",
+        "[provider.local]\ndialect = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\n\
+         api_key_file = \"{}/key\"\n",
         hanging.at
     ));
     let started = place.ctl(["daemon", "start"]).exits(0);

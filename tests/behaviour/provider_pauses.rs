@@ -92,8 +92,8 @@ fn a_server_that_pauses_again_and_again_is_given_up() {
     assert_eq!(server.count(), 4 * 11, "asked four times, each time with ten rests");
 }
 
-/// P17: the bound of an answer is one of what is said, however long the prompt is; where a budget holds no more than one prompt and its
-/// answer, the rest is not asked for.
+/// P17: the bound of an answer is one of what is said, however long the prompt is; where a budget holds no more than
+/// one prompt and its answer, the rest is not asked for.
 #[test]
 fn a_paused_answer_goes_on_within_what_its_model_takes_and_a_budget_holds() {
     let long = "word ".repeat(3_000);

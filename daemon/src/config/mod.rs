@@ -119,8 +119,8 @@ pub struct Bounds {
     pub events: u32,
     /// Bytes of these, about: a quarter of `memory_bytes`.
     pub event_bytes: u64,
-    /// Bytes that frames which are not finished, requests which are not answered, answers which are not read, and the events that stay in
-    /// memory take together, with what the allocator holds beside them.
+    /// Bytes that frames which are not finished, requests which are not answered, answers which are not read, and the
+    /// events that stay in memory take together, with what the allocator holds beside them.
     pub memory_bytes: u64,
 }
 

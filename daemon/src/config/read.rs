@@ -84,7 +84,8 @@ pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>,
     Ok(files)
 }
 
-/// Whether there is nothing of that name: a link that leads nowhere, or a file in the place of a directory, is something.
+/// Whether there is nothing of that name: a link that leads nowhere, or a file in the place of a directory, is
+/// something.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) && path.symlink_metadata().is_err()
 }

@@ -265,7 +265,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory where it is missing, closes it to everybody else where it is made, is empty or has been ours before, and locks it.
+    /// Makes the directory where it is missing, closes it to everybody else where it is made, is empty or has been ours
+    /// before, and locks it.
     ///
     /// # Errors
     /// Where another daemon has it, or it is not ours to have.
@@ -283,7 +284,7 @@ impl StateDir {
         let mode = found.mode() & 0o7777;
         // Where others may write, anybody can have put our lock file there.
         let is_ours = made || mode & 0o022 == 0 && has_state(path, us);
-        // Nobody misses what is not in it; a place for all, as /tmp, stays one.
+        // An empty directory loses nothing; a place for all users, as /tmp, stays one.
         let is_new = !is_ours && mode & 0o1002 == 0 && is_empty(path).map_err(io)?;
         let open = || LockError::Open { path: path.to_path_buf(), mode };
         if !is_ours && !is_new && mode & 0o077 != 0 {
@@ -293,7 +294,7 @@ impl StateDir {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
         }
         if is_new && !is_empty(path).map_err(io)? {
-            // Somebody has put something there before it was closed.
+            // Another user has put something there before it was closed.
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io)?;
             return Err(open());
         }

@@ -1,10 +1,11 @@
-//! What all connections together may hold in memory: frames that are not finished, requests that are not answered, and answers that
-//! are not read.
+//! What all connections together may hold in memory: frames that are not finished, requests that are not answered, and
+//! answers that are not read.
 //!
-//! Owns the shares of `limits.memory_bytes`, of which a quarter is the feed's: another quarter is for frames, an eighth for requests and an
-//! eighth for answers, which take twice their size while they are made. What is left is for the little that each connection has in any
-//! case, and for what an allocator holds beyond what it was asked for. Runs and those of whom it cannot be told who they are have half of
-//! each share at most, so that nothing they send, or do not read, takes it from operators. Frees nothing by itself: the holder lets go.
+//! Owns the shares of `limits.memory_bytes`, of which a quarter is the feed's: another quarter is for frames, an eighth
+//! for requests and an eighth for answers, which take twice their size while they are made. What is left is for the
+//! little that each connection has in any case, and for what an allocator holds beyond what it was asked for. Runs and
+//! those of whom it cannot be told who they are have half of each share at most, so that nothing they send, or do not
+//! read, takes it from operators. Frees nothing by itself: the holder lets go.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +60,8 @@ impl Requests {
         Self { permits: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Waits until there is room for a request that takes so much. A small one has it in any case, and one that is larger than all of
-    /// the room has it alone. `None` only where the semaphore is closed, which never happens.
+    /// Waits until there is room for a request that takes so much. A small one has it in any case, and one that is
+    /// larger than all of the room has it alone. `None` only where the semaphore is closed, which never happens.
     pub async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes.div_ceil(OF_A_PERMIT).min(self.all)).unwrap_or(u32::MAX);
         Arc::clone(&self.permits).acquire_many_owned(permits).await.ok()
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(memory.bytes(), 5);
     }
 
-    /// A7: what is asked for is bounded until it is answered, and one that is larger than all the room has its turn as well.
+    /// A7: what is asked for is bounded until it is answered, and one that is larger than all the room has its turn as
+    /// well.
     #[tokio::test]
     async fn a_large_request_waits_for_the_room_that_others_hold_and_a_small_one_does_not() {
         let memory = Memory::new(64 * MIB as u64);

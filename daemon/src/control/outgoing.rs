@@ -2,8 +2,8 @@
 //!
 //! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not read
 //! costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when it is written:
-//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among the large ones, or
-//! when what comes behind it holds one: that is given back only once both are written.
+//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among
+//! the large ones, or when what comes behind it holds one: that is given back only once both are written.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -148,7 +148,8 @@ impl Outgoing {
         self.push(Frame::Answer(Box::new(response)), Holds { place, large: None });
     }
 
-    /// A place among the large answers of all connections, once there is one. There is none to wait for where they are not counted.
+    /// A place among the large answers of all connections, once there is one. There is none to wait for where they are
+    /// not counted.
     pub(super) async fn place_for_large(&self) -> Option<OwnedSemaphorePermit> {
         // A semaphore that is never closed gives its permit.
         Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
@@ -226,7 +227,8 @@ impl Outgoing {
         self.queue().bytes < ROOM
     }
 
-    /// Puts a notification in, for which there was room. A large one has its place. Says whether the connection still lives.
+    /// Puts a notification in, for which there was room. A large one has its place. Says whether the connection still
+    /// lives.
     pub(super) fn notify(&self, frame: Vec<u8>, large: Option<OwnedSemaphorePermit>) -> bool {
         self.push(Frame::Encoded(frame), Holds { place: None, large });
         !self.queue().closed
@@ -340,7 +342,8 @@ mod tests {
         Response::new(Some(RequestId::Number(1)), Ok(text))
     }
 
-    /// A7: whatever it was that was asked, what is large in bytes waits for its place as a value; what is small waits for nothing.
+    /// A7: whatever it was that was asked, what is large in bytes waits for its place as a value; what is small waits
+    /// for nothing.
     #[tokio::test]
     async fn a_large_answer_is_encoded_when_it_has_a_place_and_small_ones_ahead_of_it_are_written() {
         let places = Arc::new(Semaphore::new(1));

@@ -38,9 +38,10 @@ impl Peer {
 
 /// A descriptor of the process at the other end of `stream`: of that very one, also where its number goes to another.
 ///
-/// Nothing where the kernel knows no process there, as for one that has ended (for which some kernels say EINVAL), or one of another pid
-/// namespace. Kernels before 6.5 do not have it: there it is the process that has the number now, so that one may be taken for another that ended while it was waiting to be
-/// accepted, and whose number came round again meanwhile.
+/// Nothing where the kernel knows no process there, as for one that has ended (for which some kernels say EINVAL), or
+/// one of another pid namespace. Kernels before 6.5 do not have it: there it is the process that has the number now, so
+/// that one may be taken for another that ended while it was waiting to be accepted, and whose number came round again
+/// meanwhile.
 pub fn process_of(stream: &UnixStream, peer: &Peer) -> Option<OwnedFd> {
     match getsockopt(stream, PeerPidfd) {
         Ok(process) => Some(process),

@@ -57,7 +57,7 @@ pub(super) async fn gone(read: &OwnedReadHalf) {
     }
 }
 
-/// Whether the peer has closed both directions: nobody reads any more.
+/// Whether the peer has closed both directions: it does not read any more.
 fn is_gone(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

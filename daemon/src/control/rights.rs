@@ -33,7 +33,8 @@ pub enum Who {
         uid: u32,
         /// The run.
         run: RunId,
-        /// Whether that user is neither the daemon's nor root: what the daemon executes for it would have more rights than it has.
+        /// Whether that user is neither the daemon's nor root: what the daemon executes for it would have more rights
+        /// than it has.
         is_foreign: bool,
     },
     /// Somebody of whom it cannot be told.
@@ -128,14 +129,15 @@ pub enum Refusal {
     },
     /// It comes from a process of a run that has another user than the daemon.
     #[error(
-        "{method}: this comes from a tool of run {run} with another user (uid {uid}) than the daemon's, with which its children would execute"
+        "{method}: this comes from a tool of run {run} with another user (uid {uid}) than the daemon's, with which its \
+         children would execute"
     )]
     OfOtherUser {
         /// What was asked for.
         method: &'static str,
         /// The run whose process asked.
         run: RunId,
-        /// Its user.
+        /// The user of that process.
         uid: u32,
     },
     /// It cannot be told who asks.

@@ -1,8 +1,8 @@
 //! One subscription: follows the feed from its cursor, and writes what its filter lets through.
 //!
-//! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. Events are encoded by turns of all
-//! subscriptions: a thousand of them are not a thousand ahead of each request. Where the peer does not read, nothing is held but the
-//! cursor.
+//! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. Events are
+//! encoded by turns of all subscriptions: a thousand of them are not a thousand ahead of each request. Where the peer
+//! does not read, nothing is held but the cursor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,8 +106,8 @@ pub(super) async fn run(
     }
 }
 
-/// Writes what the journal has between `cursor` and `to`, about a page of it, as far as there is room. Tells how far that
-/// came; nothing where the peer is gone.
+/// Writes what the journal has between `cursor` and `to`, about a page of it, as far as there is room. Tells how far
+/// that came; nothing where the peer is gone.
 async fn catch_up(
     subscription: SubscriptionId,
     follow: &mut Follow,
@@ -136,7 +136,8 @@ enum Came {
     NoPlace(Seq),
 }
 
-/// Writes one page. It is there no more where a place is waited for: what is large is read again for the place, `large`.
+/// Writes one page. It is there no more where a place is waited for: what is large is read again for the place,
+/// `large`.
 async fn page(
     subscription: SubscriptionId,
     follow: &mut Follow,
@@ -249,8 +250,8 @@ impl<'o> Sink<'o> {
         self.outgoing.room().await
     }
 
-    /// Writes a value, for which there is room, as a frame when it is this one's turn, and waits for its place where it is
-    /// large. `None` where it does not fit into one; otherwise whether the connection still lives.
+    /// Writes a value, for which there is room, as a frame when it is this one's turn, and waits for its place where it
+    /// is large. `None` where it does not fit into one; otherwise whether the connection still lives.
     async fn frame(&mut self, value: &(impl Serialize + Sync)) -> Option<bool> {
         let mut large = None;
         loop {

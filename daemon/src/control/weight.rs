@@ -1,13 +1,14 @@
 //! How much memory a line takes once it is read as a request.
 //!
-//! Owns an estimate, made before the line is read and from its signs alone: two bytes of JSON can take a hundred in memory. It is about as
-//! much as the request takes or more, never much less. Pure.
+//! Owns an estimate, made before the line is read and from its signs alone: two bytes of JSON can take a hundred in
+//! memory. It is about as much as the request takes or more, never much less. Pure.
 
 /// Of an object: a map makes room for eleven entries at once.
 const OBJECT: usize = 640;
 /// Of an array: a list makes room for four elements at once.
 const ARRAY: usize = 160;
-/// Of another element of either: its place, the places that are made ahead of need, and what its text is allocated with.
+/// Of another element of either: its place, the places that are made ahead of need, and what its text is allocated
+/// with.
 const ELEMENT: usize = 96;
 
 /// Bytes that a line takes as a request, about.

@@ -2,7 +2,7 @@
 //!
 //! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What was in the place
 //! is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced: runs may be able to write where it goes.
-//! So one that is put in place is read once, must be nobody else's, and is looked at in a copy that only we can reach.
+//! So one that is put in place is read once, must belong to this user or to root, and is looked at in a copy that only we can reach.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -30,13 +30,13 @@ pub enum PutBackError {
     InPlace(PathBuf),
     /// There is a file beside it that SQLite would take for a part of it.
     #[error(
-        "{} lies beside {}, and a backup has none: the last commits of a journal may be in it, or somebody else has \
+        "{} lies beside {}, and a backup has none: the last commits of a journal may be in it, or another user has \
          put it there. Nothing was changed. To go on from that journal with what is in its log, make a backup of it, \
          which also looks whose it is: harnessd salvage {} NEW, and restore NEW",
         beside.display(), path.display(), path.display()
     )]
     Beside {
-        /// The backup.
+        /// The backup, as it was named.
         path: PathBuf,
         /// The file beside it.
         beside: PathBuf,
@@ -47,12 +47,12 @@ pub enum PutBackError {
         /// The state directory.
         path: PathBuf,
     },
-    /// It cannot be read, or may be somebody else's.
+    /// It cannot be read, or may be another user's.
     #[error("{}: {source}", path.display())]
     Named {
         /// The backup, or the outputs beside it.
         path: PathBuf,
-        /// Why.
+        /// Why it is refused.
         source: io::Error,
     },
     /// It would fill the file system of the state directory.
@@ -173,7 +173,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// Copies the backup `file` into a hidden directory in `dir`, and looks through the copy. Refuses what somebody
+    /// Copies the backup `file` into a hidden directory in `dir`, and looks through the copy. Refuses what another user
     /// else may have written, and to leave less room there than `spare`.
     fn of(file: &Path, dir: &Path, spare: u64) -> Result<Self, PutBackError> {
         let io = |source| PutBackError::Named { path: file.to_owned(), source };
@@ -193,7 +193,7 @@ impl Copied {
         }
         let owner = dir.metadata().map_err(here)?.uid();
         let place = Anew::beside(&dir.join("restore")).map_err(here)?;
-        // SQLite opens by name, which somebody else could turn.
+        // SQLite opens by name, which another user could turn.
         if !place.is_ours() && owner != nix::unistd::geteuid().as_raw() {
             return Err(PutBackError::OfOthers { path: dir.to_owned() });
         }
@@ -296,11 +296,12 @@ fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
     }
 }
 
-/// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks nothing.
+/// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks
+/// nothing.
 ///
 /// # Errors
-/// Where it is none, is damaged, of a version that is not known, is that very journal, or it or an output beside it may be
-/// somebody else's.
+/// Where it is none, is damaged, of a version that is not known, is that very journal, or it or an output beside it may
+/// be somebody else's.
 pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
     let outputs = outputs_of(file);
     let believed = || match found_outputs(&outputs)? {

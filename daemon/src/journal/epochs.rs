@@ -97,8 +97,8 @@ pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -
         if epochs.len() == 1 {
             return None;
         }
-        // Another history: which of the numbers up to the cursor mean the same here is not known. An epoch begins behind
-        // all numbers that were used, so nothing was seen of those that begin behind the cursor.
+        // Another history: which of the numbers up to the cursor mean the same here is not known. An epoch begins
+        // behind all numbers that were used, so nothing was seen of those that begin behind the cursor.
         let next = epochs.iter().skip(1).find(|epoch| epoch.first > after).unwrap_or(current);
         let to = Seq(next.first.0.saturating_sub(1));
         return Some((to, Some(Gap { from: Seq(1), to, reason: Some(next.reason) })));

@@ -2,7 +2,7 @@
 //!
 //! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be reached. What is
 //! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file,
-//! and believes none that somebody else may have written.
+//! and believes none that another user may have written.
 
 use std::fs::File;
 use std::io;
@@ -50,12 +50,12 @@ pub enum SalvageError {
         /// What the system says of its directory.
         source: io::Error,
     },
-    /// Somebody else may have written the damaged journal.
+    /// Another user may have written the damaged journal.
     #[error("nothing is saved of {}: {source}", path.display())]
     NotBelieved {
         /// The damaged journal.
         path: PathBuf,
-        /// Why.
+        /// Why it is refused.
         source: io::Error,
     },
     /// Not even its first page can be read.
@@ -140,8 +140,8 @@ fn has_log(from: &Path) -> bool {
     log.metadata().is_ok_and(|found| found.len() > 0)
 }
 
-/// Refuses a journal that somebody else may have written: what is saved of it becomes ours, and its runs go on as ours.
-/// SQLite opens it and its log by name, so that nobody else may be able to turn those either.
+/// Refuses a journal that another user may have written: what is saved of it becomes ours, and its runs go on as ours.
+/// SQLite opens it and its log by name, so that no other user may be able to turn those either.
 fn is_believed(from: &Path) -> Result<(), SalvageError> {
     let refused = |source: io::Error| {
         let path = from.to_owned();

@@ -10,7 +10,8 @@
 //!
 //! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents, becomes its
 //! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
-//! file but `/proc`, the one by which it enters its cgroup, and the folders that calls start in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
+//! file but `/proc`, the one by which it enters its cgroup, and the folders that calls start in, and knows no run. When
+//! the daemon is gone its socket is closed, and it ends what is below it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
@@ -45,7 +46,8 @@ use crate::{folders, passing};
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
 /// Between two passes of SIGKILL: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it reaps.
+/// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it
+/// reaps.
 const MOST_REAPED: usize = 256;
 /// What is read at once.
 const PIECE: usize = 64 * 1024;
@@ -163,7 +165,8 @@ impl Keeper {
         }
         for argument in limits {
             match argument.strip_prefix(ENTER) {
-                // Where it cannot, it does its work all the same: the daemon has told the log what is held by cgroups, and marks hold, too.
+                // Where it cannot, it does its work all the same: the daemon has told the log what is held by cgroups,
+                // and marks hold, too.
                 Some(entrance) => {
                     _ = std::fs::OpenOptions::new().write(true).open(entrance).and_then(|mut file| file.write_all(b"0"))
                 }

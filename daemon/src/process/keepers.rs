@@ -117,7 +117,8 @@ impl Keepers {
         Ok(Self { adopts: true, ..self })
     }
 
-    /// Has runs held, and their limits set, by cgroups, where this process has one that is its own. Before the first keeper.
+    /// Has runs held, and their limits set, by cgroups, where this process has one that is its own. Before the first
+    /// keeper.
     pub fn grouped(mut self) -> Self {
         self.groups = self.program.lock.as_ref().and_then(|lock| Groups::set_up(lock.state())).map(Arc::new);
         if let Some(groups) = &self.groups {

@@ -1,9 +1,9 @@
 //! The forced end of a tree: all of it is stopped, then all of it is killed.
 //!
-//! Owns the answer to processes that fork and exit all the time, which are gone before one can look at them twice. A stop cannot be refused,
-//! and a process that is stopped makes no other. One whose parent has exited is a child of the root, and the numbers of these cannot be taken
-//! by others before the root reaps them: so they are stopped as they are listed, without another look, and their groups with them. Waits for
-//! nobody.
+//! Owns the answer to processes that fork and exit all the time, which are gone before one can look at them twice. A
+//! stop cannot be refused, and a process that is stopped makes no other. One whose parent has exited is a child of the
+//! root, and the numbers of these cannot be taken by others before the root reaps them: so they are stopped as they are
+//! listed, without another look, and their groups with them. Waits for nobody.
 
 use std::collections::HashSet;
 
@@ -13,13 +13,14 @@ use rustix::process::Signal as Sent;
 
 use super::tree::{Children, Member, Tree};
 
-/// Passes over the children of the root, and over all of the tree, before those that were found are killed although more of them come.
+/// Passes over the children of the root, and over all of the tree, before those that were found are killed although
+/// more of them come.
 const PASSES: usize = 32;
 
 /// How a tree was found by a [kill](Tree::kill).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// There was nobody.
+    /// There was no process.
     Empty,
     /// All of it was stopped, then killed.
     Whole,
@@ -30,11 +31,13 @@ pub(super) enum Found {
 impl Tree<'_> {
     /// Kills all, once all are stopped.
     ///
-    /// `reap` takes away the child of the root with that number, where it is dead and may be taken away, and says whether it has.
+    /// `reap` takes away the child of the root with that number, where it is dead and may be taken away, and says
+    /// whether it has.
     pub(super) fn kill(self, reap: &dyn Fn(i32) -> bool) -> Found {
         let mut hunt = Hunt { tree: self, reap, stopped: Vec::new(), seen: HashSet::new(), groups: HashSet::new() };
         let is_whole = (0..PASSES).any(|_| !hunt.pass());
-        // Children first: one whose parent has died may have got another one than the root, and would be taken for a stranger.
+        // Children first: one whose parent has died may have got another one than the root, and would be taken for a
+        // stranger.
         hunt.stopped.iter().rev().for_each(|&member| _ = self.signal(member, &[Sent::KILL]));
         match (is_whole, hunt.stopped.is_empty()) {
             (true, true) => Found::Empty,
@@ -55,8 +58,8 @@ struct Hunt<'a> {
     groups: HashSet<Pid>,
 }
 
-/// Whether a group may be signalled: not our own, and not what the kernel takes for our own or for everybody. It is 0 where its leader is
-/// outside of our pid namespace.
+/// Whether a group may be signalled: not our own, and not what the kernel takes for our own or for everybody. It is 0
+/// where its leader is outside of our pid namespace.
 fn is_for_us(group: Pid) -> bool {
     group.as_raw() > 1 && group != getpgrp()
 }

@@ -1,8 +1,8 @@
 //! The program of keepers, in a form that may be executed and not read.
 //!
-//! A keeper makes itself one that no process of its user can trace; until then it would be as open as any other. A program that its user may
-//! not read makes a process so from its first moment (`ENFORCE_NONDUMP` in the kernel's `would_dump`). Owns that copy of the program; starts
-//! nothing.
+//! A keeper makes itself one that no process of its user can trace; until then it would be as open as any other. A
+//! program that its user may not read makes a process so from its first moment (`ENFORCE_NONDUMP` in the kernel's
+//! `would_dump`). Owns that copy of the program; starts nothing.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -27,7 +27,8 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// This program: as a copy in memory, unless that is of no use. Root may trace every process, and what cannot be read anyway needs no copy.
+    /// This program: as a copy in memory, unless that is of no use. Root may trace every process, and what cannot be
+    /// read anyway needs no copy.
     pub fn own() -> Self {
         let copy = (!nix::unistd::geteuid().is_root()).then(copy);
         match copy {

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 
-/// The fields that say how many threads a process has and when it began, and the first one behind its session, as proc_pid_stat(5)
-/// counts them.
+/// The fields that say how many threads a process has and when it began, and the first one behind its session, as
+/// proc_pid_stat(5) counts them.
 const THREADS: usize = 20;
 const STARTED: usize = 22;
 const FIRST_AFTER_SESSION: usize = 7;

@@ -189,7 +189,8 @@ impl KeepersLock {
     }
 }
 
-/// Refuses what a process inside a run would do to the state directory of a daemon outside of all runs while none serves it.
+/// Refuses what a process inside a run would do to the state directory of a daemon outside of all runs while none
+/// serves it.
 ///
 /// # Errors
 /// Where this is such a process, and that such a directory.
@@ -201,7 +202,7 @@ pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError
 }
 
 /// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of that directory's
-/// daemon, and no daemon. Says whether there was somebody.
+/// daemon, and no daemon. Says whether there was such a process.
 ///
 /// The lock itself tells who has it; what stands in the file may be written by anybody.
 pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
@@ -231,7 +232,7 @@ pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> boo
 enum Holders {
     /// There are none that live.
     None,
-    /// There is one that is not meant. Nobody was ended.
+    /// There is one that is not meant. No process was ended.
     Others,
     /// All of them were ended.
     Ended,
@@ -336,7 +337,7 @@ fn end_marked(is_meant: IsMeant<'_>) -> bool {
     told
 }
 
-/// Stops every process that is meant, each as it is found, until a look at all of them finds nobody new.
+/// Stops every process that is meant, each as it is found, until a look at all of them finds no new process.
 fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
     let mut hunt = Hunt { is_meant, found: Vec::new(), seen: HashSet::new() };
     for _ in 0..LOOKS {
@@ -349,8 +350,8 @@ fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
     hunt.found
 }
 
-/// Those that fork and exit all the time are gone before they are killed, and others are there. But these are children of the one that
-/// had the first of them as a child, and the latest of its children.
+/// Those that fork and exit all the time are gone before they are killed, and others are there. But these are children
+/// of the one that had the first of them as a child, and the latest of its children.
 struct Hunt<'a> {
     is_meant: IsMeant<'a>,
     found: Vec<i32>,
@@ -570,7 +571,7 @@ mod tests {
                 true => assert!(command == inherited || was_killed(&mut holder), "{what}"),
                 false => assert!(lives(&mut holder), "{what}"),
             }
-            assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: nobody is left");
+            assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: no process is left");
         }
     }
 
@@ -597,7 +598,7 @@ mod tests {
         for (what, mark, expected) in table {
             let mut holder = marked_process(mark, &path, STAYS);
             let within = Standing::of(lock.marks.runs, Vec::new());
-            assert!(!end_false_holders_of_socket(&path, &within), "{what}: nobody inside ends one");
+            assert!(!end_false_holders_of_socket(&path, &within), "{what}: no process inside ends one");
             assert_eq!(end_false_holders_of_socket(&path, &from_outside), expected, "{what}");
             assert!(if expected { was_killed(&mut holder) } else { lives(&mut holder) }, "{what}");
             assert!(!end_false_holders_of_socket(&path, &from_outside), "{what}: nobody is left");

@@ -32,7 +32,8 @@ impl Tree<'_> {
         Self { root, spared: &|_| false }
     }
 
-    /// Who is in it, parents before their children. Those that wait to be reaped are among them, but for this process's own children.
+    /// Who is in it, parents before their children. Those that wait to be reaped are among them, but for this process's
+    /// own children.
     pub(super) fn members(self) -> Vec<Member> {
         let children = Children::now();
         let member = |parent| move |pid| Member { pid, parent };

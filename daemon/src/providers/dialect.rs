@@ -231,8 +231,8 @@ impl Reader {
         }
     }
 
-    /// Whether the provider wants to be sent what it has said so far, and goes on then. Only where the stream has ended well
-    /// does that count.
+    /// Whether the provider wants to be sent what it has said so far, and goes on then. Only where the stream has ended
+    /// well does that count.
     pub fn is_paused(&self) -> bool {
         match &self.0 {
             Inner::OpenAi(_) | Inner::Responses(_) => false,

@@ -140,7 +140,8 @@ pub(super) fn with_something(
     thought: bool,
 ) -> Result<Completion, InferenceError> {
     let usage = Some(completion.usage).filter(|usage| usage.tokens() > 0);
-    // What the server would do next, it does only when it is sent what it did so far; and it was, where that can be done.
+    // What the server would do next, it does only when it is sent what it did so far; and it was, where that can be
+    // done.
     if completion.calls.is_empty() && reason.is_some_and(|reason| reason.kind == Kind::Paused) {
         let error = unusable("the provider paused in the middle of the model's turn (pause_turn)".to_owned());
         return Err(InferenceError { usage, ..error });

@@ -235,8 +235,8 @@ fn a_time_that_was_named_holds_across_a_restart() {
         bench.fails(&job, class);
         let until = bench.lane("scripted").held.unwrap().until;
         for _ in 0..3 {
-            assert!(bench.restart().is_empty(), "nobody asks");
-            assert!(bench.queue().is_empty(), "and nobody who comes");
+            assert!(bench.restart().is_empty(), "no run asks");
+            assert!(bench.queue().is_empty(), "and none that comes");
             let lane = bench.lane("scripted");
             assert_eq!((lane.limiter, lane.held.unwrap().until), (limiter, until), "{class:?}");
         }

@@ -52,8 +52,8 @@ pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) 
     }
 }
 
-/// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that name; to a run one of
-/// its tree.
+/// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that
+/// name; to a run one of its tree.
 fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, RpcError> {
     let runs = world.resource::<Runs>();
     let here = |run: &RunId| runs.by_id.get_key_value(run).map(|(&run, &entity)| (run, entity));

@@ -106,8 +106,8 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
     }
 }
 
-/// Why an answer is none. Whatever its provider calls it, one without text and calls is never one; one that is doubted is
-/// none the first time.
+/// Why an answer is none. Whatever its provider calls it, one without text and calls is never one; one that is doubted
+/// is none the first time.
 fn no_answer(scene: &Scene<'_>, run: RunId, completion: &Completion) -> Option<InferenceError> {
     let was_asked_again = scene.life(run).is_some_and(|life| life.unusable > 0);
     let why = match &completion.doubt {

@@ -49,8 +49,8 @@ pub(crate) struct Descent {
 }
 
 impl Descent {
-    /// The root of the tree that the run is to belong to; none for one that an operator submits. Of a parent that is gone it is that parent:
-    /// nothing is made below it.
+    /// The root of the tree that the run is to belong to; none for one that an operator submits. Of a parent that is
+    /// gone it is that parent: nothing is made below it.
     fn root(&self, scene: &Scene<'_>) -> Option<RunId> {
         self.parent.map(|parent| scene.identity(parent).map_or(parent, |above| above.root))
     }
@@ -221,7 +221,8 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
     // What runs submit takes the last place from no operator.
     if descent.parent.is_some() && runs.live.len() >= (bounds.live_runs - bounds.live_runs / KEPT) as usize {
         let message = format!(
-            "{} runs are live already, and the rest of limits.live_runs is kept for operators; try again when some have ended",
+            "{} runs are live already, and the rest of limits.live_runs is kept for operators; \
+             try again when some have ended",
             runs.live.len()
         );
         return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
@@ -424,7 +425,8 @@ pub(crate) fn check_message(text: &str, limit: u32) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// The texts that a client says itself, in a submit or as changes of a retry: those that name, and the variables of calls.
+/// The texts that a client says itself, in a submit or as changes of a retry: those that name, and the variables of
+/// calls.
 pub(crate) fn check_what_is_said(spec: &RunSpec) -> Result<(), RpcError> {
     check_all_characters(spec)?;
     // What is too large for a call is told by the call, which has a command beside it.

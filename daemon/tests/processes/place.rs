@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub const HARNESSD: &str = env!("CARGO_BIN_EXE_harnessd");
 /// Longer than anything here takes, and only waited for when something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at what nobody tells us of.
+/// Pause between two looks at what has no notification.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub struct Place {

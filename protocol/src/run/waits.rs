@@ -44,9 +44,9 @@ pub struct WaitingFor {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldRun {
-    /// Which run.
+    /// The run at the end of the chain of waits.
     pub run: RunId,
-    /// Its share.
+    /// The share of the tool lane that the run draws from.
     pub share: Arc<str>,
     /// What it waits for.
     pub waiting_for: WaitingFor,

@@ -38,7 +38,7 @@ pub struct Copy {
 struct Journal {
     /// Number of its last event, or the last one before the epoch that it is in.
     last: u64,
-    /// Its epochs.
+    /// The epochs that are noted in it.
     epochs: BTreeSet<String>,
     /// It is a backup with which no daemon has begun yet.
     is_backup: bool,

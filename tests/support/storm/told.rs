@@ -23,8 +23,8 @@ pub struct Told {
     pub followed: Vec<Followed>,
     /// Runs that a client may have pruned: the reply was lost.
     pub perhaps_pruned: BTreeSet<String>,
-    /// Runs whose outputs went with a history that a backup has replaced: pruned there, or not among the outputs of the backup. Another
-    /// backup, without outputs, may have these runs.
+    /// Runs whose outputs went with a history that a backup has replaced: pruned there, or not among the outputs of the
+    /// backup. Another backup, without outputs, may have these runs.
     pub without_outputs: BTreeSet<String>,
     /// How often a call may have executed once more, since it had not begun where a history branched.
     pub again: BTreeMap<String, u32>,
@@ -64,7 +64,7 @@ pub struct Promises {
 /// What a follower of one run got.
 #[derive(Debug, Clone, Default)]
 pub struct Followed {
-    /// The run.
+    /// The id of the run that it followed.
     pub run: String,
     /// Numbers of its events, in the order of their coming.
     pub seen: Vec<u64>,

@@ -1,5 +1,5 @@
-//! Cgroups of version 2, where the daemon has one that is its own: they set limits of all processes of a run together, and hold all that
-//! it starts, so that the next daemon ends what has outlived it.
+//! Cgroups of version 2, where the daemon has one that is its own: they set limits of all processes of a run together,
+//! and hold all that it starts, so that the next daemon ends what has outlived it.
 //!
 //! ```text
 //!   OWN/                     what was delegated; without processes, so that it can give its controllers on
@@ -10,13 +10,13 @@
 //!           └── call-N/      the processes of one call, background children included; counts what happens to these
 //! ```
 //!
-//! No controller is needed to hold processes. Where `calls-STATE` is stands in the state directory ([`left`]): the next daemon may start
-//! somewhere else.
+//! No controller is needed to hold processes. Where `calls-STATE` is stands in the state directory ([`left`]): the next
+//! daemon may start somewhere else.
 //!
 //! A launcher enters the cgroup of its call before it becomes the program, so nothing of the call is ever outside, and the keeper never
-//! inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an earlier daemon of the state directory has
-//! left goes at start. Never touches anything that is not below OWN, and OWN only where nobody else is in it. Blocks for moments: the kernel
-//! moves processes under a lock.
+//! inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an earlier daemon of
+//! the state directory has left goes at start. Never touches anything that is not below OWN, and OWN only where nobody
+//! else is in it. Blocks for moments: the kernel moves processes under a lock.
 
 mod find;
 mod left;
@@ -129,8 +129,8 @@ impl Counts {
 }
 
 impl Groups {
-    /// Divides the cgroup of this process, if it is its own, for the daemon of this state directory. Tells the log which limits are set by
-    /// it, or why none is.
+    /// Divides the cgroup of this process, if it is its own, for the daemon of this state directory. Tells the log
+    /// which limits are set by it, or why none is.
     pub(super) fn set_up(state: &StateName) -> Option<Self> {
         let divide = |(own, controllers)| Self::new(own, state, controllers).divide(state);
         match find::find().and_then(divide) {
@@ -139,7 +139,10 @@ impl Groups {
                 match memory || pids {
                     true => tracing::info!(%cgroup, memory, processes = pids, "limits of runs are set by cgroups"),
                     false => {
-                        tracing::info!(%cgroup, "runs are held by a cgroup without controllers: limits are set on each process")
+                        tracing::info!(
+                            %cgroup,
+                            "runs are held by a cgroup without controllers: limits are set on each process"
+                        )
                     }
                 }
                 Some(groups)

@@ -71,7 +71,8 @@ fn what_an_earlier_daemon_has_left_is_ended_and_removed_and_nothing_else() {
     fs::remove_dir(&groups.own).unwrap();
 }
 
-/// A13: wherever the next daemon starts. Another directory's cgroup is left alone, also where the file names it, and so is what is none.
+/// A13: wherever the next daemon starts. Another directory's cgroup is left alone, also where the file names it, and so
+/// is what is none.
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
 fn what_a_daemon_has_left_in_the_cgroup_that_it_noted_is_ended_and_nothing_else() {

@@ -1,6 +1,7 @@
 //! Processes that fork and exit all the time are ended, however many they are and whatever they do.
 
-use std::thread;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::*;
 
@@ -24,17 +25,26 @@ impl Forkers {
         format!("exec {}/forkers {how}", self.dir.path().display())
     }
 
-    /// Whether none of them lives: one that was killed may take a moment until it is seen as dead. One that was missed goes on for ever.
+    /// Whether all of them end: one that was killed may take a moment until it is dead; one that was missed goes on forking.
     pub(crate) fn are_gone(&self) -> bool {
-        let begun = Instant::now();
-        while self.living() > 0 && begun.elapsed() < Duration::from_secs(5) {
-            thread::sleep(Duration::from_millis(10));
+        let until = Instant::now() + Duration::from_secs(5);
+        while let Some(pid) = self.living().first() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            // It may have ended since it was found.
+            let Ok(process) = pidfd_open(rustix::process::Pid::from_raw(*pid).unwrap(), PidfdFlags::empty()) else {
+                continue;
+            };
+            let timeout = PollTimeout::try_from(left).unwrap();
+            poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], timeout).unwrap();
         }
-        self.living() == 0
+        true
     }
 
-    /// How many of them live.
-    pub(crate) fn living(&self) -> usize {
+    /// Those that live.
+    fn living(&self) -> Vec<i32> {
         let name = self.dir.path().to_str().unwrap();
         let pids =
             std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -42,7 +52,7 @@ impl Forkers {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&line).contains(name) && is_alive(*pid)
         };
-        pids.filter(is_one).count()
+        pids.filter(is_one).collect()
     }
 }
 

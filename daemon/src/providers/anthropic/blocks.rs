@@ -231,8 +231,8 @@ impl Blocks {
         self.0.iter_mut().for_each(|block| (block.index, block.ended) = (None, true));
     }
 
-    /// The answer so far, as it is sent back to have the rest: in the order in which it came, and whole, also a call of the
-    /// server's own whose result is still to come.
+    /// The answer so far, as it is sent back to have the rest: in the order in which it came, and whole, also a call of
+    /// the server's own whose result is still to come.
     pub(super) fn as_said(&self) -> Vec<Box<RawValue>> {
         let mut said: Vec<_> = self.0.iter().filter_map(|block| block.inside.as_said()).collect();
         // What ends in a blank text is refused.

@@ -114,7 +114,8 @@ impl Client {
             let body = self.dialect.body_of_rest(&settings, question.prompt, question.tools, &so_far)?;
             let mut body = self.begin(body, key.as_ref(), scrubber).await?;
             let sign = body.sign().await;
-            // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event stream begins so.
+            // By what it is, not by what it says it is: servers mislabel either as the other. No line of an event
+            // stream begins so.
             let came = match sign {
                 Some(b'{' | b'[') if pauses == 0 => Came::Whole(self.plain(&mut body, sink).await?),
                 Some(b'<') => return Err(refusal::in_answer(&scrubber.scrub(body.beginning().await))),
@@ -166,8 +167,8 @@ impl Client {
         Ok(Body::new(response, first, self.endpoint.idle_timeout.to_std()))
     }
 
-    /// Takes what a paused answer has used from what it may use. Says whether its rest is asked for. A budget holds one prompt and its answer:
-    /// the prompt, and what has been said, are paid for once more from what that leaves.
+    /// Takes what a paused answer has used from what it may use. Says whether its rest is asked for. A budget holds one
+    /// prompt and its answer: the prompt, and what has been said, are paid for once more from what that leaves.
     fn go_on(&self, settings: &mut Settings, question: &Question<'_>, reader: &Reader) -> bool {
         let Some(most) = question.max_output_tokens else { return true };
         let used = reader.used().unwrap_or_default();

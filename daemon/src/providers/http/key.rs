@@ -99,7 +99,10 @@ pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, 
         KeySource::Environment(name) => {
             let value = around.variables.get(name).map_err(|error| error.to_string())?.ok_or_else(|| {
                 let was = if around.variables.is_empty(name) { "was empty in" } else { "was not in" };
-                format!("{name} {was} the environment that the daemon was started with; set it and restart the daemon, or use api_key_file")
+                format!(
+                    "{name} {was} the environment that the daemon was started with; set it and restart the \
+                     daemon, or use api_key_file"
+                )
             })?;
             Secret::new(value).map_err(|why| format!("{name} {why}"))
         }

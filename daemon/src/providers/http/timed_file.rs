@@ -1,7 +1,8 @@
 //! Small files that a provider needs, read within a time limit.
 //!
-//! A file may lie on a mount whose server is gone: reading it then lasts for ever, and cannot be ended. So it is read by a thread that is left
-//! behind where it takes too long. Owns how many of these there may be; knows nothing of what is in a file.
+//! A file may lie on a mount whose server is gone: reading it then lasts for ever, and cannot be ended. So it is read
+//! by a thread that is left behind where it takes too long. Owns how many of these there may be; knows nothing of what
+//! is in a file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -44,7 +45,7 @@ fn within(
     thread::Builder::new().name("file".to_owned()).spawn(move || {
         let done = read();
         drop(place);
-        // Nobody may wait for it any more.
+        // The receiver may be gone.
         _ = say.send(done);
     })?;
     heard.recv_timeout(limit).unwrap_or_else(|_| Err(silent()))

@@ -98,8 +98,8 @@ pub(super) fn failed(
     }
 }
 
-/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds out. A hold whose
-/// end is known lasts all the same.
+/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds
+/// out. A hold whose end is known lasts all the same.
 pub(super) fn forgive(world: &mut World) {
     let names: Vec<Arc<str>> = world.resource::<Gates>().0.keys().cloned().collect();
     for name in names {

@@ -15,7 +15,8 @@ use super::{PRICE, Simulation};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 
 impl Simulation {
-    /// Where an inference is paid from a budget, it takes all that its prompt may take, and up to all that its answer may.
+    /// Where an inference is paid from a budget, it takes all that its prompt may take, and up to all that its answer
+    /// may.
     pub(super) fn use_up(&mut self, run: RunId, completion: &mut Completion) {
         let world = &self.engine.world;
         let entity = world.resource::<Runs>().by_id.get(&run);

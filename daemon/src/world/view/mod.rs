@@ -43,7 +43,7 @@ const MOST_INTERACTIONS: usize = 1_000;
 /// Runs of the world for a page of a list.
 #[derive(Debug)]
 pub struct Listed {
-    /// Newest first.
+    /// The runs that fit, the newest first.
     pub runs: Vec<ListedRun>,
     /// Runs of the world from this number on were looked at; 0 where that is all of them.
     pub down_to: u64,
@@ -52,7 +52,7 @@ pub struct Listed {
 /// A run on a page of a list, cut to what a list holds.
 #[derive(Debug)]
 pub struct ListedRun {
-    /// Its number.
+    /// The run's number in the order of submission.
     pub number: u64,
     /// As it is shown.
     pub view: RunView,

@@ -207,7 +207,8 @@ pub(super) type PlacesSeen = RefCell<BTreeMap<String, Places>>;
 enum Detail<'p> {
     /// All of it, with places as they were counted for all runs of a list, if it is one of a list.
     Whole(Option<&'p PlacesSeen>),
-    /// All but the place in a queue, which is counted run by run, and what a run that it waits for stands still for itself.
+    /// All but the place in a queue, which is counted run by run, and what a run that it waits for stands still for
+    /// itself.
     Kind,
 }
 
@@ -363,8 +364,8 @@ fn awaited(world: &World, call: &Call) -> Option<(RunId, Entity)> {
     live.into_iter().find(|(_, entity)| world.get::<Ended>(*entity).is_none())
 }
 
-/// What a run that is waited for stands still for itself; `None` where it goes on. Runs that wait for each other in a row are followed to
-/// the last one, as far as that is near.
+/// What a run that is waited for stands still for itself; `None` where it goes on. Runs that wait for each other in a
+/// row are followed to the last one, as far as that is near.
 fn held(world: &World, mut run: RunId, mut entity: Entity) -> Option<Box<HeldRun>> {
     for _ in 0..LONGEST_ROW {
         let waiting_for = waiting_for(world, entity, Detail::Kind)?;
