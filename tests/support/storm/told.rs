@@ -26,6 +26,8 @@ pub struct Told {
     /// Runs whose outputs went with a history that a backup has replaced: pruned there, or not among the outputs of the
     /// backup. Another backup, without outputs, may have these runs.
     pub without_outputs: BTreeSet<String>,
+    /// The disk had no room at times, so that outputs could not be kept.
+    pub disk_was_full: bool,
     /// How often a call may have executed once more, since it had not begun where a history branched.
     pub again: BTreeMap<String, u32>,
     /// What was wrong at the time.
