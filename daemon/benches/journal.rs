@@ -20,7 +20,7 @@ use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Service};
 use harnessd::fair::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
-use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Tool};
+use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Scripts, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
@@ -31,6 +31,7 @@ use harnessd::tools;
 use harnessd::world::Engine;
 use harnessd::world::boundary::{CallTask, Caller, Command, Now, Sent};
 use rusqlite::params;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 type Batches = Arc<Mutex<Vec<(CommitClass, Arc<Commit>)>>>;
@@ -99,7 +100,7 @@ async fn path(runs: usize) -> f64 {
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
         providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
-        scripts: Arc::default(),
+        scripts: Arc::new(Scripts::new(Handle::current())),
         keepers: Arc::new(Keepers::new(program, Standing::read())),
     };
     let reports = inbox.clone();

@@ -1,20 +1,45 @@
 //! Work that blocks: reads of the journal and of `/proc`. A bounded number at a time, by turns over those who ask.
 //!
-//! Owns how much of it there is at once. What waits is bounded by whoever asks: each request holds its place until it is
+//! Owns how much of it there is at once, and the runtime for what may take long: its threads have a lower priority than the driver, the
+//! journal and the connections, so that what one client asks for takes the processor from no other client. What waits is bounded by whoever asks: each request holds its place until it is
 //! answered. Never knows what the work is.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::runtime::Handle;
+use rustix::process::{getpriority_process, setpriority_process};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tracing::error;
 
 use crate::fair::{Party, Round};
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// By how much the threads of the background are nicer than the others: each has about a tenth of the weight.
+const NICER: i32 = 10;
+
+/// A runtime for what may take long. Its threads have a lower priority, as far as the kernel gives each thread one of its own.
+/// Nothing that starts a process may run here: it would inherit the priority.
+///
+/// # Errors
+/// Where the system has no thread for it.
+pub fn background() -> io::Result<Runtime> {
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1);
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers).thread_name("background").enable_all().on_thread_start(be_nice);
+    builder.build()
+}
+
+/// Lowers the priority of this thread. That is always allowed; where it fails the thread works as fast as the others.
+fn be_nice() {
+    if let Ok(nice) = getpriority_process(None) {
+        _ = setpriority_process(None, nice + NICER);
+    }
+}
 
 /// Where blocking work is done. Clones are the same place.
 #[derive(Clone)]
@@ -59,9 +84,23 @@ impl Blocking {
     /// # Panics
     /// Outside of a runtime.
     pub fn shared_out(at_once: usize, of_party: usize) -> Self {
+        Self::with(Handle::current(), at_once, of_party)
+    }
+
+    /// A place for `at_once` pieces of work at a time, on threads of `runtime`.
+    pub fn on(runtime: Handle, at_once: usize) -> Self {
+        Self::with(runtime, at_once, at_once)
+    }
+
+    /// Another place for `at_once` pieces of work at a time, on threads of the same runtime.
+    #[must_use]
+    pub fn beside(&self, at_once: usize) -> Self {
+        Self::on(self.shared.runtime.clone(), at_once)
+    }
+
+    fn with(runtime: Handle, at_once: usize, of_party: usize) -> Self {
         let (at_once, of_party) = (at_once.max(1), of_party.max(1));
-        let shared = Shared { runtime: Handle::current(), at_once, of_party, state: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(Shared { runtime, at_once, of_party, state: Mutex::default() }) }
     }
 
     /// Does something for `party` when its turn comes. Returns at once.
@@ -145,6 +184,22 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    /// Rule 4: whatever its threads do, the driver, the journal and the connections go first.
+    #[test]
+    fn what_is_done_in_the_background_has_a_lower_priority_than_all_else() {
+        let nice = || getpriority_process(None).unwrap();
+        // The kernel knows nothing nicer than 19.
+        let (own, nicer) = (nice(), (nice() + NICER).min(19));
+        let background = background().unwrap();
+        let place = Blocking::on(background.handle().clone(), 2);
+        for place in [place.beside(1), place.beside(3), place] {
+            assert_eq!(background.block_on(place.get(Party::Daemon, nice)), Some(nicer));
+        }
+        let task = background.spawn(async move { nice() });
+        assert_eq!(background.block_on(task).unwrap(), nicer);
+        assert_eq!(nice(), own, "theirs alone is lower");
+    }
 
     #[tokio::test]
     async fn no_more_is_done_at_once_than_there_is_room_for() {

@@ -5,16 +5,17 @@
 //! thread until the kernel lets go of it, and no more. Owns that bound. Knows no run, and never goes into a folder.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use harness_protocol::folder::{BootId, FolderId};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::blocking::Blocking;
@@ -28,13 +29,19 @@ const AT_ONCE: (usize, usize) = (32, 4);
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Looks at folders. Clones share the bounds.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Folders {
     blocking: Blocking,
     patience: Duration,
     boot: Option<BootId>,
-    /// Paths that are looked at, or waited for.
-    paths: Arc<Mutex<BTreeMap<String, Weak<Semaphore>>>>,
+    /// Paths that are looked at.
+    paths: Arc<Mutex<Paths>>,
+}
+
+impl fmt::Debug for Folders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Folders").field("patience", &self.patience).finish_non_exhaustive()
+    }
 }
 
 /// A descriptor that is closed where closing may block, whatever becomes of the look at it.
@@ -169,39 +176,93 @@ impl Folders {
         path: &str,
         look: impl FnOnce() -> Result<T, LookError> + Send + 'static,
     ) -> Result<T, LookError> {
-        let turn = self.turn(path);
-        let looked = async {
-            // Whoever waits for a path that hangs takes no thread.
-            let turn = Arc::clone(&turn).acquire_owned().await.ok()?;
-            let look = move || {
-                let looked = look();
-                drop(turn);
-                looked
-            };
-            self.blocking.get(party, look).await
-        };
-        let looked = timeout(self.patience, looked).await;
-        drop(turn);
-        self.paths().retain(|_, turn| turn.strong_count() > 0);
-        match looked {
-            Ok(Some(found)) => found,
-            Ok(None) | Err(_) => Err(LookError::Silent),
+        let (tell, told) = oneshot::channel();
+        // Whoever asked may be gone.
+        let look = Box::new(move || drop(tell.send(look())));
+        let _waits = self.look_in_turn(path, Look { party, look });
+        match timeout(self.patience, told).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => Err(LookError::Silent),
         }
     }
 
-    fn paths(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Semaphore>>> {
+    fn paths(&self) -> MutexGuard<'_, Paths> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turn of those who look at a path, one after the other.
-    fn turn(&self, path: &str) -> Arc<Semaphore> {
+    /// Looks at a path when those are done that asked before. Whoever waits for a path that hangs takes no thread.
+    fn look_in_turn(&self, path: &str, look: Look) -> Waits {
         let mut paths = self.paths();
-        if let Some(turn) = paths.get(path).and_then(Weak::upgrade) {
-            return turn;
+        paths.last += 1;
+        let waits = Waits { folders: self.clone(), path: path.to_owned(), number: paths.last };
+        if let Some(waiting) = paths.waiting.get_mut(path) {
+            waiting.insert(waits.number, look);
+        } else {
+            paths.waiting.insert(path.to_owned(), BTreeMap::new());
+            drop(paths);
+            self.begin(path.to_owned(), look);
         }
-        let turn = Arc::new(Semaphore::new(1));
-        paths.insert(path.to_owned(), Arc::downgrade(&turn));
-        turn
+        waits
+    }
+
+    fn begin(&self, path: String, Look { party, look }: Look) {
+        let turn = Turn { folders: self.clone(), path };
+        self.blocking.run(party, move || {
+            look();
+            drop(turn);
+        });
+    }
+}
+
+/// A look that has not begun.
+struct Look {
+    party: Party,
+    look: Box<dyn FnOnce() + Send>,
+}
+
+/// The paths at which a look is under way, and those that wait for their turn there, in the order of their asking.
+#[derive(Default)]
+struct Paths {
+    waiting: BTreeMap<String, BTreeMap<u64, Look>>,
+    /// The number of the last look that was asked for.
+    last: u64,
+}
+
+/// The look at a path that is under way. When it has ended, however it ends, the next one begins: without a task that would have to be
+/// woken for that.
+struct Turn {
+    folders: Folders,
+    path: String,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let next = {
+            let mut paths = self.folders.paths();
+            let next = paths.waiting.get_mut(&self.path).and_then(BTreeMap::pop_first);
+            if next.is_none() {
+                paths.waiting.remove(&self.path);
+            }
+            next
+        };
+        if let Some((_, next)) = next {
+            self.folders.begin(std::mem::take(&mut self.path), next);
+        }
+    }
+}
+
+/// Somebody waits for a look. It is not begun any more when this is dropped.
+struct Waits {
+    folders: Folders,
+    path: String,
+    number: u64,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let look = self.folders.paths().waiting.get_mut(&self.path).and_then(|waiting| waiting.remove(&self.number));
+        // Not while the paths are locked: what it holds is let go of.
+        drop(look);
     }
 }
 
@@ -279,6 +340,47 @@ mod tests {
         let passed = open(CWD, Path::new("/")).unwrap().descriptor;
         let (at_path, passed) = folders.look_at_both(PARTY, path, passed, ()).await.unwrap();
         assert!(at_path != passed && passed.inode == fs::metadata("/").unwrap().ino());
+    }
+
+    /// Rule 4: nothing has to be woken for the next look to begin, and nothing is kept of those who gave up.
+    #[tokio::test]
+    async fn looks_at_one_path_are_made_in_turn_and_not_for_those_who_gave_up() {
+        let folders = Folders::new(None);
+        let hasty = Folders { patience: Duration::from_millis(20), ..folders.clone() };
+        let (mut hangs, end) = io::pipe().unwrap();
+        let looked = Arc::new(Mutex::new(Vec::new()));
+        let look = |party, number| {
+            let looked = Arc::clone(&looked);
+            folders.ask(Party::Process(party), "/path", move || {
+                looked.lock().unwrap().push(number);
+                Ok(())
+            })
+        };
+        let hung = folders.ask(PARTY, "/path", move || {
+            let _ = io::Read::read(&mut hangs, &mut [0]);
+            Ok(())
+        });
+        let held = Arc::new(());
+        let given_up = async {
+            let held = Arc::clone(&held);
+            let asked = hasty.ask(PARTY, "/path", move || {
+                drop(held);
+                Ok(())
+            });
+            assert!(matches!(asked.await, Err(LookError::Silent)));
+        };
+        let last = async {
+            given_up.await;
+            assert_eq!(Arc::strong_count(&held), 1, "what a look would hold is let go of when it is given up");
+            drop(end);
+        };
+        let all = tokio::join!(biased; hung, look(2, 1), look(1, 2), look(2, 3), last, look(3, 4));
+        assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.5.is_ok());
+        assert_eq!(*looked.lock().unwrap(), [1, 2, 3, 4]);
+        // The last one is told before its turn ends.
+        while !folders.paths().waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// A look that hangs: a pipe that nobody writes into stands for a mount that does not answer.

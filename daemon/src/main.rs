@@ -14,6 +14,7 @@ use clap::Parser;
 use harness_files::remove_left;
 use harness_protocol::run::exit;
 use harness_protocol::shown::{self, chain};
+use harnessd::blocking;
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
 use harnessd::config::{Config, ConfigSource, LoadError};
 use harnessd::control::listener::Listener;
@@ -166,6 +167,7 @@ fn run(
         let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
         keepers_lock.mark_this_process()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let background = blocking::background()?;
         let result = runtime.block_on(async {
             detach::take_over_ignored_signals();
             // Before anybody can connect: from then on a signal asks, and ends nothing by itself.
@@ -176,6 +178,7 @@ fn run(
                     config.limits.connections,
                 )?,
                 signals,
+                background: background.handle().clone(),
                 notifier: Notifier::from_env(),
                 config_source: paths.config,
                 starting,
@@ -189,6 +192,7 @@ fn run(
             Ok(())
         });
         runtime.shutdown_timeout(LAST_WAIT);
+        background.shutdown_timeout(LAST_WAIT);
         result
     }));
     let result = served.unwrap_or_else(|_| Err(anyhow::anyhow!("a fault of ours ended the daemon; see its log")));

@@ -14,6 +14,7 @@ use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, Rp
 use harness_protocol::run::exit;
 use harness_protocol::script::Script;
 use harness_protocol::time::Span;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -51,6 +52,8 @@ use crate::tools::{self, shell::Shell};
 const LAST_WAIT: Duration = Duration::from_secs(1);
 /// Reads of the journal, and of `/proc`, at once.
 const READS: usize = 4;
+/// Large requests that are parsed at once.
+const PARSED: usize = 1;
 /// Pages of the journal that are there at once for subscriptions of operators, and as many for those of others.
 const PAGES: usize = 4;
 /// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
@@ -74,6 +77,8 @@ pub struct Setup {
     pub keepers_lock: KeepersLock,
     /// SIGTERM, SIGINT, SIGHUP.
     pub signals: Signals,
+    /// The runtime for what may take long: its threads have a lower priority.
+    pub background: Handle,
     /// The line to systemd.
     pub notifier: Notifier,
     /// What tools get back.
@@ -158,10 +163,10 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     tokio::spawn(Arc::clone(&keepers).mind());
     let most_waiting = config.limits.inbox as usize;
 
-    let scripts = Arc::new(Scripts::default());
-    let blocking = Blocking::new(READS);
+    let scripts = Arc::new(Scripts::new(setup.background.clone()));
+    let blocking = Blocking::on(setup.background.clone(), READS);
     let folders = Folders::new(folders::boot());
-    let reading = (feed.clone(), history.clone(), blocking.clone(), folders.clone());
+    let reading = (feed.clone(), history.clone(), (setup.background.clone(), blocking.clone()), folders.clone());
     let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
     let door = Arc::new(door);
     let keepers_of_tools = Arc::clone(&keepers);
@@ -354,7 +359,7 @@ fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
 fn door(
     config: &Config,
     inbox: Inbox<Request>,
-    (feed, history, blocking, folders): (Feed, History, Blocking, Folders),
+    (feed, history, (background, blocking), folders): (Feed, History, (Handle, Blocking), Folders),
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
     (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
 ) -> Door {
@@ -365,7 +370,9 @@ fn door(
         inbox,
         feed,
         history,
+        parsing: blocking.beside(PARSED),
         blocking,
+        background,
         folders,
         bounds: config.limits.clone(),
         follower_turns: Semaphore::new(thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1)),

@@ -4,10 +4,11 @@
 //! figures: `HARNESS_HOSTILE_SECONDS=60 HARNESS_HOSTILE_CPU=0 taskset -c 1 cargo test --release -p harness-tests
 //! --test behaviour hostile_clients -- --nocapture`
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness_tests::{Client, Daemon, Disk, Place, Value, eventually, json, now, says};
+use harness_tests::{Client, Daemon, Disk, Place, Value, eventually, json, now, says, turn};
 
 const HOSTILE: &str = env!("CARGO_BIN_EXE_hostile");
 /// Requests of others that one may wait behind.
@@ -131,6 +132,26 @@ fn whatever_one_client_does_the_others_are_answered_in_turn() {
     for kind in kinds() {
         beside(&[kind], &daemon, seconds(1));
     }
+}
+
+/// Rule 4: the driver, the journal and the connections go before what may take long; commands of runs have the priority of the daemon.
+#[test]
+fn what_may_take_long_has_a_lower_priority_and_commands_have_not() {
+    let daemon = with_a_past(&Place::new());
+    // Runs that have left the world are read from the journal.
+    assert_eq!(daemon.rpc("run.list", json!({"limit": 100}))["runs"].as_array().unwrap().len(), 100);
+    let threads = daemon.process().threads();
+    let nice_of = |name: &str| -> BTreeSet<i32> {
+        let of = threads.iter().filter(|(thread, _)| thread.starts_with(name));
+        of.map(|(_, nice)| *nice).collect()
+    };
+    let [own] = *nice_of("driver").into_iter().collect::<Vec<i32>>() else { panic!("{threads:?}") };
+    assert!([nice_of("journal"), nice_of("tokio-rt")].iter().all(|nice| *nice == BTreeSet::from([own])), "{threads:?}");
+    let background = nice_of("background");
+    assert!(background.first().is_some_and(|least| *least > own), "{threads:?}");
+    let run = daemon.submit(&turn("").shell(&format!("test $(nice) -eq {own}")).turn("done"));
+    run.wait();
+    assert_eq!(run.results()[0].exit_code, Some(0));
 }
 
 /// Rule 4.

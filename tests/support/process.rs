@@ -64,6 +64,18 @@ impl Process {
         mask.is_some_and(|mask| mask & (1 << (signal as i32 - 1)) != 0)
     }
 
+    /// Its threads, each with its name and how nice it is: the nicer, the lower its priority.
+    pub fn threads(self) -> Vec<(String, i32)> {
+        let tasks = fs::read_dir(self.file("task")).unwrap();
+        // A thread may end meanwhile.
+        let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        let of = |stat: String| {
+            let (name, rest) = stat.split_once('(').unwrap().1.rsplit_once(')').unwrap();
+            (name.to_owned(), rest.split_whitespace().nth(16).unwrap().parse().unwrap())
+        };
+        stats.map(of).collect()
+    }
+
     /// CPU time that it has used, in clock ticks.
     pub fn cpu_ticks(self) -> u64 {
         let fields = self.stat().unwrap();

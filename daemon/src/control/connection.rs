@@ -20,12 +20,14 @@ use harness_protocol::time::Span;
 use harness_protocol::{MAX_FRAME_BYTES, event};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
+use super::effort::{Effort, by_effort};
 use super::listener::Accepted;
 use super::memory::Requests;
 use super::outgoing::{Outgoing, Piece, ROOM};
@@ -57,8 +59,20 @@ const OUTPUT_BYTES: u32 = 1024 * 1024;
 /// Most bytes of output in one answer.
 const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
 
-/// Serves a connection to its end.
+/// Serves a connection to its end: on the runtime that this is called in, or in the background while it asks much.
 pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
+    let (effort, background) = (Arc::new(Effort::default()), door.background.clone());
+    let serving = serve_here(accepted, id, door, stop, (Arc::clone(&effort), Handle::current()));
+    by_effort(serving, &effort, &background).await;
+}
+
+async fn serve_here(
+    accepted: Accepted,
+    id: ConnectionId,
+    door: Arc<Door>,
+    stop: CancellationToken,
+    (effort, runtime): (Arc<Effort>, Handle),
+) {
     let Accepted { stream, who, pid, slot } = accepted;
     let party = match (&who, pid) {
         (Who::Run { run, .. }, _) => Party::Run(*run),
@@ -71,7 +85,7 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
     let (read, write) = stream.into_split();
     let answers = door.memory.answers(who.kind() == Kind::Operator);
     let requests = door.memory.requests(who.kind() == Kind::Operator);
-    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers)));
+    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers), door.background.clone()));
     let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
     let (stuck, room) = (Arc::new(AtomicBool::new(false)), requests.clone());
     let mut connection = Connection {
@@ -91,13 +105,15 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
         tasks: JoinSet::new(),
         foreign: None,
         workdirs,
+        effort: Arc::clone(&effort),
+        runtime,
     };
     // Who holds much of what others wait for, and does not read it.
     let is_in_the_way = |piece: &Piece| {
         let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
         (holds && answers.available_permits() == 0) || (stuck.load(Ordering::Relaxed) && room.is_used_up())
     };
-    let mut writer = pin!(write_all(write, &outgoing, &is_in_the_way));
+    let mut writer = pin!(write_all(write, &outgoing, &effort, &is_in_the_way));
     tokio::select! {
         () = &mut writer => {}
         () = connection.read(read) => {}
@@ -117,8 +133,14 @@ pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: 
 
 /// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a while is given up where
 /// that is in the way of others.
-async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing, is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync)) {
+async fn write_all(
+    mut write: OwnedWriteHalf,
+    outgoing: &Outgoing,
+    effort: &Effort,
+    is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync),
+) {
     while let Some(piece) = outgoing.next().await {
+        effort.spend(piece.frames(), piece.bytes.len());
         let mut written = 0;
         while let Some(rest) = piece.bytes.get(written..).filter(|rest| !rest.is_empty()) {
             match timeout(UNREAD, write.write(rest)).await {
@@ -134,6 +156,9 @@ async fn write_all(mut write: OwnedWriteHalf, outgoing: &Outgoing, is_in_the_way
             }
         }
         outgoing.written(piece);
+        if effort.is_much() {
+            yield_now().await;
+        }
     }
 }
 
@@ -160,6 +185,10 @@ struct Connection {
     foreign: Option<RpcError>,
     /// What it passes, and its place among the connections.
     workdirs: Workdirs,
+    /// What was done for it lately.
+    effort: Arc<Effort>,
+    /// The runtime in which the providers are asked, and their connections kept.
+    runtime: Handle,
 }
 
 impl Connection {
@@ -191,7 +220,10 @@ impl Connection {
                     }
                     break;
                 }
-                Ok(bytes) => decoder.push(&buffer[..bytes]),
+                Ok(bytes) => {
+                    self.effort.spend(0, bytes);
+                    decoder.push(&buffer[..bytes]);
+                }
                 Err(_) => return,
             }
             if let Err(no_room) = held.set(decoder.held()) {
@@ -205,8 +237,12 @@ impl Connection {
                 is_new = true;
                 match frame {
                     Frame::Line(line) => {
+                        self.effort.spend(1, line.len());
                         if !self.take(line, &read).await {
                             return;
+                        }
+                        if self.effort.is_much() {
+                            yield_now().await;
                         }
                     }
                     Frame::Oversized => {
@@ -265,7 +301,13 @@ impl Connection {
         } else {
             None
         };
-        let line = wire::read(line);
+        let line = if memory.is_some() {
+            let line = line.to_vec();
+            let parsed = self.door.parsing.get(self.party, move || wire::read(&line)).await;
+            parsed.unwrap_or_else(wire::lost)
+        } else {
+            wire::read(line)
+        };
         match line {
             Line::Notification => {}
             Line::Bad(id, error) => {
@@ -391,7 +433,8 @@ impl Connection {
             Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
             Call::ProviderCheck(params) => {
                 let (uid, door) = (caller.uid, Arc::clone(&self.door));
-                self.tasks.spawn(async move { responder.send(provider_check::check(uid, &door, params).await) });
+                let check = async move { responder.send(provider_check::check(uid, &door, params).await) };
+                self.tasks.spawn_on(check, &self.runtime);
             }
             other => return self.ask(caller, other, refused, responder, read).await,
         }
@@ -482,7 +525,7 @@ impl Connection {
         let pages = Arc::clone(if self.who.kind() == Kind::Operator { operators } else { others });
         let (feed, past) = (self.door.feed.clone(), Past { history, blocking, pages, party: self.party });
         let (outgoing, door) = (Arc::clone(&self.outgoing), Arc::clone(&self.door));
-        let task = self.tasks.spawn(async move {
+        let follow = async move {
             match told.await {
                 Ok(Ok(follow)) => {
                     // Deltas from before the answer are not missed.
@@ -498,7 +541,9 @@ impl Connection {
                 Ok(Err(error)) => responder.send::<()>(Err(error)),
                 Err(_) => drop(responder),
             }
-        });
+        };
+        // However many follow, what wakes them is not in the way of those that ask.
+        let task = self.tasks.spawn_on(follow, &self.door.background);
         self.subscriptions.insert(subscription, task);
         true
     }

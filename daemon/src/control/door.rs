@@ -8,6 +8,7 @@ use std::sync::Arc;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView, RpcError};
 use harness_protocol::spec::RunSpec;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::memory::Memory;
@@ -49,6 +50,10 @@ pub struct Door {
     pub history: History,
     /// Where the reading of them is done.
     pub blocking: Blocking,
+    /// Where large requests are parsed.
+    pub parsing: Blocking,
+    /// The runtime for what may take long: there large answers are encoded, and events for subscriptions.
+    pub background: Handle,
     /// The turns in which events are encoded for subscriptions.
     pub follower_turns: Semaphore,
     /// Pages of the journal that are there at once for subscriptions of operators, and for those of others.

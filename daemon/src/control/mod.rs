@@ -6,6 +6,7 @@
 pub mod connection;
 pub mod crowd;
 pub mod door;
+mod effort;
 pub mod listener;
 pub mod lock;
 pub mod memory;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::rpc::{ErrorKind, Response, RpcError};
 use serde::Serialize;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::request::Place;
@@ -33,6 +34,8 @@ pub struct Outgoing {
     emptied: Notify,
     /// Places for what is large, shared with other connections.
     large: Option<Arc<Semaphore>>,
+    /// Where what is large is encoded; where it is written, if nothing is said.
+    background: Option<Handle>,
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +112,10 @@ impl io::Write for Bounded {
         Ok(bytes.len())
     }
 
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(bytes).map(drop)
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -133,10 +140,17 @@ pub struct Piece {
     frames: usize,
 }
 
+impl Piece {
+    /// How many frames it has.
+    pub(super) const fn frames(&self) -> usize {
+        self.frames
+    }
+}
+
 impl Outgoing {
-    /// A queue that shares the places for large notifications with others.
-    pub fn new(large: Arc<Semaphore>) -> Self {
-        Self { large: Some(large), ..Self::default() }
+    /// A queue that shares the places for large notifications with others. What is large is encoded on `background`.
+    pub fn new(large: Arc<Semaphore>, background: Handle) -> Self {
+        Self { large: Some(large), background: Some(background), ..Self::default() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -234,6 +248,19 @@ impl Outgoing {
         !self.queue().closed
     }
 
+    /// An answer as a frame, beside all else.
+    async fn encode_large(&self, answer: Box<dyn Encode>) -> Vec<u8> {
+        let encode = move || answer.encoded(MAX_FRAME_BYTES).unwrap_or_else(|| answer.too_large());
+        match &self.background {
+            // It is lost where the daemon ends, or by a fault of ours: the peer does not wait for it.
+            Some(background) => background.spawn_blocking(encode).await.unwrap_or_else(|_| {
+                self.close();
+                Vec::new()
+            }),
+            None => encode(),
+        }
+    }
+
     /// What is to be written now, in one piece; `None` when closed. Small frames go together; a large one goes alone.
     pub async fn next(&self) -> Option<Piece> {
         let mut piece = Piece { bytes: Vec::new(), places: Vec::new(), frames: 0 };
@@ -261,7 +288,7 @@ impl Outgoing {
                                     if !holds.has_room_for_large() {
                                         holds.large = self.place_for_next().await;
                                     }
-                                    answer.encoded(MAX_FRAME_BYTES).unwrap_or_else(|| answer.too_large())
+                                    self.encode_large(answer).await
                                 }
                             };
                             self.queue().bytes += bytes.len();
@@ -348,7 +375,7 @@ mod tests {
     async fn a_large_answer_is_encoded_when_it_has_a_place_and_small_ones_ahead_of_it_are_written() {
         let places = Arc::new(Semaphore::new(1));
         let taken = Arc::clone(&places).acquire_owned().await.unwrap();
-        let outgoing = Arc::new(Outgoing::new(places));
+        let outgoing = Arc::new(Outgoing::new(places, Handle::current()));
         outgoing.reply(answer("small".to_owned()), None);
         outgoing.reply(answer("x".repeat(3 * ROOM)), None);
         let first = outgoing.next().await.unwrap();
@@ -371,6 +398,11 @@ mod tests {
         assert_eq!(outgoing.large.as_ref().unwrap().available_permits(), 1);
     }
 
+    /// One that encodes where it writes.
+    fn encoding_here(places: &Arc<Semaphore>) -> Outgoing {
+        Outgoing { large: Some(Arc::clone(places)), ..Outgoing::default() }
+    }
+
     /// What comes of it without waiting.
     fn now<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
@@ -390,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_large_answer_does_not_wait_for_the_place_of_one_behind_it() {
         let places = Arc::new(Semaphore::new(1));
-        let outgoing = Outgoing::new(Arc::clone(&places));
+        let outgoing = encoding_here(&places);
         outgoing.reply(answer("x".repeat(3 * ROOM)), None);
         outgoing.reply(answer("y".repeat(3 * ROOM)), Some(with_room(&places).await));
         for text in ["x", "y"] {
@@ -408,7 +440,7 @@ mod tests {
     async fn a_large_answer_goes_on_when_one_behind_it_gets_the_place_that_it_waits_for() {
         let places = Arc::new(Semaphore::new(1));
         let taken = Arc::clone(&places).acquire_owned().await.unwrap();
-        let outgoing = Outgoing::new(Arc::clone(&places));
+        let outgoing = encoding_here(&places);
         outgoing.reply(answer("x".repeat(3 * ROOM)), None);
         let mut behind = pin!(with_room(&places));
         assert!(now(behind.as_mut()).is_none());

@@ -439,7 +439,8 @@ mod tests {
     async fn what_is_large_and_has_no_place_is_told_and_nothing_of_it_is_kept() {
         let places = Arc::new(Semaphore::new(1));
         let taken = Arc::clone(&places).acquire_owned().await.unwrap();
-        let (outgoing, turns) = (Outgoing::new(Arc::clone(&places)), Semaphore::new(1));
+        let (outgoing, turns) =
+            (Outgoing::new(Arc::clone(&places), tokio::runtime::Handle::current()), Semaphore::new(1));
         let mut sink = Sink::new(&outgoing, &turns);
         let value = "x".repeat(2 * ROOM);
         let mut large = None;

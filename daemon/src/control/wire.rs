@@ -62,6 +62,11 @@ pub(super) fn read(line: &[u8]) -> Line {
     }
 }
 
+/// What stands for a line that could not be read, for a fault of ours.
+pub(super) fn lost() -> Line {
+    Line::Bad(None, RpcError::new(ErrorKind::Internal, "the request could not be read"))
+}
+
 /// Answers `daemon.hello`: peers of the same major work together.
 pub(super) fn hello(params: &HelloParams) -> Result<Hello, RpcError> {
     let hello = Hello {

@@ -13,6 +13,7 @@ use harness_protocol::id::{IdPrefix, RunId};
 use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
 use harness_protocol::submit_key::SubmitKey;
 
+use super::LOOKUPS;
 use super::archive::Archive;
 use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
@@ -50,8 +51,16 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    pub(super) fn new(blocking: Blocking, inbox: Inbox<Request>, archive: Archive) -> Self {
-        Self { blocking, folds: Blocking::new(1), inbox, archive, due: Vec::new(), keys: BTreeMap::new() }
+    /// On threads of the runtime of `blocking`, but not behind what waits there.
+    pub(super) fn new(blocking: &Blocking, inbox: Inbox<Request>, archive: Archive) -> Self {
+        Self {
+            blocking: blocking.beside(LOOKUPS),
+            folds: blocking.beside(1),
+            inbox,
+            archive,
+            due: Vec::new(),
+            keys: BTreeMap::new(),
+        }
     }
 
     /// Whether some are to be begun.

@@ -187,12 +187,12 @@ impl<J: Journal> Driver<J> {
         let archive = Archive::new(parts.history.clone(), &parts.engine, parts.blocking.clone());
         let housekeeper =
             Housekeeper::new(parts.history.clone(), parts.inbox.clone(), parts.blocking.clone(), parts.service.uid);
-        let lookups = Lookups::new(Blocking::new(LOOKUPS), parts.inbox.clone(), archive.clone());
+        let lookups = Lookups::new(&parts.blocking, parts.inbox.clone(), archive.clone());
         let sweeps = Sweeps::new(parts.inbox.clone(), archive.clone(), parts.blocking.clone());
         let facts = Facts::new(parts.history.clone(), Arc::clone(&parts.service.disk));
         Self {
             archive,
-            near: Blocking::new(LOOKUPS),
+            near: parts.blocking.beside(LOOKUPS),
             lookups,
             sweeps,
             facts,

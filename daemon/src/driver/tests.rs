@@ -59,7 +59,7 @@ impl Bench {
         let executor_config = ExecutorConfig {
             tools: [("shell".into(), counter)].into(),
             providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
-            scripts: Arc::default(),
+            scripts: Arc::new(crate::jobs::Scripts::new(tokio::runtime::Handle::current())),
             keepers: crate::process::tests::keepers(),
         };
         let reports = inbox.clone();

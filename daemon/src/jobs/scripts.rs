@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use harness_protocol::script::{Script, Turn};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use crate::prompt::{ErrorClass, InferenceError, Prompt};
 use crate::providers::check::{self, ScriptError};
@@ -22,19 +22,20 @@ const PLAYED_AT_ONCE: usize = 2;
 /// Checks and plays scripts.
 #[derive(Debug)]
 pub struct Scripts {
+    /// Where patterns are compiled and searched for.
+    runtime: Handle,
     patterns: Arc<Patterns>,
     checks: Semaphore,
     plays: Semaphore,
 }
 
-impl Default for Scripts {
-    fn default() -> Self {
-        let (checks, plays) = (Semaphore::new(CHECKED_AT_ONCE), Semaphore::new(PLAYED_AT_ONCE));
-        Self { patterns: Arc::default(), checks, plays }
-    }
-}
-
 impl Scripts {
+    /// Scripts that are checked and played on threads of `runtime`.
+    pub fn new(runtime: Handle) -> Self {
+        let (checks, plays) = (Semaphore::new(CHECKED_AT_ONCE), Semaphore::new(PLAYED_AT_ONCE));
+        Self { runtime, patterns: Arc::default(), checks, plays }
+    }
+
     /// Checks a script and the scripts within it.
     ///
     /// # Errors
@@ -46,7 +47,8 @@ impl Scripts {
         // It is never closed.
         let _place = self.checks.acquire().await;
         let (script, patterns) = (Arc::clone(script), Arc::clone(&self.patterns));
-        spawn_blocking(move || check::check_script(&script, &patterns))
+        self.runtime
+            .spawn_blocking(move || check::check_script(&script, &patterns))
             .await
             .unwrap_or_else(|_| Err(ScriptError::lost()))
     }
@@ -63,7 +65,7 @@ impl Scripts {
         // It is never closed.
         let _place = self.plays.acquire().await;
         let (script, prompt, patterns) = (Arc::clone(script), prompt.clone(), Arc::clone(&self.patterns));
-        let played = spawn_blocking(move || scripted::answer(&script, &prompt, &patterns)).await;
+        let played = self.runtime.spawn_blocking(move || scripted::answer(&script, &prompt, &patterns)).await;
         played.unwrap_or_else(|_| {
             let message = "a fault of the harness ended the script's turn";
             Err(InferenceError::new(ErrorClass::Never, message))
@@ -88,7 +90,7 @@ mod tests {
     /// B4: the one worker of this runtime goes on while scripts are checked and played.
     #[tokio::test]
     async fn nobody_is_held_up_by_the_patterns_of_a_script() {
-        let scripts = Arc::new(Scripts::default());
+        let scripts = Arc::new(Scripts::new(Handle::current()));
         let slow = format!("[[turn]]\nexpect_regex = ['(?i)[{}]']\ntext = 'x'", r"\pL".repeat(600));
         let slow: Arc<Script> = Arc::new(toml::from_str(&slow).unwrap());
         let checked = tokio::spawn({

@@ -9,6 +9,7 @@ use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Span;
+use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc};
 
 use super::*;
@@ -109,7 +110,7 @@ impl Bench {
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
         let executor = Executor::new(
-            ExecutorConfig { tools, providers, scripts: Arc::default(), keepers },
+            ExecutorConfig { tools, providers, scripts: Arc::new(Scripts::new(Handle::current())), keepers },
             report,
             deltas.clone(),
         );

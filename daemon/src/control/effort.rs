@@ -1,0 +1,138 @@
+//! Where a connection is served: beside those that ask now and then, or in the background beside those that ask much.
+//!
+//! A runtime's workers serve their tasks in the order of their waking. So one that asks now and then would wait behind a piece of work of
+//! each one that floods. A connection for which much is done without a pause goes on in the background, where threads have a lower
+//! priority, and comes back when it asks little. Owns the counts by which that is told, and no clock: what is counted is what is done
+//! between two waits.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+
+use tokio::runtime::Handle;
+
+/// Units after which much was done without a wait: about a quarter of a millisecond.
+const MUCH: u32 = 48;
+/// Units up to which little was done.
+const LITTLE: u32 = 8;
+/// How often in a row little was done before a connection comes back.
+const CALM: u32 = 16;
+/// Bytes that are a unit, as a request and an answer are.
+const UNIT_BYTES: usize = 1024;
+
+/// What was done for a connection since it waited last.
+#[derive(Debug, Default)]
+pub(super) struct Effort(AtomicU32);
+
+impl Effort {
+    /// So many requests or answers were dealt with, of so many bytes together.
+    pub(super) fn spend(&self, count: usize, bytes: usize) {
+        let units = u32::try_from(count + bytes / UNIT_BYTES).unwrap_or(u32::MAX);
+        // One task alone counts: nothing is lost between the two.
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_add(units), Ordering::Relaxed);
+    }
+
+    /// Whether so much was done that others are to have a turn.
+    pub(super) fn is_much(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > MUCH
+    }
+
+    fn take(&self) -> u32 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Serves to the end: on the runtime that this is called in, or in the background, by what it takes.
+pub(super) async fn by_effort(serving: impl Future<Output = ()> + Send + 'static, effort: &Arc<Effort>, back: &Handle) {
+    let mut serving: Serving = Box::pin(serving);
+    while !until(&mut serving, effort, |units| units > MUCH).await {
+        let effort = Arc::clone(effort);
+        let behind = back.spawn(async move {
+            let mut calm = 0;
+            let is_calm = |units| {
+                calm = if units <= LITTLE { calm + 1 } else { 0 };
+                calm >= CALM
+            };
+            let has_ended = until(&mut serving, &effort, is_calm).await;
+            (serving, has_ended)
+        });
+        match behind.await {
+            Ok((still, false)) => serving = still,
+            // A panic was told of by its hook.
+            Ok((_, true)) | Err(_) => return,
+        }
+    }
+}
+
+/// Serves until the end, or until it is to be done elsewhere. Says whether that was the end.
+async fn until(serving: &mut Serving, effort: &Effort, mut moves: impl FnMut(u32) -> bool) -> bool {
+    poll_fn(|context| match serving.as_mut().poll(context) {
+        Poll::Ready(()) => Poll::Ready(true),
+        // Whoever serves it next asks anew what it waits for.
+        Poll::Pending if moves(effort.take()) => Poll::Ready(false),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    fn runtime(name: &str) -> Runtime {
+        Builder::new_multi_thread().worker_threads(1).thread_name(name).build().unwrap()
+    }
+
+    fn here() -> String {
+        std::thread::current().name().unwrap().to_owned()
+    }
+
+    /// Where it was served after each of these efforts.
+    fn places(efforts: Vec<(usize, usize)>) -> Vec<String> {
+        let (front, back) = (runtime("front"), runtime("back"));
+        let (effort, handle) = (Arc::new(Effort::default()), back.handle().clone());
+        let (tell, told) = oneshot::channel();
+        let own = Arc::clone(&effort);
+        let serving = async move {
+            let mut places = Vec::new();
+            for (count, bytes) in efforts {
+                own.spend(count, bytes);
+                yield_now().await;
+                places.push(here());
+            }
+            tell.send(places).unwrap();
+        };
+        front.spawn(async move { by_effort(serving, &effort, &handle).await });
+        front.block_on(told).unwrap()
+    }
+
+    #[test]
+    fn one_that_asks_little_at_a_time_is_never_in_the_background() {
+        for effort in [(0, 0), (1, 60), (16, 5_000), (MUCH as usize, 0), (0, 40_000)] {
+            assert_eq!(places(vec![effort; 1_000]), vec!["front"; 1_000], "{effort:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_asks_much_is_served_in_the_background_until_it_asks_little_for_a_while() {
+        for much in [(MUCH as usize + 1, 0), (1, 100_000), (0, usize::MAX)] {
+            let calm = CALM as usize;
+            let mut efforts = vec![(1, 100), much, (1, 100), much];
+            efforts.extend(vec![(1, 100); calm + 2]);
+            let places = places(efforts);
+            let expected = |at: usize| if at == 0 || at >= 4 + calm - 1 { "front" } else { "back" };
+            let expected: Vec<&str> = (0..places.len()).map(expected).collect();
+            assert_eq!(places, expected, "{much:?}");
+        }
+    }
+}
