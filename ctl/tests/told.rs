@@ -40,14 +40,19 @@ fn what_was_done_and_cannot_be_told_on_standard_output_is_told_with_the_error() 
 #[test]
 fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
     use std::io::{BufRead, BufReader, Read};
-    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    std::fs::copy(env!("CARGO_BIN_EXE_harnessctl"), at("harnessctl")).unwrap();
+    // Other processes write what is executed: a descriptor of ours that may write to it would be inherited for a moment by
+    // whatever another test starts, and the file could not be executed (ETXTBSY).
+    let install = |from: &std::path::Path, name: &str| {
+        let done = std::process::Command::new("install").args(["-m", "755"]).arg(from).arg(at(name)).status();
+        assert!(done.unwrap().success(), "{name}");
+    };
+    install(std::path::Path::new(env!("CARGO_BIN_EXE_harnessctl")), "harnessctl");
     let script = "#!/bin/sh\necho 'doing reading the journal in /x'\nread first < go\n\
                   printf 'doing \\033[2Jsomething else\\n'\nread second < go\necho 'it was in vain' >&2\nexit 1\n";
-    std::fs::write(at("harnessd"), script.replace("go", at("go").to_str().unwrap())).unwrap();
-    std::fs::set_permissions(at("harnessd"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(at("script"), script.replace("go", at("go").to_str().unwrap())).unwrap();
+    install(&at("script"), "harnessd");
     nix::unistd::mkfifo(&at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut child = std::process::Command::new(at("harnessctl"))
         .args(["--socket", at("socket").to_str().unwrap(), "list"])

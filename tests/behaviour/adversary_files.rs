@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use harness_tests::{Daemon, Place, json, need_root, program, turn};
+use harness_tests::{Daemon, Place, copy_program, json, need_root, program, turn};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -241,7 +241,7 @@ fn a_daemon_that_only_stands_in_a_lock_file_is_neither_asked_nor_stopped() {
     fs::create_dir_all(place.state("")).unwrap();
     let lock = place.state("harnessd.lock");
     let named = place.path("harnessd");
-    fs::copy("/bin/sleep", &named).unwrap();
+    copy_program(Path::new("/bin/sleep"), &named);
     let hold = || {
         let mut holder = place.command("flock");
         holder.args(["--no-fork", "--exclusive"]).arg(&lock).arg(&named).arg("1000").spawn().unwrap()

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 use std::time::Duration;
 
-use harness_tests::{Daemon, Place, Process, Running, eventually, json, need, need_root, program, runs, says, turn};
+use harness_tests::{
+    Daemon, Place, Process, Running, copy_program, eventually, json, need, need_root, program, runs, says, turn,
+};
 use nix::sys::signal::Signal;
 
 use crate::lane::{open, until_there_is};
@@ -180,7 +182,7 @@ fn a_socket_that_may_not_be_opened_is_an_error_and_starts_nothing() {
         fs::set_permissions(daemon.path(path), fs::Permissions::from_mode(mode)).unwrap();
     }
     for name in ["harnessctl", "harnessd"] {
-        fs::copy(program(name), daemon.work().join(name)).unwrap();
+        copy_program(&program(name), &daemon.work().join(name));
     }
     fs::create_dir(daemon.path("theirs")).unwrap();
     fs::set_permissions(daemon.path("theirs"), fs::Permissions::from_mode(0o777)).unwrap();

@@ -30,18 +30,17 @@ fn with_many() -> (Daemon, Vec<String>) {
     (daemon, runs)
 }
 
-/// Asks for the status until it is told to stop; gives how often it was answered and the most requests that it waited
-/// behind.
-fn prober(daemon: &Daemon) -> (Arc<AtomicBool>, thread::JoinHandle<(u64, u64)>) {
+/// Asks for the status until it is told to stop; gives the most requests that it waited behind.
+fn prober(daemon: &Daemon) -> (Arc<AtomicBool>, thread::JoinHandle<u64>) {
     let (mut line, stop) = (daemon.connect(), Arc::new(AtomicBool::new(false)));
     let stopped = Arc::clone(&stop);
     let probing = thread::spawn(move || {
-        let (mut answers, mut behind) = (0, 0);
-        while !stopped.load(Ordering::Acquire) {
-            let status = line.call("daemon.status", json!({}));
-            (answers, behind) = (answers + 1, status["waited_behind"].as_u64().unwrap());
+        loop {
+            let behind = line.call("daemon.status", json!({}))["waited_behind"].as_u64().unwrap();
+            if stopped.load(Ordering::Acquire) {
+                return behind;
+            }
         }
-        (answers, behind)
     });
     (stop, probing)
 }
@@ -76,8 +75,8 @@ fn a_change_of_many_hits_what_was_there_when_it_began_and_keeps_no_request_waiti
         runs.sort();
         assert_eq!(hit, runs, "{what}");
         stop.store(true, Ordering::Release);
-        let (answers, behind) = probing.join().unwrap();
-        assert!(answers > 3 && behind <= 64, "{what}: {answers} answers, behind {behind}");
+        let behind = probing.join().unwrap();
+        assert!(behind <= 64, "{what}: behind {behind}");
         assert_ne!(state(&daemon, &later), "cancelled", "{what}");
         assert!(daemon.rpc("run.show", json!({"run": later}))["run"]["paused"] != true, "{what}");
     }
@@ -108,8 +107,8 @@ fn a_deadline_that_many_share_keeps_no_request_waiting() {
     let (stop, probing) = prober(&daemon);
     eventually("all have failed", || daemon.rpc("daemon.status", json!({}))["runs"]["failed"] == MANY);
     stop.store(true, Ordering::Release);
-    let (answers, behind) = probing.join().unwrap();
-    assert!(answers > 3 && behind <= 64, "{answers} answers, behind {behind}");
+    let behind = probing.join().unwrap();
+    assert!(behind <= 64, "behind {behind}");
 }
 
 /// A9. A crash in between leaves whole pieces: every run is cancelled or waits as before, and asking again does the

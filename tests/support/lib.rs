@@ -38,7 +38,7 @@ pub use llama::Llama;
 pub use passing::{MOST_PASSED, folder};
 pub use place::Place;
 pub use process::Process;
-pub use programs::{need, need_root, program};
+pub use programs::{copy_program, need, need_root, program};
 pub use relay::Relay;
 pub use run::Run;
 pub use schema::Schemas;

@@ -37,6 +37,17 @@ pub fn program(name: &str) -> PathBuf {
     directory().join(name)
 }
 
+/// Copies a program to where it is executed. Another process does the copying: a descriptor of ours that may write to the
+/// file would be inherited for a moment by whatever another test starts, and a file that is open for writing cannot be
+/// executed (`ETXTBSY`).
+///
+/// # Panics
+/// Where it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--").args([from, to]).status().unwrap();
+    assert!(copied.success(), "{} cannot be copied to {}", from.display(), to.display());
+}
+
 /// Asserts that the machine has a program, and says what provides it.
 ///
 /// # Panics

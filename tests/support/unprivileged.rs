@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
+use crate::programs::copy_program;
 use crate::{Daemon, Place, need, need_root, program};
 
 /// A user that no other process has.
@@ -21,7 +22,7 @@ impl Place {
         let own = self.path("harnessd");
         // An earlier daemon of the place may have left it, and be executed by keepers that are still at their end.
         if !own.exists() {
-            fs::copy(program("harnessd"), &own).unwrap();
+            copy_program(&program("harnessd"), &own);
         }
         give(&self.path(""), user);
         let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
@@ -47,7 +48,7 @@ impl Place {
             let to = bin.join(own.file_name().unwrap());
             // What is executed now cannot be written to.
             if !to.exists() {
-                fs::copy(own, to).unwrap();
+                copy_program(own, &to);
             }
         }
         if nix::unistd::geteuid().is_root() { self.start_as(SOMEBODY, before) } else { self.start_behind(before) }
