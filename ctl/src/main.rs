@@ -5,44 +5,18 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "beside the driver, ctl is the one that reads the clock")]
 
-mod answering;
 mod cli;
 mod client;
-mod client_error;
-mod confirm;
-mod connect;
-mod ctx;
-mod ending;
-mod exit;
-mod holder;
-mod incoming;
-mod inside;
-mod interrupt;
-mod outcome;
+mod commands;
+mod context;
+mod error;
+mod launch;
 mod output;
-mod patience;
+mod progress;
 mod render;
-mod selecting;
-mod server;
+mod select;
 mod session;
-mod sink;
-mod spawn;
-mod specify;
-mod standing;
-mod start;
-mod start_error;
-mod stopping;
-mod submitting;
-#[cfg(test)]
-mod testing;
-mod then;
-mod tips;
-mod try_again;
-mod verbs;
-mod waiting;
-mod waiting_for;
-mod waiting_many;
-mod watching;
+mod spec;
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -73,12 +47,12 @@ fn on_own_stack() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(mut error) => {
-            tips::improve(&mut error);
+            cli::suggest::improve(&mut error);
             tell(&error);
             return ExitCode::from(usage_code(&error));
         }
     };
-    ExitCode::from(match verbs::run(cli) {
+    ExitCode::from(match commands::run(cli) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     })
@@ -101,6 +75,6 @@ fn usage_code(error: &clap::Error) -> u8 {
     match (wrong, check) {
         (false, _) => 0,
         (true, false) => harness_protocol::run::exit::USAGE,
-        (true, true) => verbs::lane_check::UNKNOWN,
+        (true, true) => commands::lane::check::UNKNOWN,
     }
 }

@@ -3,24 +3,8 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::render::colour::{ColourChoice, Paint};
+use crate::render::look::Look;
 use crate::render::text::{clean_painted, harmless_json};
-
-/// How text is shown.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
-    /// Colours.
-    pub(crate) paint: Paint,
-    /// A person reads it on a terminal: control characters are taken out, tables are cut to its width.
-    pub(crate) terminal: bool,
-    /// Columns of the terminal.
-    pub(crate) width: Option<usize>,
-}
-
-impl Look {
-    /// For programs and files: plain and whole.
-    #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { paint: Paint::OFF, terminal: false, width: None };
-}
 
 /// Standard output.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use delta_streams::{PIECES, Sent, all};
 use eventsource_stream::Eventsource as _;
 use futures_core::Stream;
 use harness_protocol::sse::Decoder;
-use harnessd::providers::dialect::{Ended, HttpDialect, Piece, Quirks};
+use harnessd::inference::dialects::{Ended, HttpDialect, Piece, Quirks};
 use serde_json::Value;
 
 const CHUNKS: [usize; 2] = [1_460, 16_384];

@@ -20,16 +20,16 @@ use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Service};
 use harnessd::fair::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
+use harnessd::inference::http::{Providers, Surroundings};
 use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Scripts, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
 use harnessd::process::{KeeperProgram, Keepers, Sealed, Standing};
-use harnessd::providers::http::{Providers, Surroundings};
-use harnessd::restore::restore;
+use harnessd::startup::restore::restore;
 use harnessd::tools;
 use harnessd::world::Engine;
-use harnessd::world::boundary::{CallTask, Caller, Command, Now, Sent};
+use harnessd::world::api::{CallTask, Caller, Command, Now, Sent};
 use rusqlite::params;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -263,8 +263,8 @@ fn start(runs: usize, events: usize) {
         workdir: Some("/srv/project".into()),
         ..RunSpec::default()
     });
-    let submit = |reply| harnessd::world::boundary::Input::Command {
-        reply: harnessd::world::boundary::ReplyId(reply),
+    let submit = |reply| harnessd::world::api::Input::Command {
+        reply: harnessd::world::api::ReplyId(reply),
         caller: Caller { uid: 0, run: None },
         command: Command::Submit { spec: Arc::clone(&spec), idempotency_key: None, known: None, sent: Sent::default() },
     };

@@ -34,7 +34,7 @@ fn batches(criterion: &mut Criterion) {
                 while !calls.is_empty() {
                     let jobs = started(&world.step(calls.drain(..).map(done).collect()));
                     let (next, thinking): (Vec<_>, Vec<_>) =
-                        jobs.into_iter().partition(|job| matches!(job.work, harnessd::world::boundary::Work::Call(_)));
+                        jobs.into_iter().partition(|job| matches!(job.work, harnessd::world::api::Work::Call(_)));
                     calls = next;
                     inferences.extend(thinking);
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::fair::{Party, Round};
-use crate::world::boundary::{Ask, JobId, Outcome};
+use crate::world::api::{Ask, JobId, Outcome};
 
 /// Requests of one connection that wait here at once; further ones stay unread in its socket.
 const OF_CONNECTION: usize = 128;

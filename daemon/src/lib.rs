@@ -10,16 +10,16 @@ pub mod prompt;
 pub mod world;
 
 // The system's side of it.
-pub mod passing;
+pub mod inference;
 pub mod process;
-pub mod providers;
+pub mod scm_rights;
 pub mod tools;
 
 // Work that blocks, bounded.
 pub mod blocking;
 pub mod folders;
 
-// What lies between the world and everybody else; of the world these see its boundary only.
+// What lies between the world and its users. Of the world these see `world::api` only.
 pub mod control;
 pub mod feed;
 pub mod inbox;
@@ -27,11 +27,7 @@ pub mod jobs;
 pub mod journal;
 pub mod observe;
 
-// The one that owns the world, and what sets all of it up.
+// The owner of the world, and the start that sets all of it up.
 pub mod cli;
-pub mod detach;
 pub mod driver;
-pub mod restore;
-pub mod serve;
-pub mod shed;
-pub mod signals;
+pub mod startup;

@@ -17,23 +17,24 @@ use harness_protocol::shown::{self, chain};
 use harnessd::blocking;
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
 use harnessd::config::{Config, ConfigSource, LoadError};
-use harnessd::control::listener::Listener;
-use harnessd::control::lock::{LockError, StateDir};
-use harnessd::control::peer::{GroupError, Members};
+use harnessd::control::socket::listener::Listener;
+use harnessd::control::socket::lock::{LockError, StateDir};
+use harnessd::control::socket::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt, lock_path};
-use harnessd::detach::{self, Inherited, Starting};
+use harnessd::inference::http::Variables;
 use harnessd::journal::backup::{PutBackError, check, put_back};
 use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
+use harnessd::process::supervisor::launch;
 use harnessd::process::{
-    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, end_false_holders_of_socket, keeper, launch,
-    may_mend,
+    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
+    supervisor,
 };
-use harnessd::providers::http::Variables;
-use harnessd::serve::{ServeError, Setup, serve};
-use harnessd::shed::shed;
-use harnessd::signals::Signals;
+use harnessd::startup::daemonize::{self, Inherited, Starting};
+use harnessd::startup::scrub_env::shed;
+use harnessd::startup::signals::Signals;
+use harnessd::startup::{ServeError, Setup, serve};
 
 /// How often a state directory is tried whose locks somebody held who had no right to.
 const TRIES_FOR_STATE: u32 = 20;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "keeper" => {
-            return keeper::main(arguments.filter_map(|argument| argument.into_string().ok()));
+            return supervisor::main(arguments.filter_map(|argument| argument.into_string().ok()));
         }
         Some(first) if first == "launch" => return launch::main(arguments),
         _ => {}
@@ -106,7 +107,7 @@ fn on_own_stack() -> ExitCode {
     // The order matters: descriptors are adopted, then the others closed, then ours opened.
     let adopted = adopt();
     let keep: Vec<_> = adopted.iter().flatten().map(AsRawFd::as_raw_fd).collect();
-    let inherited = match detach::settle(&keep) {
+    let inherited = match daemonize::settle(&keep) {
         Ok(inherited) => inherited,
         Err(too_low) => {
             complain(&too_low);
@@ -145,7 +146,7 @@ fn run(
 ) -> anyhow::Result<()> {
     let paths = cli.paths().context("cannot tell where the files are")?;
     if cli.on_demand {
-        detach::leave_session().context("cannot enter /")?;
+        daemonize::leave_session().context("cannot enter /")?;
     }
     let starting = Starting { on_demand: cli.on_demand };
     let config = load(&paths.config, starting)?;
@@ -169,7 +170,7 @@ fn run(
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let background = blocking::background()?;
         let result = runtime.block_on(async {
-            detach::take_over_ignored_signals();
+            daemonize::take_over_ignored_signals();
             // Before anybody can connect: from then on a signal asks, and ends nothing by itself.
             let signals = Signals::listen()?;
             let setup = Setup {

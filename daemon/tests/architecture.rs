@@ -1,47 +1,44 @@
 //! What holds for the sources as a whole: who may import whom, what pure modules may not touch, how long a file may be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+#[path = "architecture/rooms.rs"]
+mod rooms;
 #[path = "architecture/source.rs"]
 mod source;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rooms::HOUSES;
 use source::{Import, Source};
 
 /// Modules of the daemon, from the ground up, and which others each may import. The driver, and what sets the daemon up, may
-/// import all. `world::boundary` is all that is seen of the world from above.
+/// import all. `world::api` is all that is seen of the world from above.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prompt", &[]),
     ("catalogue", &[]),
     ("feed", &[]),
     ("fair", &[]),
     ("blocking", &["fair"]),
-    ("passing", &[]),
+    ("scm_rights", &[]),
     ("folders", &["blocking", "fair"]),
     ("lane", &[]),
     ("policy", &[]),
     ("sandbox", &[]),
     ("config", &[]),
-    ("process", &["folders", "passing"]),
-    ("detach", &["process"]),
-    ("shed", &[]),
-    ("signals", &[]),
+    ("process", &["folders", "scm_rights"]),
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
-    ("providers", &["catalogue", "prompt", "config", "process"]),
+    ("inference", &["catalogue", "prompt", "config", "process"]),
     ("tools", &["catalogue", "fair", "folders", "prompt", "policy", "sandbox", "config", "process"]),
-    ("inbox", &[BOUNDARY, "fair"]),
-    ("journal", &[BOUNDARY, "prompt", "config"]),
-    (
-        "jobs",
-        &[BOUNDARY, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "process", "providers", "tools"],
-    ),
-    ("control", &[BOUNDARY, "blocking", "fair", "feed", "folders", "inbox", "journal", "passing", "prompt", "config"]),
-    ("observe", &[BOUNDARY, "lane", "config"]),
+    ("inbox", &[API, "fair"]),
+    ("journal", &[API, "prompt", "config"]),
+    ("jobs", &[API, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "inference", "process", "tools"]),
+    ("control", &[API, "blocking", "fair", "feed", "folders", "inbox", "journal", "scm_rights", "prompt", "config"]),
+    ("observe", &[API, "lane", "config"]),
 ];
-const BOUNDARY: &str = "world::boundary";
+const API: &str = "world::api";
 /// Modules that may import all.
-const TOP: &[&str] = &["driver", "lib", "main", "cli", "restore", "serve"];
+const TOP: &[&str] = &["driver", "lib", "main", "cli", "startup"];
 
 /// Pure modules: no I/O, no clock, no runtime.
 const PURE: &[&str] = &["catalogue", "fair", "prompt", "lane", "policy", "sandbox", "world"];
@@ -121,10 +118,10 @@ fn impurities(source: &Source) -> Vec<String> {
 
 fn is_pure(source: &Source) -> bool {
     let module = source.module.first().map_or("", String::as_str);
-    let dialects = || !source.name.starts_with("providers/http") && !source.name.starts_with("providers/tests/");
+    let dialects = || !source.name.starts_with("inference/http") && !source.name.starts_with("inference/tests/");
     PURE.contains(&module)
         || (module == "config" && source.name != "config/read.rs")
-        || (module == "providers" && dialects())
+        || (module == "inference" && dialects())
 }
 
 fn none(found: &[String], rule: &str) {
@@ -134,12 +131,30 @@ fn none(found: &[String], rule: &str) {
 #[test]
 fn imports_of_the_daemon_run_downward_only() {
     let sources = sources("daemon/src");
-    for expected in ["main.rs", "world/boundary.rs", "control/listener.rs", "config/load.rs"] {
+    for expected in ["main.rs", "world/api.rs", "control/socket/listener.rs", "config/load.rs"] {
         assert!(sources.iter().any(|source| source.name == expected), "{expected} is not seen");
     }
     assert!(sources.iter().map(|source| source.crate_imports().len()).sum::<usize>() > 5, "no imports are seen");
     let found: Vec<_> = sources.iter().flat_map(wrong_imports).collect();
     none(&found, "imports against the directions");
+}
+
+#[test]
+fn imports_between_rooms_run_downward_only() {
+    for house in HOUSES {
+        let sources = sources(house.sources);
+        let room_of = |source: &Source| match (source.module.as_slice(), house.below) {
+            ([first, ..], "") => Some(first.clone()),
+            ([above, room, ..], below) if above == below => Some(room.clone()),
+            _ => None,
+        };
+        for room in house.rooms.iter().filter(|room| **room != "main") {
+            let is_there = sources.iter().any(|source| room_of(source).as_deref() == Some(*room));
+            assert!(is_there, "`{room}` of `{}` is no room any more", house.below);
+        }
+        let found: Vec<_> = sources.iter().flat_map(|source| house.wrong_imports(source)).collect();
+        none(&found, "imports against the order of the rooms");
+    }
 }
 
 #[test]
@@ -198,15 +213,23 @@ fn every_file_says_what_it_is_for_and_is_not_too_long() {
 fn the_rules_see_what_breaks_them() {
     let wrong = |name: &str, text: &str| wrong_imports(&Source::new(name, text));
     assert_eq!(wrong("world/decide.rs", "use crate::{lane::Lane, jobs};"), ["world/decide.rs: imports crate::jobs"]);
-    assert_eq!(wrong("jobs/mod.rs", "use crate::world::{boundary::Job, apply::apply};").len(), 1);
+    assert_eq!(wrong("jobs/mod.rs", "use crate::world::{api::Job, apply::apply};").len(), 1);
     assert_eq!(wrong("jobs/mod.rs", "fn f(w: &crate::world::Engine) {}").len(), 1);
     assert_eq!(wrong("jobs/mod.rs", "use crate::world;").len(), 1);
-    assert_eq!(wrong("prompt.rs", "use super::world::boundary::Now;").len(), 1);
+    assert_eq!(wrong("prompt.rs", "use super::world::api::Now;").len(), 1);
     assert_eq!(wrong("tools/shell.rs", "use super::super::driver::Driver;").len(), 1);
     assert_eq!(wrong("tools/shell.rs", "// use crate::driver;\nconst A: &str = \"crate::driver\";").len(), 0);
-    assert_eq!(wrong("jobs/calls.rs", "use super::run;\nuse crate::jobs::x;\nuse crate::world::boundary;").len(), 0);
+    assert_eq!(wrong("jobs/calls.rs", "use super::run;\nuse crate::jobs::x;\nuse crate::world::api;").len(), 0);
     assert_eq!(wrong("novel.rs", "").len(), 1);
     assert_eq!(wrong("driver.rs", "use crate::world::Engine;").len(), 0);
+
+    let world = HOUSES.iter().find(|house| house.below == "world").unwrap();
+    let up = |name: &str, text: &str| world.wrong_imports(&Source::new(name, text)).len();
+    assert_eq!(up("world/apply/runs.rs", "use crate::world::steps::tx;"), 1);
+    assert_eq!(up("world/apply/runs.rs", "use super::super::{model::phase, commands::select};"), 1);
+    assert_eq!(up("world/steps/settle.rs", "use crate::world::{apply, view};\nuse super::ingest;"), 0);
+    assert_eq!(up("world/novel.rs", ""), 1);
+    assert_eq!(up("jobs/mod.rs", "use crate::world::steps;"), 0);
 
     let impure = |text: &str| impurities(&Source::new("world/x.rs", text)).len();
     assert!(impure("use std::{collections::BTreeMap, fs};") > 0);

@@ -2,18 +2,60 @@
 
 mod body;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::body::{EVENT_KINDS, EventBody};
 use crate::id::{CallId, RunId, Seq};
-use crate::params::EpochReason;
 use crate::run::Entry;
+pub use crate::run::ProviderFault;
 use crate::time::{Span, Timestamp};
 
 /// Version of the kinds below.
 pub const EVENT_VERSION: u16 = 1;
+
+/// Why an epoch began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum EpochReason {
+    /// The journal is a new one.
+    Begun,
+    /// A backup was put in the place of the journal.
+    Restored,
+    /// The journal, or the state directory, is a copy of another one, or was moved.
+    Copied,
+    /// The journal lacks events that it had.
+    WentBack,
+}
+
+impl EpochReason {
+    /// Every reason.
+    pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
+
+    /// The word for it, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Begun => "begun",
+            Self::Restored => "restored",
+            Self::Copied => "copied",
+            Self::WentBack => "went-back",
+        }
+    }
+}
+
+impl fmt::Display for EpochReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begun => "the journal is a new one",
+            Self::Restored => "a backup was put in the place of the journal",
+            Self::Copied => "the state directory is a copy, or was moved",
+            Self::WentBack => "the journal lacks events that it had",
+        })
+    }
+}
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,39 +138,6 @@ pub enum Via {
     Socket,
     /// A tool of a run.
     Tool,
-}
-
-/// What a failed inference says of its provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum ProviderFault {
-    /// Nothing: it was interrupted, or cancelled.
-    #[default]
-    Unknown,
-    /// That it fails, or cannot be reached, or breaks off.
-    Failing,
-    /// That it wants to be asked less often.
-    RateLimit,
-    /// That a limit of the account behind it is used up.
-    Quota,
-    /// That it refuses the credentials.
-    Credentials,
-    /// That its key is not where it should be: it was not asked.
-    NoKey,
-    /// Nothing: it is well, and will not answer this.
-    Refused,
-    /// Nothing: it is well, and the prompt is too long for its model.
-    ContextTooLong,
-    /// Nothing: what it answered is more than is taken.
-    AnswerTooLarge,
-}
-
-impl ProviderFault {
-    /// Whether nothing is said.
-    pub const fn is_unknown(&self) -> bool {
-        matches!(self, Self::Unknown)
-    }
 }
 
 /// A lane and its width.

@@ -25,7 +25,7 @@ fn the_variable_that_says_what_is_logged_has_an_effect() {
         ("info", &[" INFO "], &["DEBUG"]),
         ("warn", &[], &[" INFO ", "DEBUG"]),
         ("off", &[], &[" INFO ", "DEBUG", "ERROR"]),
-        ("error,harnessd::observe=debug", &["DEBUG"], &["INFO harnessd::serve"]),
+        ("error,harnessd::observe=debug", &["DEBUG"], &["INFO harnessd::startup"]),
     ] {
         let place = Place::new();
         // There is something to shed, so that it does start itself anew.

@@ -5,6 +5,7 @@ pub(crate) mod provider;
 pub(crate) mod runs;
 pub(crate) mod select;
 pub(crate) mod submit;
+pub(crate) mod suggest;
 pub(crate) mod usage;
 pub(crate) mod values;
 
@@ -294,5 +295,4 @@ pub(crate) enum DaemonVerb {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

@@ -13,10 +13,10 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::Timestamp;
 use proptest::prelude::*;
 
-use crate::outcome::Outcome;
-use crate::output::Look;
 use crate::render::colour::Paint;
 use crate::render::follow::Follower;
+use crate::render::look::Look;
+use crate::render::result_line::Outcome;
 use crate::render::table::Table;
 use crate::render::{lane, run, screen, status, text, transcript, why};
 

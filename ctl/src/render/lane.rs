@@ -6,8 +6,8 @@ use harness_protocol::lane::{LaneReport, Limiter};
 use harness_protocol::time::Timestamp;
 use harness_protocol::words;
 
-use crate::output::Look;
 use crate::render::bar::bar;
+use crate::render::look::Look;
 use crate::render::run::short;
 use crate::render::table::{Cell, Table};
 use crate::render::text::{cut_painted, first_line, one_line};

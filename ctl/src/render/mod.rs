@@ -7,6 +7,8 @@ pub(crate) mod follow;
 mod hostile_tests;
 pub(crate) mod lane;
 pub(crate) mod live;
+pub(crate) mod look;
+pub(crate) mod result_line;
 pub(crate) mod run;
 pub(crate) mod screen;
 pub(crate) mod status;

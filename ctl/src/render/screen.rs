@@ -5,8 +5,8 @@
 use harness_protocol::lane::LaneReport;
 use harness_protocol::time::Timestamp;
 
-use crate::output::Look;
 use crate::render::lane::{holders, summary, untold};
+use crate::render::look::Look;
 use crate::render::text::cut;
 
 /// What is shown of the lanes in so many rows.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::output::Look;
+use crate::render::look::Look;
 use crate::render::text::{cut, cut_painted, one_line, width};
 
 /// A cell: its text, and the same with colours.

@@ -9,7 +9,7 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 use harnessd::config::Config;
 use harnessd::prompt::{Completion, RequestedCall};
-use harnessd::world::boundary::{Caller, Command, Effect, Input, Job, JobId, Now, Outcome, ReplyId, Sent, Work};
+use harnessd::world::api::{Caller, Command, Effect, Input, Job, JobId, Now, Outcome, ReplyId, Sent, Work};
 use harnessd::world::{Engine, Step};
 
 pub struct World {

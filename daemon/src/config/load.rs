@@ -10,8 +10,8 @@ use harness_protocol::limit::CallLimit;
 use harness_protocol::time::Span;
 use harness_protocol::variable::check_name;
 
-use super::raw::{Place, Section, Source, hint};
-use super::sketch::{Sketch, WIDEST};
+use super::build::{Sketch, WIDEST};
+use super::toml_reader::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialect, Problem, Share};
 
 /// Upper end of what only counts things.

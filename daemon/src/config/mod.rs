@@ -2,12 +2,12 @@
 //!
 //! Owns every default and every bound of the daemon. Only [`read_files`] reads files; what checks them gets the texts.
 
-pub mod changes;
+mod build;
+pub mod diff;
 mod load;
 mod provider;
-mod raw;
 mod read;
-mod sketch;
+mod toml_reader;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -4,22 +4,15 @@
 //! subscriptions. Never looks into the world: what it wants to know of it, it asks the driver.
 
 pub mod connection;
-pub mod crowd;
-pub mod door;
 mod effort;
-pub mod listener;
-pub mod lock;
-pub mod memory;
-mod outgoing;
-pub mod peer;
+pub mod limits;
+pub(super) mod outgoing;
 mod provider_check;
-mod reading;
 pub mod request;
 pub mod rights;
-mod socket;
+pub mod services;
+pub mod socket;
 pub mod subscription;
-mod weight;
-mod wire;
 mod workdir;
 
 pub use socket::{Activated, BindError, Bound, LONGEST_PATH, adopt, lock_path};

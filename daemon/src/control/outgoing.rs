@@ -17,12 +17,12 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-use super::request::Place;
+use crate::control::limits::request_place::Place;
 
 /// Bytes that may wait before the connection is given up.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
 /// Bytes that may wait before notifications have to.
-pub(super) const ROOM: usize = 64 * 1024;
+pub(in crate::control) const ROOM: usize = 64 * 1024;
 
 /// The queue of one connection.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl<T: Serialize + Send> Encode for Response<T> {
 }
 
 /// A value as a frame, unless that takes more than `most` bytes, or it has no JSON form.
-pub(super) fn encoded(value: &impl Serialize, most: usize) -> Option<Vec<u8>> {
+pub(in crate::control) fn encoded(value: &impl Serialize, most: usize) -> Option<Vec<u8>> {
     let mut frame = Bounded { bytes: Vec::new(), most };
     serde_json::to_writer(&mut frame, value).ok()?;
     frame.bytes.push(b'\n');
@@ -164,7 +164,7 @@ impl Outgoing {
 
     /// A place among the large answers of all connections, once there is one. There is none to wait for where they are
     /// not counted.
-    pub(super) async fn place_for_large(&self) -> Option<OwnedSemaphorePermit> {
+    pub(in crate::control) async fn place_for_large(&self) -> Option<OwnedSemaphorePermit> {
         // A semaphore that is never closed gives its permit.
         Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
     }
@@ -173,7 +173,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// Where there is none.
-    pub(super) fn try_place_for_large(&self) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
+    pub(in crate::control) fn try_place_for_large(&self) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
         self.large.as_ref().map(|large| Arc::clone(large).try_acquire_owned()).transpose()
     }
 
@@ -218,7 +218,7 @@ impl Outgoing {
     }
 
     /// Waits until there is room for a notification. Says whether the connection still lives.
-    pub(super) async fn room(&self) -> bool {
+    pub(in crate::control) async fn room(&self) -> bool {
         loop {
             let emptied = self.emptied.notified();
             tokio::pin!(emptied);
@@ -237,13 +237,13 @@ impl Outgoing {
     }
 
     /// Whether a notification would be taken now.
-    pub(super) fn has_room(&self) -> bool {
+    pub(in crate::control) fn has_room(&self) -> bool {
         self.queue().bytes < ROOM
     }
 
     /// Puts a notification in, for which there was room. A large one has its place. Says whether the connection still
     /// lives.
-    pub(super) fn notify(&self, frame: Vec<u8>, large: Option<OwnedSemaphorePermit>) -> bool {
+    pub(in crate::control) fn notify(&self, frame: Vec<u8>, large: Option<OwnedSemaphorePermit>) -> bool {
         self.push(Frame::Encoded(frame), Holds { place: None, large });
         !self.queue().closed
     }

@@ -8,9 +8,9 @@ use harness_protocol::rpc::{ErrorKind, ProviderCheck, ProviderCheckParams, Provi
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::door::Door;
 use super::request::{Request, Wanted};
-use crate::world::boundary::Command;
+use super::services::Door;
+use crate::world::api::Command;
 
 /// Checks one provider, or all of them beside each other.
 pub(super) async fn check(uid: u32, door: &Door, params: ProviderCheckParams) -> Result<ProviderChecks, RpcError> {

@@ -10,13 +10,14 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
+use super::limits::request_place::Place;
 pub use super::outgoing::Outgoing;
 use crate::fair::Party;
 use crate::inbox::{Kind, Queued};
 use crate::journal::epochs::Epoch;
-use crate::world::boundary::{Caller, Command, Reply};
+use crate::world::api::{Caller, Command, Reply};
 
 /// Number of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,26 +216,6 @@ pub struct Responder {
     outgoing: Arc<Outgoing>,
     /// The request's place among those of its connection.
     place: Option<Place>,
-}
-
-/// What a request holds until its answer is written: memory of a connection is bounded by these.
-#[derive(Debug)]
-pub struct Place {
-    /// Its place among the requests.
-    pub request: OwnedSemaphorePermit,
-    /// Its place among those with a large answer, or among those that wait.
-    pub special: Option<OwnedSemaphorePermit>,
-    /// Its place among the large answers of all connections.
-    pub answer: Option<OwnedSemaphorePermit>,
-    /// What it takes of the memory for large requests. Given back when it is answered: it is there no more.
-    pub memory: Option<OwnedSemaphorePermit>,
-}
-
-impl Place {
-    /// A place among the requests, and nothing else.
-    pub const fn small(request: OwnedSemaphorePermit) -> Self {
-        Self { request, special: None, answer: None, memory: None }
-    }
 }
 
 impl Responder {

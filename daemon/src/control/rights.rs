@@ -6,7 +6,7 @@
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError};
 
-use crate::world::boundary::Caller;
+use crate::world::api::Caller;
 
 /// Where a peer comes from, as far as that can be told.
 #[derive(Debug, Clone, PartialEq, Eq)]

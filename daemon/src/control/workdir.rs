@@ -14,7 +14,7 @@ use harness_protocol::rpc::{ErrorKind, Reason, RpcError, SubmitParams};
 use harness_protocol::time::Span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::crowd::Slot;
+use super::limits::connections::Slot;
 use crate::fair::Party;
 use crate::folders::{Folders, LookError};
 

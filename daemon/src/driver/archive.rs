@@ -26,8 +26,9 @@ use crate::fair::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
-use crate::world::boundary::{Finished, KeySpace, MadeRun, Now};
-use crate::world::view::{Listed, ListedRun, Named, PAGE_BYTES, REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
+use crate::world::api::{Finished, KeySpace, MadeRun, Now};
+use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES};
+use crate::world::view::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 
 /// Events in one reply of an export.
 const EXPORTED: usize = 2_000;

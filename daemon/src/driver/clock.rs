@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use harness_protocol::time::{Span, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::world::boundary::Now;
+use crate::world::api::Now;
 
 /// The clocks of a daemon.
 #[derive(Debug, Clone, Copy)]

@@ -20,8 +20,8 @@ use crate::control::request::{Request, Responder, Wanted};
 use crate::fair::Party;
 use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
-use crate::world::boundary::{Command, Reply};
-use crate::world::spent::spent;
+use crate::world::api::{Command, Reply};
+use crate::world::superseded::spent;
 
 /// Runs removed with one step.
 const CHUNK: usize = 200;

@@ -19,7 +19,7 @@ use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::boundary::{Command, KeySpace, may_be_an_id};
+use crate::world::api::{Command, KeySpace, may_be_an_id};
 
 /// What has to be read before a request can be dealt with.
 #[derive(Debug)]

@@ -19,14 +19,14 @@
 
 mod archive;
 mod clock;
-mod committing;
-mod facts;
+mod commit;
 mod housekeeping;
 mod lookups;
-mod orders;
 mod reads;
 mod reload;
 mod replies;
+mod signals;
+mod status;
 mod sweeps;
 #[cfg(test)]
 mod tests;
@@ -52,19 +52,19 @@ use crate::journal::epochs::Epoch;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Journal};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Command, Damage, Input, Now};
+use crate::world::api::{Caller, Command, Damage, Input, Now};
 
 use archive::Archive;
 pub use clock::Clock;
-use committing::{Gathered, UnderWay};
-pub use facts::Disk;
-use facts::Facts;
+use commit::{Gathered, UnderWay};
 use housekeeping::Housekeeper;
 use lookups::Lookups;
-pub use orders::{Order, Orders};
 use reload::ReadAgain;
 pub use reload::{Reload, Reloaded};
 use replies::{Pending, Replies};
+pub use signals::{Order, Orders};
+pub use status::Disk;
+use status::Facts;
 use sweeps::Sweeps;
 use waiters::Waiters;
 
@@ -291,7 +291,7 @@ impl<J: Journal> Driver<J> {
             tokio::select! {
                 biased;
                 order = self.orders.next() => return self.obey(order),
-                outcome = committing::end_of(&mut self.under_way) => return self.has_ended(outcome).await,
+                outcome = commit::end_of(&mut self.under_way) => return self.has_ended(outcome).await,
                 // Whatever the disk does, what can be answered is answered meanwhile.
                 () = &mut silence => return self.catch_up().await,
                 () = &mut deadline => return,

@@ -17,15 +17,16 @@ use tokio::sync::oneshot;
 
 use super::Service;
 use super::archive::Archive;
-use super::committing::LONGEST_RETRY;
+use super::commit::LONGEST_RETRY;
 use super::housekeeping::Housekeeper;
 use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
 use crate::fair::Party;
 use crate::journal::epochs::{self, Epoch};
 use crate::world::Engine;
-use crate::world::boundary::{Caller, Now};
-use crate::world::view::{Listed, Named, while_held};
+use crate::world::api::{Caller, Now};
+use crate::world::queries::{Listed, Named};
+use crate::world::view::while_held;
 
 /// Runs of a tree that a subscription can follow from the start.
 const MOST_FOLLOWED: u32 = 100_000;

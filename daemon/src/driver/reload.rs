@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
 use crate::fair::Party;
 use crate::journal::Journal;
-use crate::world::boundary::{Caller, Command, Input};
+use crate::world::api::{Caller, Command, Input};
 
 /// What the configuration came to when it was read again.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::waiters::Waiters;
 use crate::control::request::{ConnectionId, Responder};
-use crate::world::boundary::{Reply, ReplyId};
+use crate::world::api::{Reply, ReplyId};
 
 /// What is done with the answer to a command.
 pub(super) enum Pending {

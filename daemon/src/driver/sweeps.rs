@@ -19,7 +19,7 @@ use crate::control::request::{Request, Wanted, Which, WhichFound};
 use crate::fair::Party;
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::boundary::{Change, Command, Reply};
+use crate::world::api::{Change, Command, Reply};
 
 /// Runs changed with one step.
 const PIECE: usize = 200;

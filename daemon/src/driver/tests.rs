@@ -18,13 +18,14 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::Config;
-use crate::control::request::{Outgoing, Place, Read, Wanted};
+use crate::control::limits::request_place::Place;
+use crate::control::request::{Outgoing, Read, Wanted};
 use crate::fair::Party;
+use crate::inference::http::{Providers, Surroundings};
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
 use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
-use crate::providers::http::{Providers, Surroundings};
-use crate::world::boundary::CallTask;
+use crate::world::api::CallTask;
 
 /// A tool that only counts how often it was called.
 struct Counter(Arc<AtomicUsize>);
@@ -354,7 +355,7 @@ async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
         Command::Message { run: run.clone(), text: "more".into(), left: None, sent: Default::default() },
         Command::Retry { run: run.clone(), changes: Box::default(), left: None, sent: Default::default() },
         Command::Answer { interaction: run.clone(), answer: "yes".into() },
-        Command::Lane { lane: None, change: crate::world::boundary::LaneChange::Pause },
+        Command::Lane { lane: None, change: crate::world::api::LaneChange::Pause },
         Command::Drain(false),
     ];
     for (number, command) in (10..).zip(changes) {

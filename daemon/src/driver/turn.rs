@@ -15,7 +15,7 @@ use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
 use crate::fair::Party;
 use crate::inbox::{Kind, Queued, Report};
 use crate::journal::Journal;
-use crate::world::boundary::{Caller, Command, Effect, Input};
+use crate::world::api::{Caller, Command, Effect, Input};
 
 impl<J: Journal> Driver<J> {
     /// Takes what came, steps the world with it, and hands over what that came to.

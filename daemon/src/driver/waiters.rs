@@ -12,7 +12,7 @@ use super::reads;
 use crate::control::request::{ConnectionId, Responder};
 use crate::fair::Party;
 use crate::world::Engine;
-use crate::world::boundary::Now;
+use crate::world::api::Now;
 
 /// Somebody who waits for a run.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use tokio::time::sleep;
 
 use super::deltas::Deltas;
 use super::scripts::Scripts;
+use crate::inference::dialects::Piece;
+use crate::inference::http::{Client, Providers, Question};
 use crate::process::Cancel;
 use crate::prompt::{Completion, ErrorClass, InferenceError};
-use crate::providers::dialect::Piece;
-use crate::providers::http::{Client, Providers, Question};
-use crate::world::boundary::InferenceTask;
+use crate::world::api::InferenceTask;
 
 /// What a provider that refuses for its rate limit asks for.
 const RATE_LIMIT: Span = Span::from_secs(1);

@@ -10,12 +10,12 @@
 //! Owns the tasks that execute. Knows no component and no queue: what it is told comes as a job, a cancel or a go-on, what it
 //! says goes through the report.
 
-mod calls;
 mod deltas;
-mod desk;
 mod inferences;
 mod off_lane;
+mod registry;
 mod scripts;
+mod tool;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -29,18 +29,18 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-pub use self::calls::{Context, Execution, Tool, Tools};
 pub use self::deltas::{DeltaSender, Deltas};
-pub use self::desk::ReportTo;
 pub use self::off_lane::{Cancelled, Seat};
+pub use self::registry::ReportTo;
 pub use self::scripts::Scripts;
+pub use self::tool::{Context, Execution, Tool, Tools};
 
-use self::desk::{Desk, Opened};
+use self::registry::{Desk, Opened};
 #[cfg(doc)]
 use crate::inbox::Report;
+use crate::inference::http::Providers;
 use crate::process::{self, Keepers};
-use crate::providers::http::Providers;
-use crate::world::boundary::{Job, JobId, Outcome, Task, Work};
+use crate::world::api::{Job, JobId, Outcome, Task, Work};
 
 /// How long a shutdown lets jobs end by themselves: the grace of their processes, SIGKILL and some air.
 const GRACE: Duration = Duration::from_millis(3_500);
@@ -172,7 +172,7 @@ impl Inner {
                     let deltas = Deltas::new(id.run, Some(call), self.deltas.clone());
                     let seat = Seat::new(id, Arc::clone(&self.desk), way_back, cancel.clone());
                     let context = Context { run: id.run, call, cancel, deltas, seat };
-                    Outcome::Call(Arc::new(calls::execute(&self.config.tools, &task, context).await))
+                    Outcome::Call(Arc::new(tool::execute(&self.config.tools, &task, context).await))
                 }
                 (Task::Inference(task), Work::Inference { attempt, .. }) => {
                     let mut deltas = Deltas::new(id.run, None, self.deltas.clone());

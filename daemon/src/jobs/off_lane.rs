@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use harness_protocol::folder::FolderId;
 
-use super::desk::{Desk, WayBack};
+use super::registry::{Desk, WayBack};
 use crate::inbox::Report;
 use crate::process::Cancel;
-use crate::world::boundary::{Ask, JobId};
+use crate::world::api::{Ask, JobId};
 
 /// The place of a job in its lane.
 pub struct Seat {

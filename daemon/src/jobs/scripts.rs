@@ -9,10 +9,10 @@ use harness_protocol::script::{Script, Turn};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::inference::scripted::patterns::Patterns;
+use crate::inference::scripted::validate::{self, ScriptError};
+use crate::inference::scripted::{self, Answer};
 use crate::prompt::{ErrorClass, InferenceError, Prompt};
-use crate::providers::check::{self, ScriptError};
-use crate::providers::patterns::Patterns;
-use crate::providers::scripted::{self, Answer};
 
 /// Scripts that are checked at once, of all submits together.
 const CHECKED_AT_ONCE: usize = 1;
@@ -42,13 +42,13 @@ impl Scripts {
     /// The first mistake, or the first bound that it does not keep.
     pub async fn check(&self, script: &Arc<Script>) -> Result<(), ScriptError> {
         if !has_patterns(script) {
-            return check::check_script(script, &self.patterns);
+            return validate::check_script(script, &self.patterns);
         }
         // It is never closed.
         let _place = self.checks.acquire().await;
         let (script, patterns) = (Arc::clone(script), Arc::clone(&self.patterns));
         self.runtime
-            .spawn_blocking(move || check::check_script(&script, &patterns))
+            .spawn_blocking(move || validate::check_script(&script, &patterns))
             .await
             .unwrap_or_else(|_| Err(ScriptError::lost()))
     }

@@ -15,11 +15,11 @@ use tokio::sync::{broadcast, mpsc};
 use super::*;
 use crate::config::{self, Config};
 use crate::inbox::Report;
+use crate::inference::http::{Providers, Surroundings};
 use crate::process::Outputs;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
-use crate::providers::http::{Providers, Surroundings};
 use crate::tools::shell::Shell;
-use crate::world::boundary::{Ask, CallTask, InferenceTask};
+use crate::world::api::{Ask, CallTask, InferenceTask};
 
 const RUN: RunId = RunId::from_u64(1);
 

@@ -18,8 +18,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 
 use super::record::{self, COLUMNS};
 use super::writer::reason;
-use super::{Record, backup, lost};
-use crate::world::boundary::{KeySpace, MadeRun, may_be_an_id, name_and_id};
+use super::{Record, backup, damage};
+use crate::world::api::{KeySpace, MadeRun, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -185,7 +185,7 @@ impl History {
     /// A run that has left the world, as it is listed.
     pub fn view(&self, run: RunId) -> Result<Option<RunView>, RpcError> {
         let sql =
-            format!("SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE id = ?1", lost::COLUMNS);
+            format!("SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE id = ?1", damage::COLUMNS);
         let listed = |row: &rusqlite::Row<'_>| {
             Ok(view(row).map_err(|error| error.to_string()).or_else(|why| unreadable(row, &why)).ok())
         };
@@ -285,7 +285,7 @@ impl History {
         }
         let sql = format!(
             "SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT {most}",
-            lost::COLUMNS,
+            damage::COLUMNS,
             filter.sql
         );
         self.read(|db| {
@@ -464,7 +464,7 @@ fn unreadable(row: &rusqlite::Row<'_>, why: &str) -> Result<RunView, String> {
     let run = row.get::<_, String>(2).map_err(|error| error.to_string())?;
     let run: RunId = run.parse().map_err(|error| format!("{run:?} is no run: {error}"))?;
     tracing::error!(%run, why, "what a run is listed as cannot be read");
-    lost::listed(run, row, 3).map_err(|error| error.to_string())
+    damage::listed(run, row, 3).map_err(|error| error.to_string())
 }
 
 fn view(row: &rusqlite::Row<'_>) -> Read<RunView> {

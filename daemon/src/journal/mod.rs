@@ -9,19 +9,19 @@
 //! Owns what a commit promises and how records are kept. Never decides what is committed, and never shows anything.
 
 pub mod backup;
-mod ballast;
-pub mod crash;
+pub mod damage;
 pub mod disk;
 pub mod epochs;
+pub mod failpoints;
+mod handle;
 pub mod history;
 pub mod identity;
-pub mod lost;
 pub mod memory;
 mod record;
 pub mod replay;
+mod reserve_file;
 pub mod salvage;
 pub mod schema;
-mod store;
 mod writer;
 
 use std::future::Future;
@@ -31,9 +31,9 @@ use std::sync::Arc;
 use harness_protocol::event::Event;
 use harness_protocol::run::RunView;
 
-pub use ballast::Ballast;
+pub use handle::{FILE, Store};
 pub use record::Record;
-pub use store::{FILE, Store};
+pub use reserve_file::Ballast;
 pub use writer::Writer;
 
 /// What a commit promises once it is acknowledged.

@@ -15,7 +15,7 @@ use super::epochs::{self, Epoch};
 use super::identity::Instance;
 use super::record::{COLUMNS, time};
 use super::schema::OpenError;
-use crate::world::boundary::Made;
+use crate::world::api::Made;
 
 /// Records handed over at a time.
 const BATCH: usize = 1_024;

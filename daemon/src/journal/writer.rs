@@ -14,7 +14,7 @@ use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 
-use super::crash::{self, Point};
+use super::failpoints::{self, Point};
 use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, record};
 
@@ -64,7 +64,7 @@ impl Writer {
     /// # Errors
     /// Where nothing was written.
     pub fn commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), CommitError> {
-        crash::here(Point::BeforeWrite);
+        failpoints::here(Point::BeforeWrite);
         if let Err(error) = self.try_commit(commit, class) {
             // What was counted is not in the file.
             self.counts.clear();
@@ -77,7 +77,7 @@ impl Writer {
             // One that cannot be moved is behind: less is noticed, and nothing is lost.
             let _ = mark.set(last.seq);
         }
-        crash::here(Point::Synced);
+        failpoints::here(Point::Synced);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Writer {
                 _ => {}
             }
         }
-        crash::here(Point::Written);
+        failpoints::here(Point::Written);
         transaction.commit()
     }
 

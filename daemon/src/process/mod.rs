@@ -10,26 +10,15 @@
 //! run, and keeps no task of its own while a command runs.
 
 mod cancel;
-mod capture;
 mod cgroup;
-mod held;
-pub mod inherited;
-pub mod keeper;
-mod keepers;
-mod kill;
-pub mod launch;
-mod lineage;
-mod link;
-mod outputs;
-mod sealed;
-mod source;
+mod output;
+mod owner;
+mod pool;
+pub mod rlimits;
 mod spawn;
-mod standing;
-mod stat;
-mod survivors;
-mod terminal;
+pub mod supervisor;
+mod timing;
 mod tree;
-mod wire;
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,38 +33,28 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
-pub use self::capture::{Captured, OnPiece};
 pub use self::cgroup::{Grouped, Meeting};
-pub use self::keepers::{Keepers, Process};
-pub use self::lineage::{Lineage, Untraced};
-pub use self::link::KeeperProgram;
-pub use self::outputs::{CallOutputs, Outputs, Range};
-pub use self::sealed::Sealed;
-pub use self::spawn::{Launch, Program, SpawnError, TooLong};
-pub use self::standing::Standing;
-pub use self::survivors::{
+pub use self::output::files::{CallOutputs, Outputs, Range};
+pub use self::output::{Captured, OnPiece};
+pub use self::owner::own_mark::Standing;
+pub use self::owner::survivors::{
     InsideError, KeepersLock, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
 };
+pub use self::owner::{Lineage, Untraced};
+pub use self::pool::connection::KeeperProgram;
+pub use self::pool::sealed::Sealed;
+pub use self::pool::{Keepers, Process};
+pub use self::spawn::{Launch, Program, SpawnError, TooLong};
 pub use harness_protocol::inside::RUN_VARIABLE;
 
-use self::capture::Streams;
-use self::held::{Heard, Held, TRIES, TooMany};
-use self::keepers::Parked;
-use self::terminal::Terminal;
-use self::wire::Used;
+use self::output::Streams;
+use self::output::pty::Terminal;
+use self::pool::Parked;
+use self::pool::running_call::{Heard, Held, TRIES, TooMany};
+use self::supervisor::protocol::Used;
 
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How long a tree may take to end after SIGTERM before it gets SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
-/// How long the kernel may take to clear a tree away after SIGKILL before it is given up: its processes hang in a
-/// device or a dead file system.
-const KILL_WAIT: Duration = Duration::from_secs(5);
-/// The priority of what ends others, where it may take that: among hundreds that fork all the time it would hardly get
-/// to run.
-const FIRST: i32 = -20;
-/// A keeper says that a process runs when it has run for this long.
-const RUNS_AFTER: Duration = Duration::from_millis(20);
 /// A process that ends within this time has its output read in one go, without being waited for.
 const QUICK: Duration = Duration::from_millis(2);
 

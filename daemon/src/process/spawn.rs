@@ -11,8 +11,8 @@ use harness_protocol::limit::CallLimits;
 use nix::libc;
 
 use super::cgroup::Group;
-use super::launch::instructions;
-use super::wire::{self, Failure, Place};
+use super::supervisor::launch::instructions;
+use super::supervisor::protocol::{self, Failure, Place};
 use crate::folders;
 
 /// Longest single argument or variable that the kernel takes, with its end.
@@ -177,7 +177,7 @@ impl Launch<'_> {
             }
             total += string.len() + 64;
         }
-        if total >= wire::LONGEST {
+        if total >= protocol::LONGEST {
             return Err(SpawnError::TooLong(self.largest()));
         }
         let (workdir, directory) = (self.workdir.as_os_str(), self.directory.as_os_str());
@@ -189,11 +189,19 @@ impl Launch<'_> {
         Ok(match self.program {
             Program::Shell(command) => {
                 let args = ["sh", "-c", command].map(OsStr::new);
-                wire::start(seq, group, &launcher, OsStr::new("/bin/sh"), place, args.into_iter(), self.env)
+                protocol::start(seq, group, &launcher, OsStr::new("/bin/sh"), place, args.into_iter(), self.env)
             }
             Program::Argv(argv) => {
                 let program = argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
-                wire::start(seq, group, &launcher, OsStr::new(program), place, argv.iter().map(OsStr::new), self.env)
+                protocol::start(
+                    seq,
+                    group,
+                    &launcher,
+                    OsStr::new(program),
+                    place,
+                    argv.iter().map(OsStr::new),
+                    self.env,
+                )
             }
         })
     }

@@ -11,6 +11,7 @@ use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::OutputStream;
 use tokio::sync::mpsc;
 
+use super::timing::GRACE;
 use super::*;
 
 pub(super) mod forkers;
@@ -33,7 +34,7 @@ pub(crate) fn keepers() -> Arc<Keepers> {
 #[test]
 fn a_keeper_when_it_is_started_as_one() {
     if std::env::var_os(BE_KEEPER).is_some() {
-        let code = keeper::main(std::iter::empty());
+        let code = supervisor::main(std::iter::empty());
         std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
     }
 }
@@ -127,7 +128,7 @@ fn text(kept: &Kept) -> String {
 }
 
 fn is_alive(pid: i32) -> bool {
-    stat::stat(pid).is_some_and(|stat| !stat.dead)
+    tree::proc_stat::stat(pid).is_some_and(|stat| !stat.dead)
 }
 
 fn pid(text: &str) -> i32 {
@@ -271,7 +272,7 @@ async fn what_the_kernel_cannot_take_is_named() {
     };
     assert!(
         launch
-            .explain(wire::Failure::Start { errno: nix::libc::E2BIG })
+            .explain(supervisor::protocol::Failure::Start { errno: nix::libc::E2BIG })
             .to_string()
             .starts_with("the environment is too large")
     );
@@ -467,7 +468,7 @@ async fn a_command_that_is_dropped_is_killed_with_its_group() {
         first = receiver.recv() => first.unwrap(),
     };
     let pid = pid(&first);
-    if let Ok(end) = link::end_of(pid) {
+    if let Ok(end) = pool::connection::end_of(pid) {
         let _ = end.readable().await.unwrap();
     }
     assert!(!is_alive(pid));

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use super::Engine;
-use super::components::{
+use super::model::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, LastAsked, Life, Mail, Origin, Pool, Spec,
     Spent, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
 };
-use super::ids::Ids;
-use super::resources::{Daemon, Gates, Interactions, Lanes, Postponed, Runs, Timers, WantsExtra};
+use super::model::ids::Ids;
+use super::model::indexes::{Daemon, Gates, Interactions, Lanes, Postponed, Runs, Timers, WantsExtra};
 
 impl Engine {
     /// Everything but the lanes, which remember whom they served.

@@ -5,13 +5,13 @@ use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopR
 use harness_protocol::id::RunId;
 use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 
-use super::boundary::Damage;
-use super::charge;
-use super::components::{Identity, Mail, Stage, Transcript};
-use super::phase::Phase;
-use super::resources::{Daemon, Runs, TOOL_LANE};
-use super::scene::Scene;
-use super::stop::{self, emit_result, stop};
+use super::api::Damage;
+use super::ending::{self, emit_result, stop};
+use super::inference::usage_estimate;
+use super::model::components::{Identity, Mail, Stage, Transcript};
+use super::model::indexes::{Daemon, Runs, TOOL_LANE};
+use super::model::phase::Phase;
+use super::tx::Scene;
 
 /// What a model is told whose calls had left processes running.
 const CHILDREN_GONE: &str =
@@ -48,7 +48,7 @@ pub(super) fn recover(world: &mut World, damage: Damage) {
 /// Ends a run that is in no world, and lets it leave: it is listed, as far as something is known of it.
 fn let_go(scene: &mut Scene<'_>, mut view: RunView) {
     if !view.state.is_terminal() {
-        let error = stop::UNREADABLE;
+        let error = ending::UNREADABLE;
         view.state = RunState::Failed;
         (view.error, view.exit_code, view.ended_at) = (Some(error.into()), Some(exit::INTERNAL), Some(scene.now()));
         let ending = Ending::Failed { error: error.into(), exit_code: exit::INTERNAL };
@@ -64,7 +64,7 @@ fn interrupt(scene: &mut Scene<'_>, run: RunId) {
         let retry_at = life.stopping.is_none().then(|| scene.now());
         let error = "the daemon was restarted while the model was asked".into();
         // How far it was is not known; the prompt is paid for.
-        let usage = charge::of(scene, run, None, 1);
+        let usage = usage_estimate::of(scene, run, None, 1);
         scene.emit(
             Some(run),
             EventBody::InferenceFailed { step, attempt, error, retry_at, fault: ProviderFault::Unknown, usage },

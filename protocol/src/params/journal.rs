@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::event::EpochReason;
 use crate::id::{EpochId, Seq};
 use crate::time::Span;
 
@@ -22,48 +23,7 @@ pub struct JournalReport {
     pub findings: Vec<Finding>,
 }
 
-/// Why an epoch began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum EpochReason {
-    /// The journal is a new one.
-    Begun,
-    /// A backup was put in the place of the journal.
-    Restored,
-    /// The journal, or the state directory, is a copy of another one, or was moved.
-    Copied,
-    /// The journal lacks events that it had.
-    WentBack,
-}
-
-impl EpochReason {
-    /// Every reason.
-    pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
-
-    /// The word for it, as in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Begun => "begun",
-            Self::Restored => "restored",
-            Self::Copied => "copied",
-            Self::WentBack => "went-back",
-        }
-    }
-}
-
 /// In words.
-impl fmt::Display for EpochReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Begun => "the journal is a new one",
-            Self::Restored => "a backup was put in the place of the journal",
-            Self::Copied => "the state directory is a copy, or was moved",
-            Self::WentBack => "the journal lacks events that it had",
-        })
-    }
-}
-
 /// Something about the state of a daemon that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

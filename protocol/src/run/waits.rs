@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::ProviderFault;
 use crate::id::{InteractionId, RunId};
 use crate::lane::Limiter;
 use crate::time::{Span, Timestamp};
@@ -184,5 +183,38 @@ impl Timing {
     /// All parts together.
     pub fn total(&self) -> Span {
         self.queued + self.lane + self.model + self.retry + self.tools + self.waiting + self.paused + self.down
+    }
+}
+
+/// What a failed inference says of its provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderFault {
+    /// Nothing: it was interrupted, or cancelled.
+    #[default]
+    Unknown,
+    /// That it fails, or cannot be reached, or breaks off.
+    Failing,
+    /// That it wants to be asked less often.
+    RateLimit,
+    /// That a limit of the account behind it is used up.
+    Quota,
+    /// That it refuses the credentials.
+    Credentials,
+    /// That its key is not where it should be: it was not asked.
+    NoKey,
+    /// Nothing: it is well, and will not answer this.
+    Refused,
+    /// Nothing: it is well, and the prompt is too long for its model.
+    ContextTooLong,
+    /// Nothing: what it answered is more than is taken.
+    AnswerTooLarge,
+}
+
+impl ProviderFault {
+    /// Whether nothing is said.
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown)
     }
 }

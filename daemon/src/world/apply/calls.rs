@@ -9,9 +9,9 @@ use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::time::Timestamp;
 
-use super::super::components::{Asked, Batch, Identity, Stage, Transcript, Watchers};
-use super::super::ids::Ids;
-use super::super::resources::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
+use super::super::model::components::{Asked, Batch, Identity, Stage, Transcript, Watchers};
+use super::super::model::ids::Ids;
+use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
 use super::{claim, edit, edit_batch, entity as entity_of, wake};
 use crate::lane::{TicketId, TicketState};
 

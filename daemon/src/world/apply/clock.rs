@@ -8,9 +8,9 @@ use bevy_ecs::world::World;
 use harness_protocol::id::RunId;
 use harness_protocol::time::{Span, Timestamp};
 
-use super::super::components::{Batch, Ended, Life, Stopwatch};
-use super::super::phase::Phase;
-use super::super::resources::{Gates, Interactions, Lanes, Runs, Timer, Timers};
+use super::super::model::components::{Batch, Ended, Life, Stopwatch};
+use super::super::model::indexes::{Gates, Interactions, Lanes, Runs, Timer, Timers};
+use super::super::model::phase::Phase;
 use super::{deadline, edit};
 use crate::lane::TimeSet;
 
@@ -69,7 +69,7 @@ fn of_run(world: &mut World, entity: Entity, set: TimeSet) {
         batch.0.calls.iter_mut().for_each(|call| call.since = set.shown(call.since));
     });
     if let Some(at) = ended {
-        let number = world.get::<super::super::components::Identity>(entity).map(|identity| identity.number);
+        let number = world.get::<super::super::model::components::Identity>(entity).map(|identity| identity.number);
         edit::<Ended>(world, entity, |ended| ended.at = set.shown(at));
         let by_end = &mut world.resource_mut::<Runs>().by_end;
         if let Some(number) = number

@@ -8,27 +8,11 @@ use bevy_ecs::world::World;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{CallId, InteractionId, RunId};
 
-use super::super::components::{Batch, Compacting, Life, Stage};
-use super::super::phase::Phase;
-use super::super::resources::{Interactions, Lanes, Runs};
+use super::super::api::Unfit;
+use super::super::model::components::{Batch, Compacting, Life, Stage};
+use super::super::model::indexes::{Interactions, Lanes, Runs};
+use super::super::model::phase::Phase;
 use crate::lane::TicketState;
-
-/// Why an event does not fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// The record that made the run is missing.
-    #[error("its run was never made")]
-    NoRun,
-    /// It was made already.
-    #[error("its run was made before")]
-    MadeTwice,
-    /// It has ended.
-    #[error("its run has ended before")]
-    Ended,
-    /// Something else has to happen first.
-    #[error("what has to be before it is missing")]
-    OutOfOrder,
-}
 
 /// Whether an event can be applied.
 pub(crate) fn fits(world: &World, event: &Event) -> Result<(), Unfit> {

@@ -9,13 +9,13 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
-use super::super::components::{
+use super::super::model::components::{
     Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Spec, Stage, TooLong, Transcript, Trouble,
     Unsummarised,
 };
-use super::super::ids::Ids;
-use super::super::phase::Phase;
-use super::super::resources::{Lanes, Runs, Setup, Timer, Timers};
+use super::super::model::ids::Ids;
+use super::super::model::indexes::{Lanes, Runs, Setup, Timer, Timers};
+use super::super::model::phase::Phase;
 use super::calls::leave_batch;
 use super::{asked, claim, edit, phase, pools, providers, wake, with_provider_lane};
 

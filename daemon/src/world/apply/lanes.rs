@@ -8,9 +8,9 @@ use harness_protocol::event::EventBody;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
-use super::super::components::{Identity, Stopwatch};
-use super::super::ids::Ids;
-use super::super::resources::{Daemon, Hold, Lanes, Runs, TOOL_LANE, Timer, Timers};
+use super::super::model::components::{Identity, Stopwatch};
+use super::super::model::ids::Ids;
+use super::super::model::indexes::{Daemon, Hold, Lanes, Runs, TOOL_LANE, Timer, Timers};
 use super::{edit, wake};
 use crate::lane::Lane;
 

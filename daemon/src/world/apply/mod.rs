@@ -23,13 +23,12 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
 
-use super::components::{Batch, BatchState, Identity, Life, Spec, Stopwatch};
-use super::condition::condition;
-use super::phase::{Bucket, Phase};
-use super::resources::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
+use super::model::components::{Batch, BatchState, Identity, Life, Spec, Stopwatch};
+use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
+use super::model::phase::{Bucket, Phase};
+use super::model::run_state::condition;
 use crate::lane::{Claim, Lane, ShareId};
 
-pub use fits::Unfit;
 pub(crate) use fits::fits;
 
 /// Changes the world as the event says.

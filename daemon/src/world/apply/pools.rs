@@ -7,9 +7,9 @@ use bevy_ecs::world::World;
 use harness_protocol::id::RunId;
 use harness_protocol::run::{Reserve, Usage};
 
-use super::super::components::{Held, Identity, Pool, Spec, Spent};
-use super::super::phase::Phase;
-use super::super::resources::Postponed;
+use super::super::model::components::{Held, Identity, Pool, Spec, Spent};
+use super::super::model::indexes::Postponed;
+use super::super::model::phase::Phase;
 use super::{entity, phase, wake};
 
 /// Runs that look again when something comes back to a budget that they wait for.

@@ -7,7 +7,7 @@ use harness_protocol::event::ProviderFault;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
-use super::super::resources::{Gate, Gates, Hold, Lanes, Timer, Timers};
+use super::super::model::indexes::{Gate, Gates, Hold, Lanes, Timer, Timers};
 
 fn edit(world: &mut World, provider: &Arc<str>, change: impl FnOnce(&mut Gate)) {
     let mut gates = world.resource_mut::<Gates>();

@@ -11,14 +11,14 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
-use super::super::boundary::KeySpace;
-use super::super::components::{
+use super::super::api::KeySpace;
+use super::super::model::components::{
     Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, SentAs, Spec, Stage,
     Stopping, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
 };
-use super::super::ids::Ids;
-use super::super::phase::{Bucket, Phase};
-use super::super::resources::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
+use super::super::model::ids::Ids;
+use super::super::model::indexes::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
+use super::super::model::phase::{Bucket, Phase};
 use super::calls::{interaction_closed, leave_batch};
 use super::clock::end_of;
 use super::{edit, entity, inferences, phase, pools, wake, with_provider_lane};

@@ -10,11 +10,11 @@ use harness_protocol::json_size::{cut, is_longer, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, RunView};
 
 /// Bytes of an answer: as large as one may be, so that whoever waits for a run gets it whole.
-pub(crate) const MOST_ANSWER: usize = 4 * 1024 * 1024;
+pub(in crate::world) const MOST_ANSWER: usize = 4 * 1024 * 1024;
 /// Bytes of an answer in a list.
 const LISTED_ANSWER: usize = 256 * 1024;
 /// Bytes of an error: of a provider's, of a script's, of ours.
-pub(crate) const MOST_ERROR: usize = 64 * 1024;
+pub(in crate::world) const MOST_ERROR: usize = 64 * 1024;
 /// Denials that are shown.
 const MOST_DENIALS: usize = 100;
 /// Bytes of one of them.
@@ -61,7 +61,7 @@ pub fn fit(view: &mut RunView) {
 }
 
 /// Takes over what was refused, as much of it as fits.
-pub(super) fn take_denials(view: &mut RunView, denials: &[Arc<str>]) {
+pub(in crate::world) fn take_denials(view: &mut RunView, denials: &[Arc<str>]) {
     let shown = denials.iter().take(MOST_DENIALS);
     view.denials = shown.clone().map(|denial| cut(denial, MOST_DENIAL).into_owned()).collect();
     let more = denials.len() - view.denials.len();
@@ -114,7 +114,7 @@ pub fn view_bytes(view: &RunView) -> usize {
 }
 
 /// About how many bytes an entry of a transcript takes on the wire.
-pub(super) fn entry_bytes(entry: &Entry) -> usize {
+pub(in crate::world) fn entry_bytes(entry: &Entry) -> usize {
     match entry {
         Entry::User { text } | Entry::Summary { text, .. } => text_bytes(text) + 100,
         Entry::Assistant { text, calls, carried, .. } => {
@@ -132,7 +132,7 @@ fn call_bytes(call: &CallRequest) -> usize {
 }
 
 /// An entry as it is shown: whole, unless it is larger than a frame, as those of older daemons may be.
-pub(super) fn fit_entry(entry: &Entry) -> Entry {
+pub(in crate::world) fn fit_entry(entry: &Entry) -> Entry {
     if entry_bytes(entry) <= MOST_ENTRY {
         return entry.clone();
     }
@@ -166,7 +166,7 @@ pub(super) fn fit_entry(entry: &Entry) -> Entry {
 }
 
 /// A text, cut where it is too large.
-pub(crate) fn fit_text(text: &Arc<str>, most: usize) -> Arc<str> {
+pub(in crate::world) fn fit_text(text: &Arc<str>, most: usize) -> Arc<str> {
     if is_longer(text, most) { cut(text, most).into() } else { Arc::clone(text) }
 }
 

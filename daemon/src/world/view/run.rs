@@ -18,14 +18,13 @@ use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
 
 use super::super::apply::{deadline, end_of};
-use super::super::components::{
-    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, Origin, Spec, Spent, Stage, Stopwatch,
+use super::super::model::components::{
+    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, MAX_FAILURES, Origin, Spec, Spent, Stage,
+    Stopwatch,
 };
-use super::super::phase::Phase;
-use super::super::provider::is_stalled;
-use super::super::resources::{Daemon, Gates, Interactions, Lanes, OpenInteraction, Runs, TOOL_LANE};
-use super::super::scene::Incoming;
-use super::super::settle::MAX_FAILURES;
+use super::super::model::indexes::{Daemon, Gates, Interactions, Lanes, OpenInteraction, Runs, TOOL_LANE, is_stalled};
+use super::super::model::phase::Phase;
+use super::super::model::step_io::Incoming;
 use super::fit::{fit, take_denials};
 use crate::lane::{Lane, Places, TicketId, TicketState};
 
@@ -40,12 +39,12 @@ const LONGEST_ROW: usize = 64;
 /// Characters of what a provider said.
 const LONGEST_ERROR: usize = 500;
 
-pub(crate) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
+pub(in crate::world) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
     view_among(world, entity, now, None)
 }
 
 /// The same for one of a list.
-pub(super) fn view_among(
+pub(in crate::world) fn view_among(
     world: &World,
     entity: Entity,
     now: Timestamp,
@@ -130,7 +129,7 @@ fn title(spec: &RunSpec) -> String {
 }
 
 /// The first line with something on it, shortened.
-pub(super) fn one_line(text: &str) -> String {
+pub(in crate::world) fn one_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let mut short: String = line.chars().take(LINE).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.chars().nth(LINE).is_some() {
@@ -141,7 +140,7 @@ pub(super) fn one_line(text: &str) -> String {
 }
 
 /// What a call does, in a line: the one argument that tells, or all of them.
-pub(super) fn summary(call: &Call) -> String {
+pub(in crate::world) fn summary(call: &Call) -> String {
     let telling = serde_json::from_str::<serde_json::Value>(&call.args).ok().and_then(|args| {
         ["command", "question", "prompt", "agent", "path"]
             .iter()
@@ -200,7 +199,7 @@ fn below(world: &World, entity: Entity) -> Below {
 }
 
 /// The places in the queues of all lanes that have come up in a list so far.
-pub(super) type PlacesSeen = RefCell<BTreeMap<String, Places>>;
+pub(in crate::world) type PlacesSeen = RefCell<BTreeMap<String, Places>>;
 
 /// How much is told of a wait.
 #[derive(Debug, Clone, Copy)]
@@ -213,7 +212,7 @@ enum Detail<'p> {
 }
 
 /// What a run waits for, as its view says it: also that it waits for the journal, while that cannot commit.
-pub(crate) fn waits_for(world: &World, entity: Entity) -> Option<WaitKind> {
+pub(in crate::world) fn waits_for(world: &World, entity: Entity) -> Option<WaitKind> {
     let watch = world.get::<Stopwatch>(entity)?;
     let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
     let kind = waiting_for(world, entity, Detail::Kind).map(|wait| wait.kind);

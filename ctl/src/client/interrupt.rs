@@ -1,0 +1,41 @@
+//! Ctrl-C as something that can be waited for beside a socket.
+//!
+//! Once installed, an interrupt no longer ends the process: whoever installs it must look at it wherever it waits.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::client::timeouts::poll_timeout;
+
+/// Becomes readable when Ctrl-C was pressed, and stays so.
+#[derive(Debug, Clone)]
+pub(crate) struct Interrupt(Arc<UnixStream>);
+
+impl Interrupt {
+    /// Takes the interrupt over.
+    ///
+    /// # Errors
+    /// Where the system gives no descriptors or handlers.
+    pub(crate) fn install() -> io::Result<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, writer)?;
+        Ok(Self(Arc::new(reader)))
+    }
+
+    /// Waits that long; `true` when it was cut short by Ctrl-C.
+    pub(crate) fn sleep(&self, limit: Duration) -> bool {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, poll_timeout(limit)), Ok(1))
+    }
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

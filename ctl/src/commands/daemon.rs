@@ -1,0 +1,229 @@
+//! `daemon`: starts, stops, drains, backs up and shows it.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
+use harness_protocol::run::exit;
+use harness_protocol::time::Span;
+
+use crate::cli::DaemonVerb;
+use crate::client::timeouts::PATIENCE;
+use crate::commands::stop_daemon::{self, Stopped};
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::launch;
+use crate::launch::error::StartError;
+use crate::output::note;
+use crate::render;
+use crate::render::text::one_line;
+use crate::render::units::now;
+use crate::select::confirm;
+
+pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
+    if *verb != DaemonVerb::Start {
+        // To start a daemon in order to look at it, or to stop it, would be absurd.
+        ctx.session.never_start();
+    }
+    if matches!(verb, DaemonVerb::Stop { .. } | DaemonVerb::Status) {
+        ctx.session.across_versions();
+    }
+    match verb {
+        DaemonVerb::Start => start_one(ctx),
+        DaemonVerb::Stop { yes } => stop(ctx, *yes),
+        DaemonVerb::Status => status(ctx),
+        DaemonVerb::Drain { timeout } => drain(ctx, *timeout),
+        DaemonVerb::Undrain => {
+            ctx.session.call::<method::DaemonUndrain>(&Empty {})?;
+            note(ctx.notes.dim("new work starts again"));
+            ctx.done()
+        }
+        DaemonVerb::Reload => reload(ctx),
+        DaemonVerb::Backup { file, outputs } => backup(ctx, file, *outputs),
+        DaemonVerb::Restore { file, yes } => restore(ctx, file, *yes),
+    }
+}
+
+fn start_one(ctx: &mut Ctx) -> Result<u8, Failure> {
+    ctx.session.asked_to_start();
+    let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&status)?;
+    } else {
+        let how = if ctx.session.started() { "started" } else { "already running" };
+        note(ctx.notes.dim(format_args!("{how}: pid {}, socket {}", status.pid, status.socket)));
+    }
+    ctx.done()
+}
+
+fn status(ctx: &mut Ctx) -> Result<u8, Failure> {
+    let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&status)?;
+    } else {
+        let look = ctx.look();
+        render::status::write(&mut ctx.out, look, &status, now())?;
+    }
+    ctx.done()
+}
+
+fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
+    let agreed = |status: &DaemonStatusReply| {
+        let live = live(status);
+        confirm::more_than_one(
+            live,
+            yes,
+            &format!("{live} runs are live, and go on with the next start; stop the daemon?"),
+        )
+    };
+    match stop_daemon::stop(ctx, &agreed)? {
+        Stopped::DidNotRun => note(ctx.notes.dim("the daemon does not run")),
+        Stopped::Asked(status) => {
+            note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));
+        }
+        Stopped::BySignal { pid } => {
+            note(ctx.notes.dim(format_args!("stopped: pid {pid}, by a signal: it could not be asked")));
+        }
+    }
+    ctx.done()
+}
+
+/// Runs that have not ended.
+fn live(status: &DaemonStatusReply) -> usize {
+    let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
+    usize::try_from(live).unwrap_or(usize::MAX)
+}
+
+/// What becomes of what was under way.
+fn what_goes_on(status: &DaemonStatusReply) -> String {
+    match (live(status), status.executing) {
+        (0, _) => String::new(),
+        (1, 0) => "; 1 run goes on with the next start".to_owned(),
+        (live, 0) => format!("; {live} runs go on with the next start"),
+        (live, _) => format!(
+            "; what executed was interrupted, and {} on with the next start",
+            match live {
+                1 => "1 run goes".to_owned(),
+                live => format!("{live} runs go"),
+            }
+        ),
+    }
+}
+
+fn drain(ctx: &mut Ctx, timeout: Option<Span>) -> Result<u8, Failure> {
+    let params = DrainParams { timeout_seconds: timeout };
+    let limit = timeout.map(|span| span.to_std() + PATIENCE);
+    let reply = ctx.session.call_within::<method::DaemonDrain>(&params, limit)?;
+    if ctx.json {
+        ctx.json(&reply)?;
+    }
+    ctx.done()?;
+    if reply.executing == 0 {
+        note(ctx.notes.dim("nothing executes, and nothing new starts; undo it: harnessctl daemon undrain"));
+        return ctx.done();
+    }
+    Err(Failure::Other {
+        code: exit::STILL_RUNNING,
+        message: format!("{} still executing; nothing new starts", reply.executing),
+        hint: Some("drain again to wait on, or undo it: harnessctl daemon undrain".to_owned()),
+    })
+}
+
+fn backup(ctx: &mut Ctx, file: &Path, outputs: bool) -> Result<u8, Failure> {
+    // The daemon has another working directory than we have.
+    let to =
+        std::path::absolute(file).map_err(|source| Failure::Write { path: file.to_owned(), source, hint: None })?;
+    let Some(to) = to.to_str() else {
+        return Err(Failure::usage(format!("{} is no UTF-8, and cannot be told to the daemon", to.display())));
+    };
+    // A copy takes as long as the disk does.
+    let done = ctx.session.call_within::<method::DaemonBackup>(&BackupParams { to: to.to_owned(), outputs }, None)?;
+    if ctx.json {
+        ctx.json(&serde_json::json!({ "file": to, "bytes": done.bytes, "output_bytes": done.output_bytes }))?;
+    } else {
+        use std::io::Write;
+        writeln!(ctx.out, "{to}: {} bytes", done.bytes)?;
+        if let Some(bytes) = done.output_bytes {
+            writeln!(ctx.out, "{to}.outputs: {bytes} bytes")?;
+        }
+    }
+    ctx.done()?;
+    if !outputs {
+        note(ctx.notes.dim("what calls wrote is beside the journal, and not in it: --outputs copies that as well"));
+    }
+    ctx.done()
+}
+
+/// Only the daemon's program knows its files, and no daemon may serve them meanwhile.
+fn restore(ctx: &mut Ctx, file: &Path, yes: bool) -> Result<u8, Failure> {
+    let file = std::path::absolute(file).map_err(|source| Failure::Read { path: file.to_owned(), source })?;
+    let place = ctx.session.place().clone();
+    let Some(program) = launch::daemon_program() else {
+        return Err(StartError::NoProgram { socket: place.socket }.into());
+    };
+    // Nothing is stopped for a file that cannot be put in place.
+    let puts_back = |words: &[&OsStr]| {
+        let done = std::process::Command::new(&program).args(words).arg(&file).status();
+        let done = done.map_err(|source| Failure::Read { path: program.clone(), source })?;
+        if done.success() {
+            return Ok(());
+        }
+        Err(Failure::Other {
+            code: done.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL),
+            message: format!("{} was not put in place", file.display()),
+            hint: None,
+        })
+    };
+    let state_dir = place.state_dir.as_os_str();
+    puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref(), "--check".as_ref()])?;
+    // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved aside is what a start
+    // from here would have, and never what somebody at the socket says.
+    let agreed = |status: &DaemonStatusReply| {
+        is_of(&place.state_dir, status)?;
+        let live = live(status);
+        let (runs, are) = if live == 1 { ("run", "is") } else { ("runs", "are") };
+        let question = format!("{live} live {runs} {are} moved aside with the journal, and go on no more; restore?");
+        confirm::any(live, yes, &question)
+    };
+    drop(stop_daemon::stop(ctx, &agreed)?);
+    puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref()])?;
+    note(ctx.notes.dim("go on from it: harnessctl daemon start"));
+    ctx.done()
+}
+
+/// Refuses where the daemon that answers has another state directory than `own`.
+fn is_of(own: &Path, status: &DaemonStatusReply) -> Result<(), Failure> {
+    let told = Path::new(&status.state_dir);
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    if told == own || identity(own).is_some_and(|own| identity(told) == Some(own)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the daemon at {} says that its state directory is {}, and that of a start from here is {}; nothing was done",
+        one_line(&status.socket),
+        one_line(&status.state_dir),
+        own.display()
+    );
+    Err(Failure::usage_hint(
+        message,
+        "where that one is meant, name it: HARNESS_STATE_DIR=DIR harnessctl daemon restore FILE",
+    ))
+}
+
+fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {
+    use std::io::Write;
+    let reply = ctx.session.call::<method::DaemonReload>(&Empty {})?;
+    if ctx.json {
+        ctx.json(&reply)?;
+        return ctx.done();
+    }
+    for change in &reply.changes {
+        writeln!(ctx.out, "{}", one_line(change))?;
+    }
+    ctx.done()?;
+    let file = reply.config.as_deref().unwrap_or("no file");
+    let nothing = if reply.changes.is_empty() { "; nothing changed" } else { "" };
+    note(ctx.notes.dim(format_args!("read {file}{nothing}")));
+    ctx.done()
+}

@@ -1,0 +1,58 @@
+//! `doctor`: is everything there that a run needs? The daemon, room on its disk, its lanes, and each provider, asked for a word.
+
+use std::io::Write;
+
+use harness_protocol::rpc::{Empty, Health, method};
+
+use crate::cli::provider::DoctorArgs;
+use crate::commands::provider::{checks, code, tell};
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::render::text::one_line;
+
+/// The exit code for a daemon that cannot work now.
+const NOT_WELL: u8 = harness_protocol::run::exit::TRY_LATER;
+
+pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
+    let status = ctx.session.call::<method::DaemonStatus>(&Empty {})?;
+    let lanes = ctx.session.call::<method::LaneList>(&Empty {})?.lanes;
+    let checks = checks(ctx, args.provider.as_deref(), None)?;
+    let well = status.health == Health::Serving;
+    let code = if well { code(&checks) } else { NOT_WELL };
+    if ctx.json {
+        ctx.json(&serde_json::json!({
+            "schema": "harness.doctor/1",
+            "ok": code == 0,
+            "daemon": status,
+            "lanes": lanes,
+            "providers": checks,
+        }))?;
+        ctx.done()?;
+        return Ok(code);
+    }
+    let paint = ctx.look().paint;
+    let daemon = format!("daemon: version {}, pid {}, socket {}", status.version, status.pid, status.socket);
+    let daemon = one_line(&daemon);
+    match (status.health, &status.held) {
+        (Health::Serving, _) => writeln!(ctx.out, "{}     {daemon}", paint.green("ok"))?,
+        (Health::Draining, _) => {
+            writeln!(ctx.out, "{} {daemon}; it drains: harnessctl daemon undrain", paint.red("failed"))?
+        }
+        (Health::Held, why) => {
+            let why = one_line(why.as_deref().unwrap_or("its journal cannot commit"));
+            writeln!(ctx.out, "{} {daemon}; {why}", paint.red("failed"))?;
+        }
+    }
+    for finding in &status.journal.findings {
+        writeln!(ctx.out, "{}   {finding}", paint.yellow("note"))?;
+    }
+    for lane in lanes.iter().filter(|lane| lane.paused || lane.saturated) {
+        let what = if lane.paused { "is paused: harnessctl lane resume" } else { "is saturated: harnessctl lane" };
+        writeln!(ctx.out, "{}   lane {} {what}", paint.yellow("note"), one_line(&lane.name))?;
+    }
+    for check in &checks {
+        tell(ctx, check)?;
+    }
+    ctx.done()?;
+    Ok(code)
+}

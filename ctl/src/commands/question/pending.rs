@@ -1,0 +1,69 @@
+//! `pending`: the questions that wait for an answer.
+
+use std::collections::BTreeSet;
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{InteractionListParams, Selector, method};
+use harness_protocol::run::RunView;
+
+use crate::cli::runs::PendingArgs;
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::output::note;
+use crate::render::run::short;
+use crate::render::table::Table;
+use crate::render::text::first_line;
+use crate::render::units::{now, span};
+use crate::select::{find, live_of_all, typed};
+
+pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, Failure> {
+    // Where no run asks that is selected there is nothing to show, and that is no failure.
+    let select = typed(&args.select)?;
+    let of = if select == Selector::default() { None } else { Some(ids(find(ctx, &live_of_all(select))?)) };
+    let mut open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;
+    while let Some(cursor) = open.cursor {
+        let params = InteractionListParams { cursor: Some(cursor), ..InteractionListParams::default() };
+        let next = ctx.session.call::<method::InteractionList>(&params)?;
+        open.interactions.extend(next.interactions);
+        open.cursor = next.cursor;
+    }
+    if let Some(of) = &of {
+        open.interactions.retain(|interaction| of.contains(&interaction.run));
+        open.total = u32::try_from(open.interactions.len()).unwrap_or(u32::MAX);
+    }
+    if ctx.json {
+        for interaction in &open.interactions {
+            ctx.json(interaction)?;
+        }
+        return ctx.done();
+    }
+    let now = now();
+    let mut table = Table::new(&["ID", "RUN", "NAME", ">AGE", "QUESTION"]);
+    for interaction in &open.interactions {
+        table.row(vec![
+            interaction.id.to_string().into(),
+            short(interaction.run).into(),
+            interaction.run_name.as_deref().unwrap_or("-").into(),
+            span(now.since(interaction.since)).into(),
+            first_line(&interaction.question).into(),
+        ]);
+    }
+    let look = ctx.look();
+    if !table.is_empty() {
+        table.write(&mut ctx.out, look, "")?;
+    }
+    ctx.done()?;
+    let more = (open.total as usize).saturating_sub(open.interactions.len());
+    if more > 0 {
+        note(format_args!("harnessctl: {more} more are open"));
+    }
+    if look.terminal {
+        let hint = if table.is_empty() { "no questions" } else { "answer: harnessctl reply ID TEXT" };
+        note(ctx.notes.dim(hint));
+    }
+    ctx.done()
+}
+
+fn ids(runs: Vec<RunView>) -> BTreeSet<RunId> {
+    runs.into_iter().map(|run| run.id).collect()
+}

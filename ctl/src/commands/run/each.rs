@@ -1,0 +1,50 @@
+//! Requests that make runs of runs, one after the other: what came of each is told as it comes.
+//!
+//! Owns what happens where one of several is refused: the others are asked for all the same, and the worst code is that of the command.
+
+use std::io::Write;
+
+use harness_protocol::rpc::Submitted;
+use harness_protocol::run::{RunView, exit};
+
+use crate::cli::submit::ThenArgs;
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::output::note;
+use crate::progress::after_submit;
+use crate::render::text::clean;
+use crate::select::worst;
+
+/// Asks for each of several runs, and goes on with those that were made.
+pub(in crate::commands) fn each(
+    ctx: &mut Ctx,
+    runs: &[RunView],
+    then: &ThenArgs,
+    what: &str,
+    mut ask: impl FnMut(&mut Ctx, String) -> Result<Submitted, Failure>,
+) -> Result<u8, Failure> {
+    let tells_ids = !(then.follow || then.wait || then.output.is_some());
+    let mut made = Vec::new();
+    let mut refused = exit::SUCCEEDED;
+    for run in runs {
+        let submitted = match ask(ctx, run.id.to_string()) {
+            Ok(submitted) => submitted,
+            Err(failure @ Failure::Refused(_)) if !failure.is_stopping() => {
+                note(format_args!("harnessctl: run {}: {}", run.id, clean(&failure.to_string())));
+                refused = worst([refused, failure.code()]);
+                continue;
+            }
+            Err(failure) => {
+                note(format_args!("harnessctl: {} of {} runs were {what}", made.len(), runs.len()));
+                return Err(failure);
+            }
+        };
+        if tells_ids {
+            let told = if ctx.json { ctx.json(&submitted) } else { Ok(writeln!(ctx.out, "{}", submitted.id)?) };
+            told.and_then(|()| Ok(ctx.out.flush()?))
+                .map_err(|failure| failure.although(&format!("run {} was queued", submitted.id)))?;
+        }
+        made.push(submitted);
+    }
+    after_submit::go_on_with(ctx, &made, then, refused)
+}

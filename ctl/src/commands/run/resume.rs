@@ -1,0 +1,16 @@
+//! `resume`: paused runs go on.
+
+use harness_protocol::rpc::{SelectParams, method};
+
+use crate::cli::select::ChangeArgs;
+use crate::commands::run::changed::{change, confirm_many, tell_or_fail};
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::select::selector;
+
+pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ChangeArgs) -> Result<u8, Failure> {
+    let params = SelectParams { select: selector(&args.select)? };
+    confirm_many(ctx, &params.select, args.yes, "resume")?;
+    let changed = change::<method::RunResume>(ctx, &params, &params.select, "resuming")?;
+    tell_or_fail(ctx, &changed, "resumed")
+}

@@ -1,0 +1,39 @@
+//! A transcript, page by page.
+
+use std::ops::ControlFlow;
+
+use harness_protocol::rpc::{ShowParams, method};
+use harness_protocol::run::{Entry, RunView};
+
+use crate::context::Ctx;
+use crate::error::Failure;
+
+/// Entries of the first page: whoever reads only the start has it soon.
+const FIRST_PAGE: u32 = 50;
+/// Entries of the others.
+const PAGE: u32 = 1000;
+
+/// Hands over the transcript page by page, each with the run as it was then.
+pub(in crate::commands) fn pages(
+    ctx: &mut Ctx,
+    run: &str,
+    mut each: impl FnMut(&mut Ctx, &RunView, Vec<Entry>) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    let mut params = ShowParams { run: run.to_owned(), transcript: true, limit: Some(FIRST_PAGE), cursor: None };
+    loop {
+        let shown = ctx.session.call::<method::RunShow>(&params)?;
+        let flow = each(ctx, &shown.run, shown.transcript)?;
+        match (shown.cursor, flow) {
+            (Some(cursor), ControlFlow::Continue(())) => {
+                // A name may mean another run by the time of the next page; the id does not.
+                params = ShowParams {
+                    run: shown.run.id.to_string(),
+                    transcript: true,
+                    limit: Some(PAGE),
+                    cursor: Some(cursor),
+                };
+            }
+            _ => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What every verb has at hand: the way to the daemon, standard output, and how things are to look.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::error::Failure;
+use crate::output::Out;
+use crate::render::colour::Paint;
+use crate::render::look::Look;
+use crate::session::Session;
+
+/// What a verb works with.
+#[derive(Debug)]
+pub(crate) struct Ctx {
+    /// The way to the daemon.
+    pub(crate) session: Session,
+    /// Standard output.
+    pub(crate) out: Out,
+    /// Colours of standard error.
+    pub(crate) notes: Paint,
+    /// JSON is wanted.
+    pub(crate) json: bool,
+}
+
+impl Ctx {
+    /// What was asked for everywhere, applied.
+    ///
+    /// # Errors
+    /// Where a variable that tells where the daemon is cannot be read.
+    pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
+        Ok(Self {
+            session: Session::new(global.socket.clone(), !global.no_start)?,
+            out: Out::new(global.color),
+            notes: Paint::new(global.color, io::stderr().is_terminal()),
+            json: global.json,
+        })
+    }
+
+    /// How text is shown.
+    pub(crate) fn look(&self) -> Look {
+        self.out.look
+    }
+
+    /// Writes one object as a line.
+    pub(crate) fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
+        write_json(&mut self.out, value)
+    }
+
+    /// Everything was written: makes sure that it arrives, and ends well.
+    pub(crate) fn done(&mut self) -> Result<u8, Failure> {
+        self.out.flush()?;
+        Ok(harness_protocol::run::exit::SUCCEEDED)
+    }
+}
+
+/// Writes one object as a line.
+pub(crate) fn write_json<T: Serialize + ?Sized>(out: &mut Out, value: &T) -> Result<(), Failure> {
+    let json = serde_json::to_string(value).map_err(io::Error::from)?;
+    Ok(out.json_text(&json)?)
+}

@@ -1,0 +1,341 @@
+//! How a command ends when it does not end well: the message, what to do next, and the exit code of section 12.
+//!
+//! Every exit code comes from here or from a run. Nothing else in this crate knows a number.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use harness_protocol::paths::SYSTEM_SOCKET;
+use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
+use harness_protocol::run::exit;
+use harness_protocol::shown::chain;
+use harness_protocol::submit_key::SubmitKey;
+
+use crate::client::{ClientError, Taken, is_stopping};
+use crate::launch::error::StartError;
+use crate::render::text::clean;
+
+/// What starts the daemon of a socket.
+pub(crate) fn starts(socket: &Path) -> &'static str {
+    if socket == Path::new(SYSTEM_SOCKET) { "systemctl start harnessd" } else { "harnessctl daemon start" }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It was asked for wrongly.
+    #[error("{message}")]
+    Usage {
+        /// What is wrong.
+        message: String,
+        /// What would be right.
+        hint: Option<String>,
+    },
+    /// The daemon refused.
+    #[error("{0}")]
+    Refused(RpcError),
+    /// The connection failed.
+    #[error("{0}")]
+    Client(ClientError),
+    /// There is no daemon, and none could be started.
+    #[error("{0}")]
+    Start(#[from] StartError),
+    /// There was one; it went, and none came back.
+    #[error("the daemon at {} went away, and none came back within {seconds} s", socket.display())]
+    Gone {
+        /// Its socket.
+        socket: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// Standard output cannot be written to.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+    /// A file that was named cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that was named cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+        /// How the content can still be had.
+        hint: Option<String>,
+    },
+    /// Something else, with the code that says so.
+    #[error("{message}")]
+    Other {
+        /// The exit code.
+        code: u8,
+        /// What.
+        message: String,
+        /// What to do next.
+        hint: Option<String>,
+    },
+    /// A submit of which nobody knows whether it takes effect, or a batch of which only a part was queued.
+    #[error("{why}; {}", match (left, undecided) {
+        (1, true) => "the run may have been queued".to_owned(),
+        (1, false) => "1 run was not queued".to_owned(),
+        (left, true) => format!("{left} runs may have been queued"),
+        (left, false) => format!("{left} runs were not queued"),
+    })]
+    Unsettled {
+        /// What went wrong.
+        why: Box<Self>,
+        /// Runs without a reply.
+        left: usize,
+        /// Whether they may have been queued.
+        undecided: bool,
+        /// How it is settled.
+        settle: Settle,
+    },
+    /// Interrupted at the keyboard: nothing failed, whoever watched has left.
+    #[error("detached; {}", match runs.as_slice() {
+        [run] => format!("the run goes on: harnessctl follow {run}"),
+        runs => format!("the {} runs go on: harnessctl list", runs.len()),
+    })]
+    Detached {
+        /// The runs, as they can be named again.
+        runs: Vec<String>,
+    },
+}
+
+/// How a submit is settled of which nobody knows whether it took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settle {
+    /// By the same command: its user gave it a key.
+    Again,
+    /// By the same command under this key.
+    UnderKey(SubmitKey),
+}
+
+impl Failure {
+    /// A usage error.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: None }
+    }
+
+    /// A usage error, and what would be right.
+    pub(crate) fn usage_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Nothing that was named is there, or it has ended already.
+    pub(crate) fn nothing_applied(message: impl Into<String>) -> Self {
+        Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
+    }
+
+    /// Where what was done could only not be told: the same, and what was done. A reader that has left does not ask.
+    #[must_use]
+    pub(crate) fn although(self, done: &str) -> Self {
+        match self {
+            Self::Output(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Self::Other { code: exit::INTERNAL, message: format!("{}; {done}", Self::Output(error)), hint: None }
+            }
+            other => other,
+        }
+    }
+
+    /// The same, and where to look for what was not found.
+    #[must_use]
+    pub(crate) fn look_in(self, hint: &str) -> Self {
+        match self {
+            Self::Refused(error) if error.kind() == ErrorKind::NotFound => {
+                Self::Other { code: error.data.exit_code, message: error.message, hint: Some(hint.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether it only means that the daemon went away.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { .. } | ClientError::Io(_))) || self.is_stopping()
+    }
+
+    /// Whether the daemon is leaving, and said so.
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(self, Self::Refused(error) if is_stopping(error))
+    }
+
+    /// Whether the daemon went away and has not read what was asked.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Lost { taken: Taken::No }))
+    }
+
+    /// Whether what was asked for is not there, or not any more.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoLongerApplies))
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::Read { .. } => exit::USAGE,
+            Self::Refused(error) => error.data.exit_code,
+            Self::Client(error) => error.code(),
+            Self::Start(StartError::NoSocket { .. }) => exit::USAGE,
+            Self::Start(_) | Self::Gone { .. } => exit::UNREACHABLE,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::SUCCEEDED,
+            Self::Write { source, .. } if is_of_the_name(source) => exit::USAGE,
+            Self::Output(_) | Self::Write { .. } => exit::INTERNAL,
+            Self::Other { code, .. } => *code,
+            Self::Detached { .. } => exit::INTERRUPTED,
+            Self::Unsettled { why, .. } => why.code(),
+        }
+    }
+
+    /// What to do next, where there is something.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Write { hint: None, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("the directory in which it would be is not there".to_owned())
+            }
+            Self::Usage { hint, .. } | Self::Write { hint, .. } | Self::Other { hint, .. } => hint.clone(),
+            Self::Refused(error) => refusal_hint(error),
+            Self::Client(error) => error.hint(),
+            Self::Start(error) => error.hint(),
+            Self::Gone { socket, .. } => {
+                Some(format!("nothing is lost; start it, and everything goes on: {}", starts(socket)))
+            }
+            Self::Unsettled { settle, .. } => Some(match settle {
+                Settle::Again => "to find out, and to queue what is not there yet, type the same command again: its \
+                                  idempotency key keeps anything from being queued twice"
+                    .to_owned(),
+                Settle::UnderKey(key) => format!(
+                    "to find out, and to queue what is not there yet, type the same command with --again {key}: nothing \
+                     is queued twice under it"
+                ),
+            }),
+            Self::Output(_) | Self::Read { .. } | Self::Detached { .. } => None,
+        }
+    }
+
+    /// Says it on standard error and gives the exit code. A reader that has left is no news.
+    pub(crate) fn report(&self) -> u8 {
+        let code = self.code();
+        let mut err = io::stderr().lock();
+        // Where standard error is gone there is nobody left to tell.
+        let _told = match self {
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Self::Detached { .. } => writeln!(err, "{self}"),
+            other => writeln!(err, "harnessctl: {}", clean(&chain(other)))
+                .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {}", clean(&hint)))),
+        };
+        code
+    }
+}
+
+/// Whether the file that was named is what is wrong, and not the disk.
+fn is_of_the_name(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::PermissionDenied
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::ReadOnlyFilesystem
+            | Kind::InvalidInput
+            | Kind::InvalidFilename
+    ) || error.raw_os_error() == Some(nix::libc::ELOOP)
+}
+
+fn refusal_hint(error: &RpcError) -> Option<String> {
+    if error.code == METHOD_NOT_FOUND {
+        return Some(
+            "the daemon is older than this command; stop it, and the next command starts the new one (calls that execute \
+             are interrupted, everything goes on): harnessctl daemon stop"
+                .to_owned(),
+        );
+    }
+    match error.kind() {
+        ErrorKind::NotFound => Some("`harnessctl list --all` shows every run".to_owned()),
+        ErrorKind::Ambiguous => Some("give more characters of the id".to_owned()),
+        ErrorKind::Busy | ErrorKind::Held => Some(match error.data.retry_after_seconds {
+            Some(span) => format!("try again in {} s", harness_protocol::event::retry_seconds(span)),
+            None => "try again later".to_owned(),
+        }),
+        ErrorKind::Version => Some("install harnessctl and harnessd of the same version".to_owned()),
+        _ => None,
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(error) => Self::Refused(error),
+            other => Self::Client(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use harness_protocol::time::Span;
+
+    #[test]
+    fn a_refusal_ends_with_the_code_that_the_daemon_gave() {
+        let mut error = RpcError::new(ErrorKind::Provider, "no");
+        assert_eq!(Failure::Refused(error.clone()).code(), 1);
+        error.data.exit_code = exit::CREDENTIALS;
+        assert_eq!(Failure::Refused(error).code(), 4);
+        for (kind, code) in [
+            (ErrorKind::NotFound, 6),
+            (ErrorKind::NoLongerApplies, 6),
+            (ErrorKind::Ambiguous, 2),
+            (ErrorKind::Busy, 75),
+            (ErrorKind::Held, 75),
+            (ErrorKind::Internal, 70),
+        ] {
+            assert_eq!(Failure::from(ClientError::Refused(RpcError::new(kind, "no"))).code(), code);
+        }
+    }
+
+    #[test]
+    fn a_lost_or_silent_daemon_is_unreachable_and_too_large_a_request_is_a_usage_error() {
+        assert_eq!(Failure::from(ClientError::Lost { taken: Taken::Maybe }).code(), 7);
+        assert_eq!(Failure::from(ClientError::Silent { seconds: 10, pid: Some(4) }).code(), 7);
+        assert_eq!(Failure::from(ClientError::TooLarge { bytes: 10 << 20 }).code(), 2);
+    }
+
+    #[test]
+    fn a_reader_that_has_left_is_a_good_end_and_a_full_disk_is_not() {
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).report(), 0);
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::StorageFull)).code(), 70);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_is_a_usage_error_and_a_disk_that_fails_is_not() {
+        let write = |source: io::Error| Failure::Write { path: "/nope/x".into(), source, hint: None };
+        for named in [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied, io::ErrorKind::NotADirectory] {
+            assert_eq!(write(named.into()).code(), 2, "{named}");
+        }
+        assert!(write(io::ErrorKind::NotFound.into()).hint().unwrap().contains("is not there"));
+        for disk in [io::ErrorKind::StorageFull, io::ErrorKind::Other] {
+            assert_eq!(write(disk.into()).code(), 70, "{disk}");
+        }
+    }
+
+    #[test]
+    fn busy_says_when_to_come_back() {
+        let error = RpcError::new(ErrorKind::Busy, "full").retry_after(Span::from_micros(1_200_000));
+        assert_eq!(Failure::Refused(error).hint().unwrap(), "try again in 2 s");
+    }
+
+    #[test]
+    fn who_detaches_is_told_how_to_come_back() {
+        let failure = Failure::Detached { runs: vec!["abc".to_owned()] };
+        assert_eq!(failure.to_string(), "detached; the run goes on: harnessctl follow abc");
+        assert_eq!(failure.code(), 130);
+    }
+}

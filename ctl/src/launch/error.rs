@@ -1,0 +1,224 @@
+//! Why there is no daemon to talk to, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use harness_protocol::paths::SYSTEM_SOCKET;
+
+use crate::launch::inside_run::Inside;
+use crate::launch::lock_holder::Disbelief;
+use crate::launch::server_identity::Untrusted;
+
+/// Why there is no daemon to talk to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// Nobody serves the socket, and we were told to leave it so.
+    #[error("no daemon serves {}", socket.display())]
+    NotRunning {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+    },
+    /// Something else has the name of the socket.
+    #[error("{} is {what}, and no socket", socket.display())]
+    NoSocket {
+        /// The path where a socket was looked for.
+        socket: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// The state directory belongs to a daemon with another socket than the one that was named.
+    #[error(
+        "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
+        socket.display(), state_dir.display()
+    )]
+    Elsewhere {
+        /// The number of the daemon's process.
+        pid: u32,
+        /// The socket that the daemon serves.
+        socket: PathBuf,
+        /// The state directory that it holds.
+        state_dir: PathBuf,
+    },
+    /// There is a daemon, and its socket is gone.
+    #[error("the daemon (pid {pid}) runs, and its socket {} {}", socket.display(), match in_place {
+        Some(what) => format!("is not there: {what} is in its place"),
+        None => "is not there".to_owned(),
+    })]
+    Unreachable {
+        /// The number of the daemon's process.
+        pid: u32,
+        /// The socket that the daemon serves.
+        socket: PathBuf,
+        /// It has served it. One that has not is about to, or leaves.
+        settled: bool,
+        /// What is there instead.
+        in_place: Option<&'static str>,
+    },
+    /// The socket is the system's, and only root starts that daemon.
+    #[error("the system's daemon does not run: nobody serves {}", socket.display())]
+    SystemNotRunning {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+    },
+    /// The socket cannot be opened by this user.
+    #[error("no permission to open {}", socket.display())]
+    Denied {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+    },
+    /// It does not take connections, or cannot be named.
+    #[error("cannot connect to {}: {source}", socket.display())]
+    Connect {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody answers who is not to be believed.
+    #[error("at {}, {why}", socket.display())]
+    Untrusted {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        why: Untrusted,
+    },
+    /// What is in the state directory is none of a daemon's.
+    #[error(transparent)]
+    Disbelief(#[from] Disbelief),
+    /// The socket is in a directory of another user, to whom its daemon belongs.
+    #[error(
+        "no daemon serves {}, and {} belongs to user {owner}, for whom none is started",
+        socket.display(), dir.display()
+    )]
+    OfAnother {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// Its directory, or the one above it that is there.
+        dir: PathBuf,
+        /// The owner of that directory.
+        owner: u32,
+    },
+    /// Others may write to the directory of the socket, so that it may have been anybody's.
+    #[error(
+        "no daemon serves {}, and others may write to {} or to a directory above it, so that it may have been another \
+         user's",
+        socket.display(), dir.display()
+    )]
+    Public {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// Its directory, or the one above it that is there.
+        dir: PathBuf,
+    },
+    /// This machine has a daemon of the system, whose socket is not there, and none of this user's own was asked for.
+    #[error("no daemon serves {SYSTEM_SOCKET}, where that of the system should be, nor {}", socket.display())]
+    SystemGone {
+        /// The socket of a daemon of this user's own.
+        socket: PathBuf,
+    },
+    /// Nobody serves the socket, and from inside a run none is started.
+    #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
+    InsideRun {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+        /// How that is known.
+        inside: Inside,
+    },
+    /// There is no program to start.
+    #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
+    NoProgram {
+        /// The socket that no daemon serves.
+        socket: PathBuf,
+    },
+    /// The program cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It started and ended.
+    #[error("the daemon did not start: {said}")]
+    Failed {
+        /// What it said.
+        said: String,
+    },
+    /// It started and said nothing.
+    #[error("the daemon was started and is not ready after {seconds} s{}", match doing {
+        Some(doing) => format!("; it is {doing}"),
+        None => String::new(),
+    })]
+    NotReady {
+        /// For how long.
+        seconds: u64,
+        /// What it does, where it has said that.
+        doing: Option<String>,
+    },
+}
+
+impl StartError {
+    /// Whether nobody serves the socket now. Somebody may in a moment.
+    pub(crate) fn is_absent(&self) -> bool {
+        match self {
+            Self::NotRunning { .. } | Self::Unreachable { .. } => true,
+            Self::Untrusted { why, .. } => why.may_pass(),
+            _ => false,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotRunning { .. } => Some("start it: harnessctl daemon start".to_owned()),
+            Self::SystemNotRunning { .. } => Some(
+                "start it as root (systemctl start harnessd), or use one of your own: --socket PATH, XDG_RUNTIME_DIR"
+                    .to_owned(),
+            ),
+            Self::Elsewhere { socket, .. } => Some(format!(
+                "use that one: --socket {}; or start another with a state directory of its own: HARNESS_STATE_DIR",
+                socket.display()
+            )),
+            Self::NoSocket { .. } => {
+                Some("move it away, or name another place with --socket or HARNESS_SOCKET".to_owned())
+            }
+            Self::Unreachable { in_place: Some(_), socket, .. } => Some(format!(
+                "move {} away, and the daemon binds its socket again by itself; harnessctl daemon stop ends it",
+                socket.display()
+            )),
+            Self::Unreachable { pid, .. } => Some(format!(
+                "it binds its socket again by itself where it can; kill -HUP {pid} lets it try at once, harnessctl daemon \
+                 stop ends it"
+            )),
+            Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
+            Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),
+            Self::Untrusted { why, .. } => Some(why.hint()),
+            Self::InsideRun { .. } => Some(
+                "start it from outside; for one that is only of this run: harnessd --socket PATH --state-dir DIR"
+                    .to_owned(),
+            ),
+            Self::Disbelief(why) => Some(match why {
+                Disbelief::NoFile(path) | Disbelief::Linked(path) => {
+                    format!("look at it, and remove it (rm {}); a daemon makes its own", path.display())
+                }
+                Disbelief::Way { .. } => "name the state directory itself: HARNESS_STATE_DIR".to_owned(),
+            }),
+            Self::OfAnother { socket, owner: 0, .. } | Self::Public { socket, .. } => {
+                Some(format!("where it is to be yours: harnessctl --socket {} daemon start", socket.display()))
+            }
+            Self::OfAnother { .. } => Some(
+                "its owner starts it (systemctl restart harnessd.socket harnessd); for one of your own: \
+                 --socket PATH"
+                    .to_owned(),
+            ),
+            Self::SystemGone { .. } => Some(
+                "start the system's again (systemctl restart harnessd.socket harnessd), or one of your own: \
+                 harnessctl daemon \
+                 start"
+                    .to_owned(),
+            ),
+            Self::NoProgram { .. } => Some("install harnessd beside harnessctl".to_owned()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Who answers at a socket, before anything is sent there: never a process from inside a run.
+//!
+//! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule by which such a server is told from the daemon,
+//! and from what else may stand between: systemd, ssh, a relay. Reads `/proc`, asks the kernel, and sends nothing.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use harness_protocol::inside::{depth, hard_limit};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::launch::error::StartError;
+use crate::launch::inside_run::{PARENTS, keeper_above, parent_of};
+use crate::launch::lock_holder::{Disbelief, Holder};
+
+/// By what a process is known that is inside a run, seen from one that is not: a daemon is one deeper than where it was started, and what
+/// it starts one deeper than that.
+const INSIDE: u64 = 2;
+
+/// The variable by which an operator says that a server which cannot be seen from here is the daemon.
+const TRUST_UNSEEN: &str = "HARNESS_TRUST_UNSEEN";
+
+/// Why whoever answers at a socket is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Untrusted {
+    /// It is another user's, and neither root's nor that of whoever owns the directory of the socket.
+    #[error("process {pid} of another user (uid {uid}) answers")]
+    OtherUser {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+    },
+    /// It is inside a run.
+    #[error("process {pid} answers, which comes from inside a run and is not the daemon")]
+    Inside {
+        /// The process.
+        pid: u32,
+    },
+    /// It cannot be looked at.
+    #[error("process {pid} answers, and /proc does not show whether it comes from inside a run")]
+    Hidden {
+        /// The process.
+        pid: u32,
+    },
+    /// The socket has another name, and another user may have made this one lead to it.
+    #[error("process {pid} answers, whose socket has another name, and another user may have made this one lead there")]
+    OtherName {
+        /// The process that answers.
+        pid: u32,
+    },
+    /// The daemon that holds the state directory is another process.
+    #[error("process {pid} answers, and not the daemon (pid {holder}) that holds the state directory")]
+    NotTheDaemon {
+        /// The process.
+        pid: u32,
+        /// The daemon.
+        holder: u32,
+    },
+    /// It is of another pid namespace.
+    #[error("a process of another pid namespace answers, so that it cannot be told whether it comes from inside a run")]
+    Unseen,
+    /// Whoever opened it has ended.
+    #[error("the process that opened it ({pid}) has ended, so that it cannot be told who answers")]
+    Ended {
+        /// The process.
+        pid: u32,
+    },
+}
+
+impl Untrusted {
+    /// Whether it may be so only for a moment, as while one daemon follows another.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Self::Ended { .. } | Self::NotTheDaemon { .. })
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(self) -> String {
+        match self {
+            Self::OtherUser { .. } => "name the socket of a daemon of yours: --socket or HARNESS_SOCKET".to_owned(),
+            Self::Inside { pid } | Self::Hidden { pid } => format!(
+                "nothing was sent to it; look at it (ps -fp {pid}), end it (kill -9 {pid}), then: harnessctl daemon start"
+            ),
+            Self::NotTheDaemon { holder, .. } => format!(
+                "nothing was sent to it; let the daemon bind its socket again: kill -HUP {holder}; where the one that \
+                 answers is meant, \
+                 name its own socket (--socket), and its state directory or none (HARNESS_STATE_DIR)"
+            ),
+            Self::OtherName { .. } => {
+                "nothing was sent to it; name its own socket: --socket or HARNESS_SOCKET".to_owned()
+            }
+            Self::Unseen => format!("where that is the daemon outside of this container, say so: {TRUST_UNSEEN}=1"),
+            Self::Ended { .. } => "start the daemon, or what passes its socket on, so that it goes on living (ssh \
+                                   without -f)"
+                .to_owned(),
+        }
+    }
+}
+
+/// Refuses a connection to a process that is not to be believed.
+///
+/// `holder` is the daemon that holds the state directory, where that one told the socket.
+pub(crate) fn check(
+    stream: &UnixStream,
+    socket: &Path,
+    state_dir: &Path,
+    holder: Option<u32>,
+) -> Result<(), StartError> {
+    let of = |source| StartError::Connect { socket: socket.to_owned(), source };
+    let peer = getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| of(errno.into()))?;
+    let process = getsockopt(stream, sockopt::PeerPidfd);
+    // The directory of the name that was given: whoever owns that one can be asked for what lies in it.
+    let owner = socket.parent().and_then(|dir| dir.metadata().ok()).map(|dir| dir.uid());
+    let own = nix::unistd::geteuid().as_raw();
+    let pid = u32::try_from(peer.pid()).unwrap_or(0);
+    let untrusted = |why| StartError::Untrusted { socket: socket.to_owned(), why };
+    let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+    if let Some(holder) = holder.filter(|&holder| !is_or_is_above(pid, holder, &read)) {
+        return Err(untrusted(Untrusted::NotTheDaemon { pid, holder }));
+    }
+    let uid = peer.uid();
+    if ![Some(0), Some(own), owner].contains(&Some(uid)) {
+        return Err(untrusted(Untrusted::OtherUser { pid, uid }));
+    }
+    // One outside of our pid namespace, as on a container's host: there, a run may have put its own in the daemon's
+    // place.
+    if pid == 0 {
+        let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
+        return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
+    }
+    let limit = read(peer.pid(), "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
+    let found = judge(peer.pid(), limit, own_depth(&read), uid == 0, &read);
+    // What was read is of that process only where it lives still.
+    if has_ended(&process) || (found.is_some() && fs::metadata(format!("/proc/{pid}")).is_err()) {
+        return Err(untrusted(Untrusted::Ended { pid }));
+    }
+    if let Some(why) = found {
+        return Err(untrusted(why));
+    }
+    is_the_daemon(stream, socket, state_dir, (pid, uid, owner), &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
+}
+
+/// What speaks against a process outside of runs: that the daemon of the state directory is another one, or the socket
+/// another one's.
+fn is_the_daemon(
+    stream: &UnixStream,
+    socket: &Path,
+    state_dir: &Path,
+    (pid, uid, owner): (u32, u32, Option<u32>),
+    read: Read<'_>,
+) -> Result<Option<Untrusted>, StartError> {
+    // The name by which it was bound, as the kernel has it. What is relative is no daemon's, but may be that of ssh.
+    let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+    let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && bound != socket);
+    let holder = match Holder::of(state_dir) {
+        // Without root in a user namespace, its links are another's. The name itself says enough.
+        Err(Disbelief::Way { .. }) if !has_other_name => None,
+        found => found?,
+    };
+    if let Some(holder) = holder {
+        let serves_it = holder.socket.as_deref() == Some(socket);
+        if (serves_it || has_other_name) && !is_or_is_above(pid, holder.pid, read) {
+            return Ok(Some(Untrusted::NotTheDaemon { pid, holder: holder.pid }));
+        }
+    }
+    let leads_elsewhere = has_other_name && owner != Some(uid) && !harness_files::is_ours(socket);
+    Ok(leads_elsewhere.then_some(Untrusted::OtherName { pid }))
+}
+
+type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
+
+/// What speaks against a process with this limit.
+fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) -> Option<Untrusted> {
+    let number = pid.unsigned_abs();
+    let Some(limit) = limit else {
+        // Where /proc shows only the own processes: nobody's run has root's, unless its daemon is root's.
+        return (!is_root).then_some(Untrusted::Hidden { pid: number });
+    };
+    let below = depth(limit).saturating_sub(own);
+    // A daemon may be one deeper; below a keeper that is none of ours is no daemon of ours either.
+    let is_inside = below >= INSIDE || (below > 0 && own == 0 && keeper_above(pid, read).is_some());
+    is_inside.then_some(Untrusted::Inside { pid: number })
+}
+
+/// How deep in runs we are. A mark alone says nothing: everybody of our user can give us one.
+fn own_depth(read: Read<'_>) -> u64 {
+    match getrlimit(Resource::RLIMIT_LOCKS) {
+        Ok((_, hard)) if depth(hard) > 0 => {
+            keeper_above(nix::unistd::getpid().as_raw(), read).map_or(0, |_| depth(hard))
+        }
+        _ => 0,
+    }
+}
+
+/// Whether a process is `other` or one of its parents, as systemd is that of a daemon whose socket it opened.
+fn is_or_is_above(pid: u32, other: u32, read: Read<'_>) -> bool {
+    let mut at = other;
+    for _ in 0..PARENTS {
+        if at == pid {
+            return true;
+        }
+        let above = i32::try_from(at).ok().and_then(|at| parent_of(&read(at, "stat")?));
+        match above.and_then(|above| u32::try_from(above).ok()) {
+            Some(above) if above > 0 => at = above,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether the process of this descriptor has ended. Kernels before 6.5 give none; later ones fail where it has been
+/// reaped.
+fn has_ended(process: &Result<OwnedFd, Errno>) -> bool {
+    let process = match process {
+        Ok(process) => process,
+        Err(errno) => return *errno != Errno::ENOPROTOOPT,
+    };
+    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+    use std::os::unix::net::UnixListener;
+
+    use harness_protocol::inside::mark_below;
+
+    use super::*;
+
+    #[test]
+    fn a_process_of_a_run_is_told_from_a_daemon_by_how_deep_it_is() {
+        let daemon = mark_below(u64::MAX, 7);
+        let run = mark_below(daemon, 7);
+        let (nested, below_nested) = (mark_below(run, 9), mark_below(mark_below(run, 9), 9));
+        let machine = [
+            (10, 1, "sshd\0"),
+            (20, 1, "harnessd\0--on-demand\0"),
+            (21, 20, "harnessd\0keeper\0mark=4\0"),
+            (22, 21, "harnessd\0--socket\0/x\0"),
+            (23, 1, "harnessd\0orphan\0"),
+        ];
+        let machine: BTreeMap<i32, (i32, &str)> =
+            machine.into_iter().map(|(pid, up, line)| (pid, (up, line))).collect();
+        let read = |pid: i32, file: &str| {
+            let (parent, line) = machine.get(&pid)?;
+            Some(if file == "stat" { format!("{pid} (x) S {parent} 1").into() } else { line.as_bytes().to_vec() })
+        };
+        let inside = |pid| Some(Untrusted::Inside { pid });
+        let table = [
+            (10, Some(u64::MAX), 0, None, "ssh"),
+            (20, Some(daemon), 0, None, "a daemon"),
+            (20, Some(u64::MAX), 0, None, "one of an older version"),
+            (22, Some(run), 0, inside(22), "what a run executes"),
+            (23, Some(run), 0, inside(23), "what has lost its keeper"),
+            (23, Some(5), 0, inside(23), "what lowered its limit"),
+            (23, Some(0), 0, inside(23), "to the least"),
+            (22, Some(daemon), 0, inside(22), "a run of an older version"),
+            (23, Some(nested), 0, inside(23), "a daemon inside a run, for whoever is outside"),
+            (20, Some(daemon), 2, None, "a daemon, from inside"),
+            (22, Some(run), 2, None, "another process of a run, from inside"),
+            (23, Some(nested), 2, None, "a daemon inside a run, from that run"),
+            (23, Some(below_nested), 2, inside(23), "and what that one's runs execute"),
+            (20, None, 0, Some(Untrusted::Hidden { pid: 20 }), "what cannot be looked at"),
+        ];
+        for (pid, limit, own, expected, which) in table {
+            assert_eq!(judge(pid, limit, own, false, &read), expected, "{which}");
+        }
+        assert_eq!(judge(1, None, 0, true, &read), None, "root's, where /proc shows only the own processes");
+        assert!(is_or_is_above(20, 22, &read) && is_or_is_above(22, 22, &read) && is_or_is_above(1, 20, &read));
+        assert!(!is_or_is_above(22, 20, &read) && !is_or_is_above(10, 22, &read));
+    }
+
+    #[test]
+    fn our_own_process_is_believed_and_one_that_has_ended_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), None).unwrap();
+        let told = check(&UnixStream::connect(&socket).unwrap(), &socket, dir.path(), Some(i32::MAX.unsigned_abs()));
+        assert!(matches!(told, Err(StartError::Untrusted { why: Untrusted::NotTheDaemon { .. }, .. })));
+        drop(listener);
+        assert!(Untrusted::Ended { pid: 1 }.may_pass() && !Untrusted::Inside { pid: 1 }.may_pass());
+    }
+}

@@ -1,0 +1,211 @@
+//! Questions of runs that are followed, asked on a terminal and answered there.
+//!
+//! Owns the prompt: which question stands there, and when it is taken away. Reads standard input only while one does. What was typed
+//! before is no answer, and neither is an empty line. An answer goes the same way as that of `reply`: the first one wins.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use harness_protocol::id::{InteractionId, RunId};
+use harness_protocol::rpc::{AnswerParams, InteractionListParams, method};
+use harness_protocol::run::{OpenQuestion, RunView};
+use rustix::termios::{QueueSelector, tcflush};
+
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::output::note;
+use crate::render::colour::Paint;
+use crate::render::run::short;
+use crate::render::text::clean;
+use crate::select::confirm::is_attended;
+
+/// A question and the followed run of whose tree it is.
+#[derive(Debug, Clone)]
+struct Asked {
+    question: OpenQuestion,
+    of: RunId,
+}
+
+/// Asks what is open, one question after the other.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    is_on: bool,
+    /// Standard output is a terminal, so a question of a followed run itself stands there already.
+    is_shown: bool,
+    paint: Paint,
+    stdin: io::Stdin,
+    waiting: VecDeque<Asked>,
+    current: Option<Asked>,
+    /// The prompt stands on the last line.
+    stands: bool,
+    /// The begin of an answer.
+    typed: Vec<u8>,
+    /// Questions that were asked, or left open: they are not asked again.
+    done: BTreeSet<InteractionId>,
+}
+
+impl Asker {
+    /// One that asks, where it is wanted and a person is there.
+    pub(crate) fn new(wanted: bool, is_shown: bool, paint: Paint) -> Self {
+        Self {
+            is_on: wanted && is_attended(),
+            is_shown,
+            paint,
+            stdin: io::stdin(),
+            waiting: VecDeque::new(),
+            current: None,
+            stands: false,
+            typed: Vec::new(),
+            done: BTreeSet::new(),
+        }
+    }
+
+    /// Whether questions are asked here.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// What is read while a question stands there.
+    pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.current.as_ref().map(|_| self.stdin.as_fd())
+    }
+
+    /// Takes over which questions of a run and those below it are open.
+    pub(crate) fn see(&mut self, run: &RunView) {
+        if !self.is_on {
+            return;
+        }
+        let is_open = |asked: &Asked| asked.of != run.id || run.questions.iter().any(|one| one.id == asked.question.id);
+        self.keep(is_open);
+        for question in &run.questions {
+            if self.done.insert(question.id) {
+                self.waiting.push_back(Asked { question: question.clone(), of: run.id });
+            }
+        }
+    }
+
+    /// A run that was followed has ended, and all below it with it, or without a question.
+    pub(crate) fn over(&mut self, run: RunId) {
+        self.keep(|asked| asked.of != run);
+    }
+
+    /// Forgets the other questions, and takes the prompt away where it is for one of them.
+    fn keep(&mut self, is_open: impl Fn(&Asked) -> bool) {
+        self.waiting.retain(&is_open);
+        if let Some(gone) = self.current.take_if(|asked| !is_open(asked)) {
+            self.interrupt();
+            self.forget_typed();
+            note(self.paint.dim(format_args!("[question {} needs no answer any more]", gone.question.id)));
+        }
+    }
+
+    /// Something else is about to be written: it begins on a line of its own, and the prompt comes again behind it.
+    pub(crate) fn interrupt(&mut self) {
+        if std::mem::take(&mut self.stands) {
+            let _told = writeln!(io::stderr().lock());
+        }
+    }
+
+    /// Puts the prompt there, where a question is open and none is asked.
+    pub(crate) fn prompt(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
+        if self.current.is_none() {
+            let Some(asked) = self.waiting.pop_front() else { return Ok(()) };
+            if !(self.is_shown && asked.of == asked.question.run) {
+                let text = whole(ctx, &asked.question)?;
+                note(format_args!(
+                    "{} run {} asks: {}",
+                    self.paint.yellow("?"),
+                    short(asked.question.run),
+                    clean(&text)
+                ));
+            }
+            self.forget_typed();
+            self.current = Some(asked);
+        }
+        if let (false, Some(asked)) = (self.stands, &self.current) {
+            let prompt = format!("answer run {} (Ctrl-D: later): ", short(asked.question.run));
+            let mut err = io::stderr().lock();
+            // Where it cannot be asked, nothing is answered below.
+            let _asked = write!(err, "{}", self.paint.bold(prompt)).and_then(|()| err.flush());
+            self.stands = true;
+        }
+        Ok(())
+    }
+
+    /// Reads the line that was typed, and answers with it.
+    pub(crate) fn read(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
+        let Some(asked) = self.current.clone() else { return Ok(()) };
+        let mut stdin = self.stdin.lock();
+        // One read: a terminal gives a line, or the begin of one that was sent off without its end.
+        let read = stdin.fill_buf().map(<[u8]>::to_vec);
+        let typed = read.as_ref().map_or(&[][..], Vec::as_slice);
+        stdin.consume(typed.len());
+        drop(stdin);
+        self.typed.extend_from_slice(typed);
+        let end = self.typed.iter().position(|&byte| byte == b'\n');
+        if typed.is_empty() {
+            self.leave();
+            // A terminal that is gone is not read again.
+            self.is_on &= read.is_ok() && self.stdin.is_terminal();
+            return Ok(());
+        }
+        let Some(end) = end else { return Ok(()) };
+        // The line break that was typed has ended the prompt's line.
+        self.stands = false;
+        let line = std::mem::take(&mut self.typed)[..end].to_vec();
+        let text = String::from_utf8(line);
+        let answer = match text.as_deref().map(str::trim_end) {
+            Err(_) => {
+                note("harnessctl: that is not UTF-8");
+                return Ok(());
+            }
+            Ok("") => {
+                let id = asked.question.id;
+                note(self.paint.dim(format_args!("[an empty answer is given with: harnessctl reply {id} '']")));
+                return Ok(());
+            }
+            Ok(answer) => answer.into(),
+        };
+        let params = AnswerParams { interaction: asked.question.id.to_string(), answer };
+        match ctx.session.client()?.call::<method::InteractionAnswer>(&params).map_err(Failure::from) {
+            Ok(_) => self.current = None,
+            // It was answered by somebody else, or its run has ended: the refusal says which.
+            Err(Failure::Refused(error)) => {
+                note(format_args!("harnessctl: {}", clean(&error.message)));
+                self.current = None;
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    /// Leaves the question open that stands there, and says how it is answered.
+    pub(crate) fn leave(&mut self) {
+        self.interrupt();
+        for asked in self.current.take().into_iter().chain(std::mem::take(&mut self.waiting)) {
+            note(format_args!("question {0} stays open; answer it: harnessctl reply {0} TEXT", asked.question.id));
+        }
+    }
+
+    fn forget_typed(&mut self) {
+        self.typed.clear();
+        // Where that fails, what was typed too early is taken for an answer, as a shell would take it.
+        let _forgotten = tcflush(&self.stdin, QueueSelector::IFlush);
+    }
+}
+
+/// The whole of a question that a view may have shortened.
+fn whole(ctx: &mut Ctx, question: &OpenQuestion) -> Result<String, Failure> {
+    let mut params = InteractionListParams::default();
+    loop {
+        let page = ctx.session.client()?.call::<method::InteractionList>(&params)?;
+        if let Some(found) = page.interactions.into_iter().find(|one| one.id == question.id) {
+            return Ok(found.question.to_string());
+        }
+        params.cursor = page.cursor;
+        if params.cursor.is_none() {
+            return Ok(question.question.clone());
+        }
+    }
+}

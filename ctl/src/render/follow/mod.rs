@@ -1,0 +1,419 @@
+//! A run as it goes, for people: what the model says, what is called, what that writes, what is asked, what comes out.
+//!
+//! A fold over events and deltas into text. Output of a call is shown while it runs, or from its result; never both.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use harness_protocol::event::{Delta, DeltaStream, Ending, Event, EventBody, ProviderFault};
+use harness_protocol::id::CallId;
+use harness_protocol::rpc::OutputStream;
+use harness_protocol::run::{CallRequest, CallResult, StreamInfo, exit};
+
+use crate::render::colour::Paint;
+use crate::render::live::{Piece, Stream};
+use crate::render::look::Look;
+use crate::render::text::{clean, clean_painted, first_line, one_line, why};
+use crate::render::transcript::{self, command};
+
+/// Bytes of a stream that were missed, from an offset on; `None` where they cannot be had.
+pub(crate) type Fetch<'a> = &'a mut dyn FnMut(CallId, OutputStream, u64) -> Option<Vec<u8>>;
+
+/// How a followed run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ended {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// Its answer.
+    pub(crate) answer: Option<Arc<str>>,
+    /// Why it has none.
+    pub(crate) error: Option<Arc<str>>,
+}
+
+impl Ended {
+    /// What its last event tells.
+    pub(crate) fn of(ending: &Ending) -> Self {
+        match ending {
+            Ending::Succeeded { answer } => Self { code: exit::SUCCEEDED, answer: Some(answer.clone()), error: None },
+            Ending::Failed { error, exit_code } => Self { code: *exit_code, answer: None, error: Some(error.clone()) },
+            Ending::Cancelled { error } => Self { code: exit::CANCELLED, answer: None, error: Some(error.clone()) },
+        }
+    }
+}
+
+/// What wrote last. A line that was begun by one is ended before another goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Model,
+    Call(CallId, OutputStream),
+    Ours,
+}
+
+#[derive(Debug)]
+struct Live {
+    request: CallRequest,
+    begun: bool,
+    /// The question stands there already, and the answer will.
+    asked: bool,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// Renders one run.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    look: Look,
+    notes: Paint,
+    /// Shows what people told the run, too.
+    prompts: bool,
+    source: Source,
+    line_open: bool,
+    /// What was shown of the text that the model is saying.
+    text: String,
+    text_stream: Stream,
+    calls: BTreeMap<CallId, Live>,
+    last_text: Option<Arc<str>>,
+}
+
+impl Follower {
+    /// Renders on something that looks like `look`, notes with `notes`.
+    pub(crate) fn new(look: Look, notes: Paint, prompts: bool) -> Self {
+        Self {
+            look,
+            notes,
+            prompts,
+            source: Source::Ours,
+            line_open: false,
+            text: String::new(),
+            text_stream: Stream::default(),
+            calls: BTreeMap::new(),
+            last_text: None,
+        }
+    }
+
+    /// A piece of live output.
+    pub(crate) fn delta(&mut self, out: &mut dyn Write, delta: &Delta, fetch: Fetch<'_>) -> io::Result<()> {
+        let stream = match (delta.stream, delta.call) {
+            (DeltaStream::Text, _) => return self.model_delta(out, delta),
+            (DeltaStream::Reasoning, _) => return Ok(()),
+            (DeltaStream::Stdout, Some(call)) => (call, OutputStream::Stdout),
+            (DeltaStream::Stderr, Some(call)) => (call, OutputStream::Stderr),
+            (_, None) => return Ok(()),
+        };
+        let (call, stream) = stream;
+        // A call that has its result was shown whole; one that has not begun for us begins with its event.
+        let Some(seen) = self.calls.get(&call).filter(|live| live.begun) else { return Ok(()) };
+        let mut seen = if stream == OutputStream::Stdout { seen.stdout.clone() } else { seen.stderr.clone() };
+        if let Piece::Missing(from) = seen.piece(delta.offset, &delta.text) {
+            self.catch_up(out, (call, stream), &mut seen, from, delta.offset, fetch)?;
+        }
+        if let Piece::Show(text) = seen.piece(delta.offset, &delta.text) {
+            self.show_output(out, call, stream, text)?;
+            seen.shown(delta.offset, &delta.text);
+        }
+        if let Some(live) = self.calls.get_mut(&call) {
+            *(if stream == OutputStream::Stdout { &mut live.stdout } else { &mut live.stderr }) = seen;
+        }
+        Ok(())
+    }
+
+    /// Shows the bytes from `from` on; where they cannot be had, says so and goes on at `to`.
+    fn catch_up(
+        &mut self,
+        out: &mut dyn Write,
+        (call, stream): (CallId, OutputStream),
+        seen: &mut Stream,
+        from: u64,
+        to: u64,
+        fetch: Fetch<'_>,
+    ) -> io::Result<()> {
+        let bytes = fetch(call, stream, from).unwrap_or_default();
+        let whole = bytes.len() - harness_protocol::envelope::incomplete_suffix(&bytes);
+        let text = String::from_utf8_lossy(&bytes[..whole]);
+        self.show_output(out, call, stream, &text)?;
+        let mut end = from + whole as u64;
+        if end < to {
+            self.say(
+                out,
+                &self.look.paint.dim(format!("[{} bytes are missing here: harnessctl logs has them]", to - end)),
+            )?;
+            end = to;
+        }
+        seen.caught_up(end);
+        Ok(())
+    }
+
+    fn model_delta(&mut self, out: &mut dyn Write, delta: &Delta) -> io::Result<()> {
+        if delta.offset == 0 && !self.text.is_empty() {
+            self.drop_text(out)?;
+        }
+        // A missing piece is not asked for: the whole text comes with the event.
+        if let Piece::Show(text) = self.text_stream.piece(delta.offset, &delta.text) {
+            self.text.push_str(text);
+            self.raw(out, Source::Model, text)?;
+            self.text_stream.shown(delta.offset, &delta.text);
+        }
+        Ok(())
+    }
+
+    /// What the model said until now does not count: it starts over.
+    fn drop_text(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.text.is_empty() {
+            self.say(out, &self.look.paint.dim("[the model starts over]"))?;
+        }
+        self.text.clear();
+        self.text_stream = Stream::default();
+        Ok(())
+    }
+
+    /// An event; tells when it was the last one. `notes` takes the lines about states.
+    pub(crate) fn event(
+        &mut self,
+        out: &mut dyn Write,
+        notes: &mut dyn Write,
+        event: &Event,
+        fetch: Fetch<'_>,
+    ) -> io::Result<Option<Ended>> {
+        match &event.body {
+            EventBody::RunSubmitted { spec, .. } => {
+                if let Some(run) = event.run {
+                    self.note(out, notes, &format!("run {run} submitted"))?;
+                }
+                if let Some(prompt) = spec.prompt.as_ref().filter(|_| self.prompts) {
+                    self.user(out, prompt)?;
+                }
+            }
+            EventBody::InferenceStarted { step, attempt } => {
+                self.drop_text(out)?;
+                let again = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
+                self.note(out, notes, &format!("thinking, step {step}{again}"))?;
+            }
+            EventBody::StepBegun { provider: Some(provider), .. } => {
+                self.note(out, notes, &format!("its provider is left alone; {} stands in", one_line(provider)))?;
+            }
+            EventBody::InferenceFinished { text, calls, .. } => self.model_said(out, text, calls)?,
+            EventBody::InferenceFailed { error, retry_at, fault, .. } => {
+                self.drop_text(out)?;
+                let next = if retry_at.is_some() { "; it is asked again" } else { "" };
+                let note = match fault {
+                    ProviderFault::ContextTooLong => format!("too long for the model: {}", first_line(error)),
+                    // What it waits for, and until when, is told beside this.
+                    ProviderFault::Quota => format!("quota: {}", first_line(error)),
+                    ProviderFault::RateLimit => format!("rate-limit: {}", first_line(error)),
+                    ProviderFault::NoKey => format!("key: {}", first_line(error)),
+                    ProviderFault::Credentials => format!("credentials: {}", first_line(error)),
+                    _ => format!("the provider failed: {}{next}", first_line(error)),
+                };
+                self.note(out, notes, &note)?;
+            }
+            EventBody::CompactionBegun { provider, .. } => {
+                if let Some(provider) = provider {
+                    self.note(out, notes, &format!("its provider is left alone; {provider} stands in"))?;
+                }
+                self.note(
+                    out,
+                    notes,
+                    "its conversation is too long for the model: the older part is to be summarised",
+                )?;
+            }
+            EventBody::CompactionFinished { entries, text, .. } => {
+                let (entries, bytes) = (entries, text.len());
+                self.note(out, notes, &format!("the first {entries} entries were summarised in {bytes} bytes"))?;
+            }
+            EventBody::StepPostponed { budget_of, provider, .. } => {
+                let note = match provider {
+                    Some(provider) => format!("waiting until the provider {provider} may be asked again"),
+                    None => {
+                        format!("what is left of the budget of {budget_of} is held for others; waiting for one of them")
+                    }
+                };
+                self.note(out, notes, &note)?;
+            }
+            EventBody::BatchQueued => self.note(out, notes, "in the tool lane")?,
+            EventBody::BatchParked => self.note(out, notes, "waiting")?,
+            EventBody::CallStarted { call } => self.begin(out, *call)?,
+            EventBody::CallWaiting { runs, .. } => {
+                let runs: Vec<String> = runs.iter().map(ToString::to_string).collect();
+                self.note(out, notes, &format!("waiting for {}", runs.join(" ")))?;
+            }
+            EventBody::CallFinished { result } => self.call_finished(out, result, fetch)?,
+            EventBody::InteractionOpened { interaction, call, question } => {
+                if let Some(live) = self.calls.get_mut(call) {
+                    live.asked = true;
+                }
+                let paint = self.look.paint;
+                self.say(out, &format!("{} {}", paint.yellow("?"), self.shown(question)))?;
+                self.say(out, &paint.dim(format!("  answer it: harnessctl reply {interaction} TEXT")))?;
+            }
+            EventBody::InteractionSettled { answer, .. } => self.user(out, answer)?,
+            EventBody::InteractionClosed { .. } => self.note(out, notes, "the question is closed")?,
+            EventBody::Denied { what } => self.note(out, notes, &format!("denied: {}", first_line(what)))?,
+            EventBody::MessageReceived { text, .. } => self.user(out, text)?,
+            EventBody::RunPaused => self.note(out, notes, "paused")?,
+            EventBody::RunResumed => self.note(out, notes, "resumed")?,
+            EventBody::RunStopping { .. } => self.note(out, notes, "being ended")?,
+            EventBody::RunFinished { ending } => return self.run_finished(out, notes, ending).map(Some),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// The model has said all of `text`. What was shown of it already is not shown again.
+    fn model_said(&mut self, out: &mut dyn Write, text: &Arc<str>, calls: &[CallRequest]) -> io::Result<()> {
+        let shown = std::mem::take(&mut self.text);
+        self.text_stream = Stream::default();
+        match text.strip_prefix(shown.as_str()) {
+            Some(rest) => self.raw(out, Source::Model, rest)?,
+            None => {
+                self.say(out, &self.look.paint.dim("[the text, whole]"))?;
+                self.raw(out, Source::Model, text)?;
+            }
+        }
+        self.end_line(out)?;
+        self.last_text = Some(text.clone());
+        self.calls = calls
+            .iter()
+            .map(|request| {
+                let (stdout, stderr) = (Stream::default(), Stream::default());
+                (request.call, Live { request: request.clone(), begun: false, asked: false, stdout, stderr })
+            })
+            .collect();
+        Ok(())
+    }
+
+    fn begin(&mut self, out: &mut dyn Write, call: CallId) -> io::Result<()> {
+        let Some(live) = self.calls.get_mut(&call).filter(|live| !live.begun) else { return Ok(()) };
+        live.begun = true;
+        let line = self.look.paint.bold(command(&live.request, self.look));
+        self.say(out, &line)?;
+        self.source = Source::Call(call, OutputStream::Stdout);
+        Ok(())
+    }
+
+    fn call_finished(&mut self, out: &mut dyn Write, result: &CallResult, fetch: Fetch<'_>) -> io::Result<()> {
+        let call = result.call;
+        if !self.calls.get(&call).is_some_and(|live| live.asked) {
+            self.begin(out, call)?;
+        }
+        let (asked, stdout, stderr) = match self.calls.get(&call) {
+            Some(live) => (live.asked, live.stdout.clone(), live.stderr.clone()),
+            None => (false, Stream::default(), Stream::default()),
+        };
+        if asked && !result.is_error {
+            self.calls.remove(&call);
+            return Ok(());
+        }
+        if stdout.is_shown() || stderr.is_shown() {
+            for (stream, mut seen, info) in
+                [(OutputStream::Stdout, stdout, &result.stdout), (OutputStream::Stderr, stderr, &result.stderr)]
+            {
+                let total = info.as_ref().map_or(0, |info: &StreamInfo| info.bytes);
+                if let Some(from) = seen.missing(total) {
+                    self.catch_up(out, (call, stream), &mut seen, from, total, fetch)?;
+                }
+            }
+        } else {
+            self.raw(out, Source::Call(call, OutputStream::Stdout), transcript::body(result))?;
+        }
+        self.calls.remove(&call);
+        let ending = transcript::ending(result);
+        let Some(line) = ending else { return self.end_line(out) };
+        let line = if result.is_error { self.look.paint.red(line) } else { self.look.paint.dim(line) };
+        self.say(out, &line)
+    }
+
+    fn run_finished(&mut self, out: &mut dyn Write, notes: &mut dyn Write, ending: &Ending) -> io::Result<Ended> {
+        self.end_line(out)?;
+        match ending {
+            Ending::Succeeded { answer } => {
+                // What the model said last stands there already; what was added to it does not.
+                let said = self.last_text.take().unwrap_or_default();
+                let rest = answer.strip_prefix(&*said).map_or(&**answer, |rest| rest.trim_start_matches('\n'));
+                if !rest.is_empty() {
+                    transcript::block(out, self.look, rest)?;
+                }
+                self.note(out, notes, &self.notes.green("succeeded"))?;
+            }
+            Ending::Failed { error, exit_code } => {
+                self.note(out, notes, &self.notes.red(format!("failed: {} (exit code {exit_code})", clean(error))))?;
+            }
+            Ending::Cancelled { error } => {
+                self.note(out, notes, &self.notes.red(format!("cancelled{}", why("cancelled", error))))?;
+            }
+        }
+        Ok(Ended::of(ending))
+    }
+
+    fn show_output(&mut self, out: &mut dyn Write, call: CallId, stream: OutputStream, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let elsewhere = !matches!(self.source, Source::Call(last, _) if last == call);
+        if elsewhere && let Some(live) = self.calls.get(&call) {
+            let line = self.look.paint.dim(format!("{} (goes on)", command(&live.request, self.look)));
+            self.say(out, &line)?;
+        }
+        if stream == OutputStream::Stderr && self.look.terminal {
+            let text = clean(text);
+            let painted = self.look.paint.red(&text);
+            return self.raw_painted(out, Source::Call(call, stream), &painted, !text.ends_with('\n'));
+        }
+        self.raw(out, Source::Call(call, stream), text)
+    }
+
+    /// Writes on, on the line where this source stopped.
+    fn raw(&mut self, out: &mut dyn Write, source: Source, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        let shown = self.shown(text);
+        let open = !shown.ends_with('\n');
+        self.raw_painted(out, source, &shown, open)
+    }
+
+    fn raw_painted(&mut self, out: &mut dyn Write, source: Source, text: &str, open: bool) -> io::Result<()> {
+        if self.source != source {
+            self.end_line(out)?;
+            self.source = source;
+        }
+        out.write_all(text.as_bytes())?;
+        self.line_open = open;
+        Ok(())
+    }
+
+    /// A line of its own.
+    fn say(&mut self, out: &mut dyn Write, line: &str) -> io::Result<()> {
+        self.end_line(out)?;
+        self.source = Source::Ours;
+        writeln!(out, "{line}")
+    }
+
+    fn user(&mut self, out: &mut dyn Write, text: &str) -> io::Result<()> {
+        self.end_line(out)?;
+        self.source = Source::Ours;
+        transcript::user(out, self.look, text)
+    }
+
+    /// A line about the state of the run.
+    fn note(&mut self, out: &mut dyn Write, notes: &mut dyn Write, line: &str) -> io::Result<()> {
+        if self.look.terminal {
+            self.end_line(out)?;
+            out.flush()?;
+        }
+        // Where standard error is gone there is nobody left to tell.
+        let _told = writeln!(notes, "{}", self.notes.dim(format!("[{}]", clean_painted(line))));
+        Ok(())
+    }
+
+    fn end_line(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        if std::mem::take(&mut self.line_open) { writeln!(out) } else { Ok(()) }
+    }
+
+    fn shown(&self, text: &str) -> String {
+        if self.look.terminal { clean(text).into_owned() } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,20 @@
+//! How text is shown: in colours or not, for a person or for a program, how wide.
+
+use crate::render::colour::Paint;
+
+/// How text is shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    /// Colours.
+    pub(crate) paint: Paint,
+    /// A person reads it on a terminal: control characters are taken out, tables are cut to its width.
+    pub(crate) terminal: bool,
+    /// Columns of the terminal.
+    pub(crate) width: Option<usize>,
+}
+
+impl Look {
+    /// For programs and files: plain and whole.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self { paint: Paint::OFF, terminal: false, width: None };
+}

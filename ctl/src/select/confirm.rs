@@ -1,0 +1,68 @@
+//! Asks before something is done to more than one run, or to any that lives: only on a terminal, where a person can
+//! answer.
+//!
+//! Owns when it is asked and what counts as an answer. A script is never asked.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use harness_protocol::run::exit;
+
+use crate::error::Failure;
+
+/// Goes on where at most one run is meant, where nobody is asked, or where the answer is yes.
+///
+/// # Errors
+/// Where the answer is anything else.
+pub(crate) fn more_than_one(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
+    any(runs.saturating_sub(1), yes, question)
+}
+
+/// The same where one run is enough to be asked about.
+///
+/// # Errors
+/// Where the answer is anything else.
+pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
+    if runs == 0 || yes || !is_attended() {
+        return Ok(());
+    }
+    let mut err = io::stderr().lock();
+    // Where it cannot be asked, there is no answer below.
+    let _asked = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    if read.is_ok() && is_yes(&answer) {
+        return Ok(());
+    }
+    Err(Failure::Other { code: exit::USAGE, message: "nothing was done".to_owned(), hint: None })
+}
+
+/// Whether a person is there, who reads the question and types the answer.
+pub(crate) fn is_attended() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+fn is_yes(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_yes() {
+        for yes in ["y\n", "Y", " yes \n", "YES\n"] {
+            assert!(is_yes(yes), "{yes:?}");
+        }
+        for no in ["", "\n", "n\n", "no", "yess", "ja", "y y", "1"] {
+            assert!(!is_yes(no), "{no:?}");
+        }
+    }
+
+    #[test]
+    fn one_run_and_a_script_are_not_asked() {
+        assert!(more_than_one(1, false, "?").is_ok());
+        assert!(more_than_one(0, false, "?").is_ok());
+        assert!(more_than_one(1_000, true, "?").is_ok());
+    }
+}

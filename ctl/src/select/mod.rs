@@ -1,0 +1,304 @@
+//! From what was typed to the runs that a verb is about: names, ids on standard input, labels, states, what they wait for.
+//!
+//! Owns that nothing typed is never everything. The daemon finds the runs; a verb that works on one run after the other gets them
+//! from here. Changes nothing.
+
+pub(crate) mod confirm;
+
+use std::collections::BTreeSet;
+
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{ErrorKind, ListParams, RpcError, Selector, method};
+use harness_protocol::run::{RunState, RunView, exit};
+use serde::Deserialize;
+
+use crate::cli::select::SelectArgs;
+use crate::client::Flow;
+use crate::client::timeouts::PATIENCE;
+use crate::context::Ctx;
+use crate::error::Failure;
+use crate::render::run::short;
+use crate::session::long_poll::show_params;
+use crate::spec::stdin;
+
+/// What stands for ids on standard input.
+const STDIN: &str = "-";
+/// Runs of a page.
+const PAGE: u32 = 500;
+/// Names in one request.
+const NAMES: usize = 500;
+/// What is right where no run is named.
+const HINT: &str =
+    "name runs, or select them: -l KEY=VALUE, --state STATE, --waiting-for WHAT, --all, or - for ids on standard input";
+
+/// The runs that were chosen.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// As they were when they were looked at, each once, in the order in which they were named; else the oldest first.
+    pub(crate) runs: Vec<RunView>,
+    /// One run was named, and nothing else was typed: a verb that shows one run shows it as it is.
+    pub(crate) is_one: bool,
+}
+
+/// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
+pub(crate) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
+    let select = typed(args)?;
+    if select == Selector::default() {
+        return Err(Failure::usage_hint("no run is named", HINT));
+    }
+    Ok(select)
+}
+
+/// The same for a verb to which nothing typed means everything.
+pub(crate) fn typed(args: &SelectArgs) -> Result<Selector, Failure> {
+    let mut names = Vec::new();
+    let mut is_read = false;
+    for name in &args.runs {
+        if name != STDIN {
+            names.push(name.clone());
+        } else if !std::mem::replace(&mut is_read, true) {
+            names.extend(ids(&stdin::read("the list of runs")?)?);
+        }
+    }
+    if is_read && names.is_empty() {
+        // With a label beside it that would be every run of the label.
+        return Err(Failure::nothing_applied("standard input names no run"));
+    }
+    Ok(args.filter.selector(&names))
+}
+
+/// The ids in a text: the first word of each line, or `id` where the line is a JSON object.
+fn ids(text: &str) -> Result<Vec<String>, Failure> {
+    #[derive(Deserialize)]
+    struct WithId {
+        id: String,
+    }
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(word) = line.split_whitespace().next() else { continue };
+        if !word.starts_with('{') {
+            found.push(word.to_owned());
+            continue;
+        }
+        let object: WithId = serde_json::from_str(line).map_err(|_| {
+            Failure::usage(format!("line {} of standard input is no JSON object with the id of a run", number + 1))
+        })?;
+        found.push(object.id);
+    }
+    Ok(found)
+}
+
+/// Whether runs were selected by what they are, beside any names.
+pub(crate) fn is_selected(select: &Selector) -> bool {
+    select.all || select.has_filter()
+}
+
+/// Only live runs, where nothing but `--all` was typed: there may be any number of others.
+pub(crate) fn live_of_all(mut select: Selector) -> Selector {
+    if select.all && select.runs.is_empty() && !select.has_filter() {
+        select.states = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
+    }
+    select
+}
+
+/// The one run that was named, where nothing else was typed: such a verb shows it as it is.
+pub(crate) fn only_name(args: &SelectArgs) -> Option<&str> {
+    match args.runs.as_slice() {
+        [name] if name != STDIN && !is_selected(&args.filter.selector(&[])) => Some(name),
+        _ => None,
+    }
+}
+
+/// Finds the runs that were typed.
+///
+/// # Errors
+/// Where a run that is named is not there, or none fits.
+pub(crate) fn choose(ctx: &mut Ctx, args: &SelectArgs) -> Result<Chosen, Failure> {
+    let select = live_of_all(selector(args)?);
+    let is_one = only_name(args).is_some();
+    let runs = once(find(ctx, &select)?);
+    if runs.is_empty() {
+        return Err(Failure::nothing_applied("no run matches"));
+    }
+    Ok(Chosen { runs, is_one })
+}
+
+/// The runs of a selector; one that is named twice comes twice.
+pub(crate) fn find(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
+    let mut runs = if select.runs.is_empty() { listed(ctx, select)? } else { named(ctx, &select.runs)? };
+    if !select.runs.is_empty() {
+        runs.retain(|run| select.fits(run));
+    }
+    Ok(runs)
+}
+
+/// Each run once.
+pub(crate) fn once(mut runs: Vec<RunView>) -> Vec<RunView> {
+    let mut seen = BTreeSet::new();
+    runs.retain(|run| seen.insert(run.id));
+    runs
+}
+
+fn listed(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
+    let mut runs = Vec::new();
+    let mut cursor = None;
+    loop {
+        let params = ListParams { select: select.clone(), root: None, limit: Some(PAGE), cursor };
+        let page = ctx.session.call::<method::RunList>(&params)?;
+        runs.extend(page.runs);
+        cursor = page.cursor;
+        if cursor.is_none() {
+            runs.reverse();
+            return Ok(runs);
+        }
+    }
+}
+
+/// The runs of these names, in their order. The first that is not there is told.
+pub(crate) fn named(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
+    let mut runs = Vec::new();
+    for names in names.chunks(NAMES) {
+        loop {
+            match shown(ctx, names) {
+                Err(failure) if failure.is_loss() => ctx.session.recover(&failure)?,
+                found => break runs.extend(found?),
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn shown(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
+    let params: Vec<_> = names.iter().map(show_params).collect();
+    let mut views: Vec<Option<Result<RunView, RpcError>>> = vec![None; names.len()];
+    ctx.session.client()?.pipeline::<method::RunShow>(&params, Some(PATIENCE), |index, reply| {
+        views[index] = Some(reply.map(|shown| shown.run));
+        Flow::Go
+    })?;
+    let told = |(name, view): (&String, Result<RunView, RpcError>)| {
+        view.map_err(|mut error| {
+            // Of several names it is told which one is meant.
+            if names.len() > 1 && error.kind() == ErrorKind::NotFound && !error.message.contains(name.as_str()) {
+                error.message = format!("{name:?}: {}", error.message);
+            }
+            Failure::Refused(error)
+        })
+    };
+    names.iter().zip(views.into_iter().flatten()).map(told).collect()
+}
+
+/// Asks on a terminal before more than one run is changed. Runs that are named one by one are meant.
+pub(crate) fn confirm(select: &Selector, runs: usize, yes: bool, what: &str) -> Result<(), Failure> {
+    if is_selected(select) { confirm::more_than_one(runs, yes, &format!("{what} {runs} runs?")) } else { Ok(()) }
+}
+
+/// What stands before what is printed of one of several runs.
+pub(crate) fn head(run: &RunView) -> String {
+    match &run.name {
+        Some(name) => format!("==> {} ({name}) <==", run.id),
+        None => format!("==> {} <==", run.id),
+    }
+}
+
+/// What the lines of one of several runs begin with: its name, or the start of its id.
+pub(crate) fn tag(run: &RunView) -> String {
+    run.name.as_deref().map_or_else(|| short(run.id), ToOwned::to_owned)
+}
+
+/// The ids of runs.
+pub(crate) fn ids_of(runs: &[RunView]) -> Vec<RunId> {
+    runs.iter().map(|run| run.id).collect()
+}
+
+/// From the worst to the best: what is still open comes first, then what would hit every other run as well, then what failed for
+/// reasons of its own.
+const WORST_FIRST: [u8; 9] = [
+    exit::STILL_RUNNING,
+    exit::INTERNAL,
+    exit::CREDENTIALS,
+    exit::FAILED,
+    exit::BUDGET,
+    exit::TIME_LIMIT,
+    exit::NEEDS_ANSWER,
+    exit::NOT_FOUND,
+    exit::CANCELLED,
+];
+
+/// The exit code of several runs: the worst of theirs.
+pub(crate) fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
+    let place = |code: u8| match code {
+        exit::SUCCEEDED => usize::MAX,
+        // What is not known is a failure.
+        code => WORST_FIRST.iter().position(|other| *other == code).unwrap_or(3),
+    };
+    codes.into_iter().min_by_key(|code| place(*code)).unwrap_or(exit::SUCCEEDED)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cli::select::FilterArgs;
+    use harness_protocol::run::WaitKind;
+
+    #[test]
+    fn nothing_typed_is_a_usage_error_and_not_everything() {
+        let mut args = SelectArgs { runs: Vec::new(), filter: FilterArgs::default() };
+        assert_eq!(selector(&args).unwrap_err().code(), 2);
+        args.filter.all = true;
+        assert!(selector(&args).unwrap().all);
+        args.filter = FilterArgs { waiting_for: vec![WaitKind::Lane], ..FilterArgs::default() };
+        assert_eq!(selector(&args).unwrap().waiting_for, [WaitKind::Lane]);
+    }
+
+    /// U11.
+    #[test]
+    fn ids_are_read_from_lines_of_whatever_printed_them() {
+        for (text, expected) in [
+            ("a\nb\n", &["a", "b"][..]),
+            ("a", &["a"]),
+            ("\n  \n a \n\n", &["a"]),
+            ("abc succeeded 0 done\ndef failed 1 no\n", &["abc", "def"]),
+            ("{\"id\":\"abc\",\"seq\":3}\n{\"state\":\"failed\",\"id\":\"def\"}\n", &["abc", "def"]),
+            ("  {\"id\":\"abc\"}\r\ndef\r\n", &["abc", "def"]),
+            ("a\tb\n", &["a"]),
+            ("", &[]),
+        ] {
+            assert_eq!(ids(text).unwrap(), expected, "{text:?}");
+        }
+        for wrong in ["{", "{}", "{\"id\":7}", "a\n{\"run\":\"b\"}"] {
+            assert_eq!(ids(wrong).unwrap_err().code(), 2, "{wrong:?}");
+        }
+    }
+
+    /// U11.
+    #[test]
+    fn of_several_codes_the_worst_is_told_whatever_their_order() {
+        for (codes, expected) in [
+            (&[][..], 0),
+            (&[0, 0], 0),
+            (&[0, 5, 0], 5),
+            (&[5, 1], 1),
+            (&[9, 0], 9),
+            (&[9, 124, 3], 9),
+            (&[1, 4, 9], 4),
+            (&[70, 4, 1], 70),
+            (&[0, 8, 70], 8),
+            (&[6, 5], 6),
+            (&[77, 9], 77),
+        ] {
+            assert_eq!(worst(codes.iter().copied()), expected, "{codes:?}");
+            assert_eq!(worst(codes.iter().rev().copied()), expected, "{codes:?}");
+        }
+    }
+
+    #[test]
+    fn all_alone_means_live_runs_where_runs_are_taken_one_by_one() {
+        let all = Selector { all: true, ..Selector::default() };
+        assert_eq!(live_of_all(all.clone()).states.len(), 5);
+        let failed = Selector { states: vec![RunState::Failed], ..all.clone() };
+        assert_eq!(live_of_all(failed.clone()), failed);
+        let named = Selector { runs: vec!["a".to_owned()], ..all };
+        assert_eq!(live_of_all(named.clone()), named);
+    }
+}

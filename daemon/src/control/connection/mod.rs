@@ -1,0 +1,597 @@
+//! One connection: reads requests in order, hands them to the driver, writes what comes back.
+//!
+//! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
+//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection lives on; an
+//! oversized one ends it.
+
+pub(super) mod decode;
+pub(super) mod reading;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness_protocol::framing::{Decoder, Frame};
+use harness_protocol::id::SubscriptionId;
+use harness_protocol::rpc::{
+    Call, ErrorKind, OutputParams, OutputReply, ProviderViews, RequestId, Response, RpcError, SubscribeParams,
+    Subscribed,
+};
+use harness_protocol::time::Span;
+use harness_protocol::{MAX_FRAME_BYTES, event};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::decode::Line;
+use super::connection::reading::{gone, place_among, receive, unless_gone};
+use super::limits::memory::Requests;
+use super::limits::request_place::Place;
+use super::limits::request_weight;
+use super::effort::{Effort, by_effort};
+use super::outgoing::{Outgoing, Piece, ROOM};
+use super::provider_check;
+use super::request::{ConnectionId, OutputPlace, Read, Request, Responder, Wanted};
+use super::rights::{Kind, Who};
+use super::services::Door;
+use super::socket::listener::Accepted;
+use super::subscription::{self, Past, Sink};
+use super::workdir::Workdirs;
+use crate::fair::Party;
+use crate::world::api::{Caller, Command};
+
+/// Answers of up to megabytes that one connection may wait for at once.
+const LARGE_AT_ONCE: usize = 4;
+/// The method by which somebody waits here.
+const WAIT: &str = "run.wait";
+/// How long a frame may take from its first byte to its last.
+const HALF_A_FRAME: Duration = Duration::from_secs(30);
+/// Bytes read at once.
+const READ_BYTES: usize = 16 * 1024;
+/// How long a peer may read nothing of what it asked for while others wait for the room that this takes.
+const UNREAD: Duration = Duration::from_secs(3);
+/// How long a peer may take to read what is said to it when the daemon stops.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Bytes of output in one answer where the request does not say.
+const OUTPUT_BYTES: u32 = 1024 * 1024;
+/// Most bytes of output in one answer.
+const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
+
+/// Serves a connection to its end: on the runtime that this is called in, or in the background while it asks much.
+pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
+    let (effort, background) = (Arc::new(Effort::default()), door.background.clone());
+    let serving = serve_here(accepted, id, door, stop, (Arc::clone(&effort), Handle::current()));
+    by_effort(serving, &effort, &background).await;
+}
+
+async fn serve_here(
+    accepted: Accepted,
+    id: ConnectionId,
+    door: Arc<Door>,
+    stop: CancellationToken,
+    (effort, runtime): (Arc<Effort>, Handle),
+) {
+    let Accepted { stream, who, pid, slot } = accepted;
+    let party = match (&who, pid) {
+        (Who::Run { run, .. }, _) => Party::Run(*run),
+        (_, Some(pid)) => Party::Process(pid),
+        (_, None) => Party::Connection(id.0),
+    };
+    // Those of whom nobody can tell who they are have their descriptors closed in one line.
+    let looks_as = if matches!(who, Who::Nobody { .. }) { Party::Connection(u64::MAX) } else { party };
+    let workdirs = Workdirs::new(door.folders.clone(), looks_as, slot);
+    let (read, write) = stream.into_split();
+    let answers = door.memory.answers(who.kind() == Kind::Operator);
+    let requests = door.memory.requests(who.kind() == Kind::Operator);
+    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers), door.background.clone()));
+    let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
+    let (stuck, room) = (Arc::new(AtomicBool::new(false)), requests.clone());
+    let mut connection = Connection {
+        id,
+        who,
+        party,
+        places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
+        large: Arc::clone(&large),
+        answers: Arc::clone(&answers),
+        requests,
+        stuck: Arc::clone(&stuck),
+        waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
+        door,
+        outgoing: Arc::clone(&outgoing),
+        subscriptions: BTreeMap::new(),
+        next_subscription: 1,
+        tasks: JoinSet::new(),
+        foreign: None,
+        workdirs,
+        effort: Arc::clone(&effort),
+        runtime,
+    };
+    // Who holds much of what others wait for, and does not read it.
+    let is_in_the_way = |piece: &Piece| {
+        let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
+        (holds && answers.available_permits() == 0) || (stuck.load(Ordering::Relaxed) && room.is_used_up())
+    };
+    let mut writer = pin!(write_all(write, &outgoing, &effort, &is_in_the_way));
+    tokio::select! {
+        () = &mut writer => {}
+        () = connection.read(read) => {}
+        () = stop.cancelled() => {
+            // What is said already is still written, to a peer that reads.
+            let written = async {
+                tokio::select! {
+                    () = writer => {}
+                    () = outgoing.drained() => {}
+                }
+            };
+            let _ = timeout(LAST_WORDS, written).await;
+        }
+    }
+    connection.close();
+}
+
+/// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a while is given up where
+/// that is in the way of others.
+async fn write_all(
+    mut write: OwnedWriteHalf,
+    outgoing: &Outgoing,
+    effort: &Effort,
+    is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync),
+) {
+    while let Some(piece) = outgoing.next().await {
+        effort.spend(piece.frames(), piece.bytes.len());
+        let mut written = 0;
+        while let Some(rest) = piece.bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            match timeout(UNREAD, write.write(rest)).await {
+                Ok(Ok(count @ 1..)) => written += count,
+                Ok(_) => return,
+                Err(_) if is_in_the_way(&piece) => {
+                    tracing::warn!(
+                        "a connection that does not read what it asked for is closed: others wait for the room"
+                    );
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        outgoing.written(piece);
+        if effort.is_much() {
+            yield_now().await;
+        }
+    }
+}
+
+struct Connection {
+    id: ConnectionId,
+    who: Who,
+    party: Party,
+    door: Arc<Door>,
+    outgoing: Arc<Outgoing>,
+    places: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    /// Large answers of all connections of its kind.
+    answers: Arc<Semaphore>,
+    /// And large requests.
+    requests: Requests,
+    /// It holds room for a large request, and waits until more of its answers were read.
+    stuck: Arc<AtomicBool>,
+    /// Requests that wait for something to happen leave some places to those that make it happen.
+    waits: Arc<Semaphore>,
+    subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
+    next_subscription: u64,
+    tasks: JoinSet<()>,
+    /// Why the peer and we do not understand each other, once it has said which protocol it speaks.
+    foreign: Option<RpcError>,
+    /// What it passes, and its place among the connections.
+    workdirs: Workdirs,
+    /// What was done for it lately.
+    effort: Arc<Effort>,
+    /// The runtime in which the providers are asked, and their connections kept.
+    runtime: Handle,
+}
+
+impl Connection {
+    async fn read(&mut self, mut read: OwnedReadHalf) {
+        let mut decoder = Decoder::new(MAX_FRAME_BYTES);
+        let mut buffer = vec![0; READ_BYTES];
+        let mut passed = Vec::new();
+        let mut held = self.door.memory.hold(self.who.kind() == Kind::Operator);
+        let mut half = pin!(tokio::time::sleep(HALF_A_FRAME));
+        let mut is_half = false;
+        loop {
+            let came = tokio::select! {
+                came = receive(&mut read, &mut buffer, &mut passed) => came,
+                () = &mut half, if is_half => {
+                    let seconds = HALF_A_FRAME.as_secs();
+                    let message = format!("a line has to be finished within {seconds} s; the connection is closed");
+                    self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(decode::OVERSIZED));
+                    return self.flush(&read).await;
+                }
+            };
+            if !self.workdirs.arrived(&mut passed) {
+                tracing::warn!("a connection is closed: closing what it has passed before hangs");
+                return;
+            }
+            match came {
+                Ok(0) => {
+                    if let Some(Frame::Line(line)) = decoder.finish() {
+                        self.take(line, &read).await;
+                    }
+                    break;
+                }
+                Ok(bytes) => {
+                    self.effort.spend(0, bytes);
+                    decoder.push(&buffer[..bytes]);
+                }
+                Err(_) => return,
+            }
+            if let Err(no_room) = held.set(decoder.held()) {
+                let error = RpcError::new(ErrorKind::Busy, no_room.to_string());
+                self.refuse(None, error.retry_after(Span::from_secs(1)));
+                drop((decoder, held));
+                return self.flush(&read).await;
+            }
+            let mut is_new = !is_half;
+            while let Some(frame) = decoder.next_frame() {
+                is_new = true;
+                match frame {
+                    Frame::Line(line) => {
+                        self.effort.spend(1, line.len());
+                        if !self.take(line, &read).await {
+                            return;
+                        }
+                        if self.effort.is_much() {
+                            yield_now().await;
+                        }
+                    }
+                    Frame::Oversized => {
+                        let message = format!("a line has at most {MAX_FRAME_BYTES} bytes; the connection is closed");
+                        self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(decode::OVERSIZED));
+                        self.flush(&read).await;
+                        return;
+                    }
+                }
+            }
+            while self.tasks.try_join_next().is_some() {}
+            // The room that a whole frame took is for others from here on. Less always fits.
+            decoder.let_go();
+            let _ = held.set(decoder.held());
+            is_half = decoder.unfinished() > 0;
+            if !is_half && !self.workdirs.no_line_is_open() {
+                return;
+            }
+            if is_half && is_new {
+                // What was taken before may have waited: that is not the time of this one.
+                half.set(tokio::time::sleep(HALF_A_FRAME));
+            }
+        }
+        self.flush(&read).await;
+    }
+
+    /// The peer has said what it wanted to say, and may still wait for answers: stays until it has them or is gone.
+    async fn flush(&mut self, read: &OwnedReadHalf) {
+        let all = self.door.bounds.requests_per_connection;
+        let answered = async {
+            // Every place is free again once every answer is written.
+            let _ = self.places.acquire_many(all).await;
+            self.outgoing.drained().await;
+            if !self.subscriptions.is_empty() {
+                // They end with the peer.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = answered => {}
+            () = gone(read) => {}
+        }
+    }
+
+    /// Takes a line. Says whether to go on: not, when the peer is gone.
+    async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
+        // Its place first: a peer that does not read waits for that, and holds no memory that others wait for.
+        let Some(request) = place_among(&self.places, read).await else { return false };
+        let weight = request_weight::of(line);
+        let memory = if Requests::is_large(weight) {
+            // It is not even read before there is room for what it then is.
+            match unless_gone(self.requests.room_for(weight), read).await {
+                Some(memory) => Some(memory),
+                None => return false,
+            }
+        } else {
+            None
+        };
+        let line = if memory.is_some() {
+            let line = line.to_vec();
+            let parsed = self.door.parsing.get(self.party, move || decode::read(&line)).await;
+            parsed.unwrap_or_else(decode::lost)
+        } else {
+            decode::read(line)
+        };
+        match line {
+            Line::Notification => {}
+            Line::Bad(id, error) => {
+                self.outgoing.reply(Response::<()>::new(id, Err(error)), Some(Place::small(request)));
+            }
+            Line::Call(id, mut call) => {
+                let special = match *call {
+                    Call::RunWait(_) | Call::DaemonDrain(_) | Call::ProviderCheck(_) => {
+                        match Arc::clone(&self.waits).try_acquire_owned() {
+                            Ok(wait) => Some(wait),
+                            Err(_) => {
+                                let message = "too many requests of this connection wait already; use another one";
+                                let error = RpcError::new(ErrorKind::Busy, message);
+                                let place = Some(Place::small(request));
+                                self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), place);
+                                return true;
+                            }
+                        }
+                    }
+                    Call::RunShow(_)
+                    | Call::RunList(_)
+                    | Call::RunExport(_)
+                    | Call::RunPrune(_)
+                    | Call::RunOutput(_)
+                    | Call::LaneList(_)
+                    | Call::InteractionList(_) => match self.place_among(&self.large, memory.is_some(), read).await {
+                        Some(large) => Some(large),
+                        None => return false,
+                    },
+                    _ => None,
+                };
+                let answer = match *call {
+                    Call::RunShow(_)
+                    | Call::RunList(_)
+                    | Call::RunExport(_)
+                    | Call::RunOutput(_)
+                    | Call::InteractionList(_) => match self.place_among(&self.answers, memory.is_some(), read).await {
+                        Some(answer) => Some(answer),
+                        None => return false,
+                    },
+                    _ => None,
+                };
+                let place = Place { request, special, answer, memory };
+                // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit has nothing checked.
+                if let Call::RunSubmit(params) = &*call
+                    && self.who.admit(call.name()).is_ok()
+                    && let Err(error) = (self.door.check_spec)(&params.spec).await
+                {
+                    Responder::new(id, Arc::clone(&self.outgoing), place).send::<()>(Err(error));
+                    return true;
+                }
+                let refused = match &mut *call {
+                    Call::RunSubmit(params) if self.who.admit("run.submit").is_ok() => self.workdirs.find(params).await,
+                    _ => None,
+                };
+                return self.call(id, *call, (place, refused), read).await;
+            }
+        }
+        true
+    }
+
+    /// A place for a request that may hold room among the large ones meanwhile; `None` when the peer is gone before.
+    async fn place_among(
+        &self,
+        places: &Arc<Semaphore>,
+        holds_room: bool,
+        read: &OwnedReadHalf,
+    ) -> Option<OwnedSemaphorePermit> {
+        self.stuck.store(holds_room, Ordering::Relaxed);
+        let place = place_among(places, read).await;
+        self.stuck.store(false, Ordering::Relaxed);
+        place
+    }
+
+    fn refuse(&self, id: Option<RequestId>, error: RpcError) {
+        self.outgoing.reply(Response::<()>::new(id, Err(error)), None);
+    }
+
+    /// Obeys a call. Says whether to go on: not, when the peer is gone.
+    async fn call(
+        &mut self,
+        id: RequestId,
+        call: Call,
+        (place, refused): (Place, Option<Box<RpcError>>),
+        read: &OwnedReadHalf,
+    ) -> bool {
+        let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
+        // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is looked
+        // at and stopped by programs of any version.
+        if let Some(error) = &self.foreign
+            && !matches!(call, Call::DaemonHello(_) | Call::DaemonStatus(_) | Call::DaemonStop(_))
+        {
+            responder.send::<()>(Err(error.clone()));
+            return true;
+        }
+        let caller = match (self.who.admit(call.name()), &call) {
+            (Ok(_), Call::DaemonHello(params)) => {
+                let hello = decode::hello(params);
+                self.foreign = hello.as_ref().err().cloned();
+                responder.send(hello);
+                return true;
+            }
+            (Ok(Some(caller)), _) => caller,
+            (Ok(None), _) => {
+                responder.send::<()>(Err(self.who.refusal(call.name()).into()));
+                return true;
+            }
+            (Err(refusal), _) => {
+                responder.send::<()>(Err(refusal.into()));
+                return true;
+            }
+        };
+        match call {
+            Call::EventUnsubscribe(params) => match self.subscriptions.remove(&params.subscription) {
+                Some(task) => {
+                    task.abort();
+                    responder.send(Ok(harness_protocol::rpc::Empty {}));
+                }
+                None => responder.send::<()>(Err(RpcError::new(ErrorKind::NotFound, "no such subscription"))),
+            },
+            Call::EventSubscribe(params) => return self.subscribe(caller, params, responder, read).await,
+            Call::RunOutput(params) => return self.output(caller, params, responder, read).await,
+            Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
+            Call::ProviderCheck(params) => {
+                let (uid, door) = (caller.uid, Arc::clone(&self.door));
+                let check = async move { responder.send(provider_check::check(uid, &door, params).await) };
+                self.tasks.spawn_on(check, &self.runtime);
+            }
+            other => return self.ask(caller, other, refused, responder, read).await,
+        }
+        true
+    }
+
+    /// Asks the driver what only it can tell or do.
+    async fn ask(
+        &self,
+        caller: Caller,
+        call: Call,
+        refused: Option<Box<RpcError>>,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
+        let wanted = match decode::command(call) {
+            Ok(mut command) => {
+                if let Command::Submit { sent, .. } = &mut command {
+                    sent.refused = refused;
+                }
+                Wanted::Command(command, responder)
+            }
+            Err(call) => match *call {
+                Call::DaemonStatus(_) => Wanted::Read(Read::Status, responder),
+                Call::RunList(params) => Wanted::Read(Read::List(params), responder),
+                Call::RunShow(params) => Wanted::Read(Read::Show(params), responder),
+                Call::InteractionList(params) => Wanted::Read(Read::Interactions(params), responder),
+                Call::LaneList(_) => Wanted::Read(Read::Lanes, responder),
+                Call::RunExport(params) => Wanted::Read(Read::Export(params), responder),
+                Call::RunPrune(params) => Wanted::Prune(params, responder),
+                Call::DaemonBackup(params) => Wanted::Backup(params, responder),
+                Call::RunWait(params) => Wanted::Wait(params, responder),
+                Call::DaemonDrain(params) => Wanted::Drain(params, responder),
+                Call::DaemonReload(_) => Wanted::Reload(responder),
+                Call::DaemonStop(_) => Wanted::Stop(responder),
+                // Everything else was taken before.
+                _ => {
+                    responder.send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
+                    return true;
+                }
+            },
+        };
+        self.put(caller, wanted, read).await
+    }
+
+    fn request(&self, caller: Caller, wanted: Wanted) -> Request {
+        Request::new(self.id, caller, self.party, wanted)
+    }
+
+    /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone before.
+    async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
+        let Err(request) = self.door.inbox.request(self.request(caller, wanted)) else { return true };
+        tokio::select! {
+            () = self.door.inbox.put(request) => true,
+            () = gone(read) => false,
+        }
+    }
+
+    async fn subscribe(
+        &mut self,
+        caller: Caller,
+        params: SubscribeParams,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
+        self.subscriptions.retain(|_, task| !task.is_finished());
+        if self.subscriptions.len() >= self.door.bounds.subscriptions_per_connection as usize {
+            let most = self.door.bounds.subscriptions_per_connection;
+            let message =
+                format!("a connection has at most {most} subscriptions (limits.subscriptions_per_connection)");
+            responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
+            return true;
+        }
+        if let Some(unknown) = params.kinds.iter().find(|kind| !event::EVENT_KINDS.contains(&kind.as_str())) {
+            let short: String = unknown.chars().take(80).collect();
+            let message = format!("no kind of event is called {short:?}; there are: {}", event::EVENT_KINDS.join(", "));
+            responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            return true;
+        }
+        let (tell, told) = oneshot::channel();
+        if !self.put(caller, Wanted::Subscribe(params, tell), read).await {
+            return false;
+        }
+        let subscription = SubscriptionId(self.next_subscription);
+        self.next_subscription += 1;
+        let (history, blocking) = (self.door.history.clone(), self.door.blocking.clone());
+        let [operators, others] = &self.door.pages;
+        let pages = Arc::clone(if self.who.kind() == Kind::Operator { operators } else { others });
+        let (feed, past) = (self.door.feed.clone(), Past { history, blocking, pages, party: self.party });
+        let (outgoing, door) = (Arc::clone(&self.outgoing), Arc::clone(&self.door));
+        let follow = async move {
+            match told.await {
+                Ok(Ok(follow)) => {
+                    // Deltas from before the answer are not missed.
+                    let deltas = follow.deltas.then(|| feed.listen());
+                    responder.send(Ok(Subscribed {
+                        subscription,
+                        last_seq: follow.last,
+                        epoch: follow.epochs.last().map(|epoch| epoch.id),
+                    }));
+                    let sink = Sink::new(&outgoing, &door.follower_turns);
+                    subscription::run(subscription, follow, deltas, &feed, &past, sink).await;
+                }
+                Ok(Err(error)) => responder.send::<()>(Err(error)),
+                Err(_) => drop(responder),
+            }
+        };
+        // However many follow, what wakes them is not in the way of those that ask.
+        let task = self.tasks.spawn_on(follow, &self.door.background);
+        self.subscriptions.insert(subscription, task);
+        true
+    }
+
+    async fn output(
+        &mut self,
+        caller: Caller,
+        params: OutputParams,
+        responder: Responder,
+        read: &OwnedReadHalf,
+    ) -> bool {
+        let (tell, told) = oneshot::channel();
+        let (stream, offset) = (params.stream, params.offset);
+        let limit = params.limit.unwrap_or(OUTPUT_BYTES).min(MOST_OUTPUT_BYTES);
+        if !self.put(caller, Wanted::Output(params, tell), read).await {
+            return false;
+        }
+        let (door, party) = (Arc::clone(&self.door), self.party);
+        self.tasks.spawn(async move {
+            let Ok(place) = told.await else { return drop(responder) };
+            let OutputPlace { run, call, live } = match place {
+                Ok(place) => place,
+                Err(error) => return responder.send::<()>(Err(error)),
+            };
+            let blocking = door.blocking.clone();
+            let read = blocking.get(party, move || (door.read_output)(run, call, stream, offset, limit)).await;
+            responder.send(match read {
+                Some(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
+                Some(Err(error)) => {
+                    Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
+                }
+                None => Err(RpcError::new(ErrorKind::Internal, "the output could not be read")),
+            });
+        });
+        true
+    }
+
+    /// Lets go of everything, and tells the driver that nobody waits here any more.
+    fn close(mut self) {
+        self.outgoing.close();
+        self.tasks.abort_all();
+        // Who may not even wait for a run has nobody waiting here.
+        let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
+        // It always fits.
+        let _ = self.door.inbox.request(self.request(caller, Wanted::Left));
+    }
+}

@@ -1,0 +1,73 @@
+//! Reading of a connection: what has come, and whether the peer is still there while something else is waited for.
+//!
+//! Owns nothing. Never looks into what it reads.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::scm_rights;
+
+/// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
+const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
+
+/// Receives what is there, with the descriptors beside it.
+pub(in crate::control) async fn receive(
+    read: &mut OwnedReadHalf,
+    buffer: &mut [u8],
+    passed: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let stream = read.as_ref();
+    loop {
+        stream.readable().await?;
+        match stream.try_io(Interest::READABLE, || scm_rights::receive(stream, buffer, passed)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            received => return received,
+        }
+    }
+}
+
+/// A place, once there is one; `None` when the peer is gone before.
+pub(in crate::control) async fn place_among(
+    places: &Arc<Semaphore>,
+    read: &OwnedReadHalf,
+) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    unless_gone(async { Arc::clone(places).acquire_owned().await.ok() }, read).await
+}
+
+/// What is waited for; `None` when the peer is gone before.
+pub(in crate::control) async fn unless_gone<T>(
+    wait: impl Future<Output = Option<T>>,
+    read: &OwnedReadHalf,
+) -> Option<T> {
+    tokio::select! {
+        came = wait => came,
+        () = gone(read) => None,
+    }
+}
+
+/// Waits until the peer is gone.
+pub(in crate::control) async fn gone(read: &OwnedReadHalf) {
+    while !is_gone(read.as_ref()) {
+        tokio::time::sleep(LOOK_FOR_PEER).await;
+    }
+}
+
+/// Whether the peer has closed both directions: it does not read any more.
+fn is_gone(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    match poll(&mut fds, PollTimeout::ZERO) {
+        Ok(_) => fds[0].revents().is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)),
+        Err(_) => false,
+    }
+}

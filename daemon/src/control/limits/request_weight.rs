@@ -1,0 +1,74 @@
+//! How much memory a line takes once it is read as a request.
+//!
+//! Owns an estimate, made before the line is read and from its signs alone: two bytes of JSON can take a hundred in
+//! memory. It is about as much as the request takes or more, never much less. Pure.
+
+/// Of an object: a map makes room for eleven entries at once.
+const OBJECT: usize = 640;
+/// Of an array: a list makes room for four elements at once.
+const ARRAY: usize = 160;
+/// Of another element of either: its place, the places that are made ahead of need, and what its text is allocated
+/// with.
+const ELEMENT: usize = 96;
+
+/// Bytes that a line takes as a request, about.
+pub(in crate::control) fn of(line: &[u8]) -> usize {
+    let (mut weight, mut in_text, mut escaped) = (line.len(), false, false);
+    for byte in line {
+        if in_text {
+            in_text = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            continue;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'{' => weight += OBJECT,
+            b'[' => weight += ARRAY,
+            b',' => weight += ELEMENT,
+            _ => {}
+        }
+    }
+    weight
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use harness_protocol::script::{Script, Turn};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn weight(value: &Value) -> usize {
+        of(value.to_string().as_bytes())
+    }
+
+    /// A7: names, turns, values and maps, each much larger in memory than on the wire.
+    #[test]
+    fn what_is_large_in_memory_weighs_as_much() {
+        let names = json!(vec!["a"; 10_000]);
+        assert!(weight(&names) >= 10_000 * (size_of::<String>() + 32));
+        let turns = json!({"turn": vec![json!({}); 10_000]});
+        assert!(weight(&turns) >= 10_000 * size_of::<Turn>());
+        let args = json!({"turn": [{"call": [{"tool": "t", "args": vec![json!({"a": 1}); 1_000]}]}]});
+        let script: Script = serde_json::from_value(args.clone()).unwrap();
+        assert!(weight(&args) >= script.approximate_bytes());
+        let numbers = json!(vec![0; 10_000]);
+        assert!(weight(&numbers) >= 10_000 * size_of::<Value>());
+        let labels: BTreeMap<String, String> = (0..5_000).map(|n| (n.to_string(), String::new())).collect();
+        assert!(weight(&json!(labels)) >= 5_000 * 96);
+    }
+
+    #[test]
+    fn signs_within_texts_weigh_nothing_more() {
+        for text in ["{[,{[,", r#"a"{,"[\",{"#, "\\", "\\\",{", "ä,{"] {
+            let line = serde_json::to_string(text).unwrap();
+            assert_eq!(of(line.as_bytes()), line.len(), "{line}");
+        }
+        let line = br#"["\\",1]"#;
+        assert_eq!(of(line), line.len() + ARRAY + ELEMENT);
+        assert_eq!(of(b""), 0);
+    }
+}

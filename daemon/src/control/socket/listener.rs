@@ -1,0 +1,392 @@
+//! Takes in connections: those that may come in, and no more than are allowed at once.
+//!
+//! Owns when it is asked who a peer is, and what happens when the system has no descriptor left: it waits, and goes on. Never reads a
+//! request.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use harness_protocol::framing;
+use harness_protocol::rpc::{Empty, ErrorKind, Response, RpcError};
+use harness_protocol::time::Span;
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{debug, info, warn};
+
+use super::peer::{Members, Peer, authorise, process_of};
+use super::{Bound, Claim};
+use crate::control::limits::connections::{Crowd, Slot};
+use crate::control::rights::Who;
+use crate::control::services::Trace;
+
+/// First wait after a connection could not be accepted; it doubles from there.
+const FIRST_WAIT_MS: u64 = 10;
+/// Longest wait.
+const LONGEST_WAIT_MS: u64 = 1000;
+/// Bytes that a refused peer may have sent and that are read, so that it sees the refusal and not a reset.
+const DRAINED: usize = 256 * 1024;
+
+/// A connection that was let in.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub stream: UnixStream,
+    /// Who is at its other end.
+    pub who: Who,
+    /// Its process when it connected, where the kernel names one.
+    pub pid: Option<u32>,
+    /// Its place among the connections; to be kept as long as the connection.
+    pub slot: Slot,
+}
+
+/// The socket that is listened on.
+#[derive(Debug)]
+struct Open {
+    // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
+    claim: Claim,
+    socket: Arc<UnixListener>,
+}
+
+/// The open door.
+#[derive(Debug)]
+pub struct Listener {
+    path: PathBuf,
+    activated: bool,
+    open: RwLock<Open>,
+    /// The socket file was not there, and could not be made again so far.
+    lost: AtomicBool,
+    own_uid: u32,
+    members: RwLock<Option<Members>>,
+    crowd: Crowd,
+    /// The wait that an ongoing trouble has come to; 0 without one.
+    trouble_ms: AtomicU64,
+    /// Connections were refused since the last one that was let in.
+    crowded: AtomicU32,
+}
+
+impl Listener {
+    /// Opens `bound` for at most `max` connections at once. Within a runtime.
+    ///
+    /// # Errors
+    /// Where the runtime cannot watch the socket.
+    pub fn open(bound: Bound, max: u32) -> io::Result<Self> {
+        Ok(Self {
+            path: bound.claim.path.clone(),
+            activated: bound.claim.is_activated(),
+            open: RwLock::new(Open { claim: bound.claim, socket: Arc::new(UnixListener::from_std(bound.socket)?) }),
+            lost: AtomicBool::new(false),
+            own_uid: nix::unistd::geteuid().as_raw(),
+            members: RwLock::new(bound.members),
+            crowd: Crowd::new(max),
+            trouble_ms: AtomicU64::new(0),
+            crowded: AtomicU32::new(0),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether systemd owns the socket.
+    pub const fn is_activated(&self) -> bool {
+        self.activated
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> u32 {
+        self.crowd.len()
+    }
+
+    /// Allows `max` connections from now on. Those that are there stay.
+    pub fn allow(&self, max: u32) {
+        self.crowd.allow(max);
+    }
+
+    /// Lets these in beside the owner from now on. The mode of the socket file stays what it was.
+    pub fn set_members(&self, members: Option<Members>) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the runtime
+    /// directory, and cleaners of old files take what nobody has written to. Connections that are there stay.
+    ///
+    /// To be called from time to time, and without an [`Self::accept`] under way. Within a runtime.
+    pub fn look_after(&self) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if !open.claim.is_lost() {
+            self.lost.store(false, Ordering::Relaxed);
+            return;
+        }
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let again = Bound::again(&mut open.claim, members).map_err(|error| error.to_string());
+        let again = again.and_then(|Bound { claim, socket, .. }| {
+            let socket = UnixListener::from_std(socket).map_err(|error| error.to_string())?;
+            Ok(Open { claim, socket: Arc::new(socket) })
+        });
+        match again {
+            Ok(bound) => {
+                *open = bound;
+                self.lost.store(false, Ordering::Relaxed);
+                warn!(socket = %self.path.display(), "the socket was gone, and is bound again");
+            }
+            Err(error) if !self.lost.swap(true, Ordering::Relaxed) => {
+                warn!(socket = %self.path.display(), %error, "the socket is gone, and cannot be bound again; trying on");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process may have gone, and
+    /// another one speak for it. Others get one error and are closed. What goes wrong is waited for. It may be
+    /// dropped and called again at any time.
+    pub async fn accept(&self, trace: &Trace) -> Accepted {
+        loop {
+            let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
+            match socket.accept().await {
+                Ok((stream, _)) => {
+                    if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
+                        info!("connections are accepted again");
+                    }
+                    if let Some(accepted) = self.admit(stream, trace) {
+                        return accepted;
+                    }
+                }
+                Err(error) => self.rest(&error).await,
+            }
+        }
+    }
+
+    /// Waits before the next attempt. No event tells when there are descriptors again.
+    async fn rest(&self, error: &io::Error) {
+        let before = self.trouble_ms.load(Ordering::Relaxed);
+        if before == 0 {
+            warn!(%error, "no connection can be accepted; trying on");
+        }
+        let wait = (before * 2).clamp(FIRST_WAIT_MS, LONGEST_WAIT_MS);
+        self.trouble_ms.store(wait, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+
+    fn admit(&self, stream: UnixStream, trace: &Trace) -> Option<Accepted> {
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                debug!(%error, "a peer without credentials is closed");
+                return None;
+            }
+        };
+        if !self.may_come_in(&peer) {
+            warn!(uid = peer.uid, pid = peer.pid, "a peer of another user is refused");
+            let message = format!("user {} may not use this daemon", peer.uid);
+            refuse(stream, RpcError::new(ErrorKind::Forbidden, message));
+            return None;
+        }
+        let process = process_of(&stream, &peer);
+        let who = Who::new(peer.uid, self.own_uid, trace(process.as_ref().map(AsFd::as_fd)));
+        if let Who::Nobody { why } = &who {
+            debug!(uid = peer.uid, pid = peer.pid, why, "a peer has no rights");
+        }
+        let slot = match self.crowd.enter(&who) {
+            Ok(slot) => slot,
+            Err(full) => {
+                if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+                    warn!(%full, "too many connections; further ones are refused");
+                }
+                refuse(stream, RpcError::new(ErrorKind::Busy, full.to_string()).retry_after(Span::from_secs(1)));
+                return None;
+            }
+        };
+        let refused = self.crowded.swap(0, Ordering::Relaxed);
+        if refused > 0 {
+            info!(refused, "there is room for connections again");
+        }
+        Some(Accepted { stream, who, pid: peer.pid, slot })
+    }
+
+    fn may_come_in(&self, peer: &Peer) -> bool {
+        authorise(peer, self.own_uid, self.members.read().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+}
+
+/// Tells a peer why, and closes. Never waits: a fresh connection has room for a line.
+fn refuse(stream: UnixStream, error: RpcError) {
+    let mut line = Vec::new();
+    let Ok(mut stream) = stream.into_std() else { return };
+    if framing::encode(&Response::<Empty>::new(None, Err(error)), &mut line).is_err() {
+        return;
+    }
+    _ = stream.write_all(&line);
+    let mut rest = [0; 4096];
+    let mut drained = 0;
+    while let Ok(bytes @ 1..) = stream.read(&mut rest) {
+        drained += bytes;
+        if drained > DRAINED {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::collections::BTreeSet;
+    use std::fs::{self, File};
+    use std::os::fd::BorrowedFd;
+    use std::process::Command;
+
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::control::rights::Origin;
+
+    fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
+        Listener::open(Bound::bind(&dir.path().join("control.sock"), None).unwrap(), max).unwrap()
+    }
+
+    fn outside(process: Option<BorrowedFd<'_>>) -> Origin {
+        process.map_or(Origin::Unknown("no process".to_owned()), |_| Origin::Outside)
+    }
+
+    /// B2.
+    #[tokio::test]
+    async fn a_socket_whose_file_goes_is_bound_again_whoever_took_it() {
+        type Loss = fn(&Path);
+        let losses: [(&str, Loss); 7] = [
+            ("the file", |path| fs::remove_file(path).unwrap()),
+            ("the directory", |path| fs::remove_dir_all(path.parent().unwrap()).unwrap()),
+            ("directories above it", |path| fs::remove_dir_all(path.ancestors().nth(2).unwrap()).unwrap()),
+            ("moved away", |path| fs::rename(path, path.with_extension("old")).unwrap()),
+            ("the lock as well", |path| {
+                fs::remove_file(path).unwrap();
+                fs::remove_file(super::super::lock_path(path)).unwrap();
+            }),
+            ("a dead one in its place", |path| {
+                fs::remove_file(path).unwrap();
+                drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+            }),
+            ("nothing", |_| {}),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/harness/control.sock");
+        let listener = Listener::open(Bound::bind(&path, None).unwrap(), 10).unwrap();
+        for (name, lose) in losses {
+            let before = UnixStream::connect(&path).await.unwrap();
+            let there = listener.accept(&outside).await;
+            lose(&path);
+            listener.look_after();
+            let found = fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(std::os::unix::fs::MetadataExt::mode(&found) & 0o777, 0o600, "{name}");
+            let _client = UnixStream::connect(&path).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            drop(listener.accept(&outside).await);
+            drop((before, there));
+        }
+        // What somebody else has put there is left alone, and is bound again once it has gone.
+        fs::remove_file(&path).unwrap();
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        listener.look_after();
+        UnixStream::connect(&path).await.unwrap();
+        other.accept().unwrap();
+        drop(other);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        listener.look_after();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_file(&path).unwrap();
+        listener.look_after();
+        let _client = UnixStream::connect(&path).await.unwrap();
+        listener.accept(&outside).await;
+        drop(listener);
+        assert!(!path.exists(), "it takes its own socket along");
+    }
+
+    async fn refusal(mut client: UnixStream) -> RpcError {
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with('\n'));
+        serde_json::from_str::<Response<Empty>>(&text).unwrap().error.unwrap()
+    }
+
+    #[tokio::test]
+    async fn connections_over_the_bound_are_told_busy_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = listener(&dir, 1);
+        let _first = UnixStream::connect(listener.path()).await.unwrap();
+        let accepted = listener.accept(&outside).await;
+        assert_eq!((&accepted.who, listener.connections()), (&Who::Operator { uid: listener.own_uid }, 1));
+        let mut second = UnixStream::connect(listener.path()).await.unwrap();
+        second.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon.status\"}\n").await.unwrap();
+        let (error, _third) = tokio::select! {
+            _ = listener.accept(&outside) => panic!("there is no room"),
+            error = refusal(second) => (error, ()),
+        };
+        assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
+        drop(accepted);
+        let _third = UnixStream::connect(listener.path()).await.unwrap();
+        let _accepted = listener.accept(&outside).await;
+        assert_eq!(listener.connections(), 1);
+        listener.allow(2);
+        let _fourth = UnixStream::connect(listener.path()).await.unwrap();
+        listener.accept(&outside).await;
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_may_not_come_in_is_told_and_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut listener = listener(&dir, 1);
+        // Root may always come in, so the daemon is said to be another and the peer not to be root.
+        listener.own_uid = 12_345;
+        let us = nix::unistd::geteuid().as_raw();
+        let stranger = Peer { uid: us + 1, gid: us + 1, pid: None };
+        assert!(!listener.may_come_in(&stranger));
+        listener.set_members(Some(Members { gid: 1, uids: BTreeSet::from([us + 1]) }));
+        assert!(listener.may_come_in(&stranger));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        refuse(ours, RpcError::new(ErrorKind::Forbidden, "no"));
+        assert_eq!(refusal(theirs).await.kind(), ErrorKind::Forbidden);
+    }
+
+    /// In a process of its own, since the limit is the process's.
+    #[test]
+    fn without_a_descriptor_left_it_waits_and_recovers() {
+        if std::env::var_os("HARNESS_TEST_CHILD").is_some() {
+            return exhaust_descriptors();
+        }
+        let name = "control::socket::listener::tests::without_a_descriptor_left_it_waits_and_recovers";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("HARNESS_TEST_CHILD", "1")
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && output.contains("1 passed"), "{output}");
+    }
+
+    fn exhaust_descriptors() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let listener = listener(&dir, 10);
+            let client = UnixStream::connect(listener.path()).await.unwrap();
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+            let mut hoard = Vec::new();
+            while let Ok(file) = File::open("/dev/null") {
+                hoard.push(file);
+            }
+            while listener.trouble_ms.load(Ordering::Relaxed) < FIRST_WAIT_MS * 4 {
+                let accepting = tokio::time::timeout(Duration::from_millis(20), listener.accept(&outside));
+                assert!(accepting.await.is_err(), "there is no descriptor for it");
+            }
+            drop(hoard);
+            let accepted = listener.accept(&outside).await;
+            assert_eq!(accepted.who, Who::Operator { uid: Peer::of(&client).unwrap().uid });
+            assert_eq!(listener.trouble_ms.load(Ordering::Relaxed), 0);
+        });
+    }
+}

@@ -1,0 +1,446 @@
+//! The socket file: taken over from systemd, or bound by us in place of a stale one.
+//!
+//! Owns the claim on the path. Never displaces a daemon that lives, never removes a socket that is not its own, and never shows
+//! the path with a mode that is wider than it shall be.
+
+pub mod listener;
+pub mod lock;
+pub mod peer;
+
+use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use listenfd::ListenFd;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::AcceptConn;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+
+use super::socket::lock::{Lock, LockError};
+use super::socket::peer::Members;
+
+/// Longest path of a socket, in bytes: the kernel's field, less its final NUL.
+pub const LONGEST_PATH: usize = 107;
+/// Connections that the kernel lets wait for us.
+const BACKLOG: i32 = 1024;
+/// By which the socket unit names our socket.
+const ACTIVATED_NAME: &str = "control";
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another daemon has the lock beside the socket, or the lock cannot be had.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Somebody answers at that path.
+    #[error("another daemon listens on {}", .0.display())]
+    Live(PathBuf),
+    /// The path does not fit an address.
+    #[error("the socket path {} has {} bytes; the longest possible has {LONGEST_PATH}", .0.display(), .0.as_os_str().len())]
+    TooLong(PathBuf),
+    /// Something else is there, and is left alone.
+    #[error("{} is there and is no socket", .0.display())]
+    NotASocket(PathBuf),
+    /// What systemd passed is not what we need.
+    #[error("what was passed by socket activation is no listening unix stream socket: {0}")]
+    Activation(io::Error),
+    /// The group could not be given access.
+    #[error("cannot give group {gid} access to {}: {source}", path.display())]
+    Group {
+        /// The socket or its directory.
+        path: PathBuf,
+        /// The group.
+        gid: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("cannot listen on {}: {source}", path.display())]
+    Io {
+        /// The socket or its directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    /// Whether another daemon is the reason.
+    pub const fn is_held(&self) -> bool {
+        match self {
+            Self::Lock(error) => error.is_held(),
+            Self::Live(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether whoever started us asked for something that cannot be.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::TooLong(_) | Self::NotASocket(_) | Self::Group { .. } | Self::Activation(_))
+    }
+}
+
+/// A listening socket that was passed to us.
+#[derive(Debug)]
+pub struct Activated(UnixListener);
+
+impl AsRawFd for Activated {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Takes the socket that systemd passed, if it did. Of several the one called `control`, or else the first.
+///
+/// Only at the very start of the process: it changes the environment, and the descriptors are not ours before.
+///
+/// # Errors
+/// Where something was passed and it is not a listening unix stream socket.
+pub fn adopt() -> Result<Option<Activated>, BindError> {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let index = names.split(':').position(|name| name == ACTIVATED_NAME).unwrap_or(0);
+    let mut passed = ListenFd::from_env();
+    if passed.len() == 0 {
+        return Ok(None);
+    }
+    let Some(socket) = passed.take_unix_listener(index).map_err(BindError::Activation)? else {
+        return Err(BindError::Activation(io::Error::from(io::ErrorKind::NotFound)));
+    };
+    if !getsockopt(&socket, AcceptConn).map_err(|errno| BindError::Activation(errno.into()))? {
+        return Err(BindError::Activation(io::Error::other("it does not listen")));
+    }
+    Ok(Some(Activated(socket)))
+}
+
+/// A listening socket, nonblocking and closed on exec, and our claim on its path.
+#[derive(Debug)]
+pub struct Bound {
+    // The claim goes first: its socket file is told from a successor's by an inode that lives as long as the socket does.
+    pub(super) claim: Claim,
+    pub(super) socket: UnixListener,
+    pub(super) members: Option<Members>,
+}
+
+/// The path, and what of it is ours.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) path: PathBuf,
+    /// Device and inode of the socket file that we made. None where systemd did.
+    made: Option<(u64, u64)>,
+    lock: Option<Lock>,
+}
+
+impl Claim {
+    pub(super) const fn is_activated(&self) -> bool {
+        self.made.is_none()
+    }
+
+    /// Whether the path leads to something else than our socket, or to nothing. Systemd sees to its own.
+    pub(super) fn is_lost(&self) -> bool {
+        let there = || fs::symlink_metadata(&self.path).ok().map(|found| identity(&found));
+        self.made.is_some() && self.made != there()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let there = fs::symlink_metadata(&self.path).ok().map(|found| identity(&found));
+        // The lock is still held here, so that no successor comes between the look and the removal.
+        if self.made.is_some() && self.made == there {
+            _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+impl Bound {
+    /// Goes on with a socket that was passed. `path` is where it is said to be, in case it does not know. Without configured
+    /// `members` the file decides: a group that may write to it may come in.
+    ///
+    /// # Errors
+    /// Where the socket cannot be made nonblocking.
+    pub fn activated(passed: Activated, path: &Path, members: Option<Members>) -> Result<Self, BindError> {
+        let Activated(socket) = passed;
+        socket.set_nonblocking(true).map_err(BindError::Activation)?;
+        let path = socket
+            .local_addr()
+            .ok()
+            .and_then(|address| address.as_pathname().map(Path::to_path_buf))
+            .unwrap_or_else(|| path.to_path_buf());
+        let group = || {
+            let found = fs::metadata(&path).ok()?;
+            (found.mode() & 0o020 != 0).then(|| Members::of_gid(found.gid()))
+        };
+        let members = members.or_else(group);
+        Ok(Self { claim: Claim { path, made: None, lock: None }, socket, members })
+    }
+
+    /// Binds `path`, in place of a socket where nobody listens, under the lock `path.lock`. With `members` these may connect
+    /// too. A directory that is missing is made.
+    ///
+    /// # Errors
+    /// Where another daemon lives there, or the path cannot be had.
+    pub fn bind(path: &Path, members: Option<Members>) -> Result<Self, BindError> {
+        let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
+        let address = match UnixAddr::new(path) {
+            Ok(address) => address,
+            Err(Errno::ENAMETOOLONG) => return Err(BindError::TooLong(path.to_path_buf())),
+            Err(errno) => return Err(io(errno.into())),
+        };
+        make_directory(path, members.as_ref())?;
+        let lock = Lock::acquire(&lock_path(path))?;
+        let (socket, made) = listen_at(path, &address, members.as_ref())?;
+        let claim = Claim { path: path.to_path_buf(), made: Some(made), lock: Some(lock) };
+        Ok(Self { claim, socket, members })
+    }
+
+    /// Binds the path of `gone` again, whose socket file is not there any more. The lock beside it is kept where it is
+    /// still the one that everybody sees.
+    ///
+    /// # Errors
+    /// Where another daemon lives there by now, or the path cannot be had. `gone` is as it was.
+    pub(super) fn again(gone: &mut Claim, members: Option<Members>) -> Result<Self, BindError> {
+        let lock_is_there = gone.lock.as_ref().is_some_and(Lock::is_there);
+        if !lock_is_there {
+            return Self::bind(&gone.path, members);
+        }
+        let address = UnixAddr::new(&gone.path)
+            .map_err(|errno| BindError::Io { path: gone.path.clone(), source: errno.into() })?;
+        let path = gone.path.clone();
+        let (socket, made) = listen_at(&path, &address, members.as_ref())?;
+        // Moved only once nothing can fail any more.
+        let claim = Claim { path, made: Some(made), lock: gone.lock.take() };
+        Ok(Self { claim, socket, members })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.claim.path
+    }
+}
+
+/// Binds a path whose lock we hold, in place of a socket where nobody listens.
+fn listen_at(
+    path: &Path,
+    address: &UnixAddr,
+    members: Option<&Members>,
+) -> Result<(UnixListener, (u64, u64)), BindError> {
+    let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
+    remove_stale(path, address)?;
+    let socket = stream_socket().map_err(|errno| io(errno.into()))?;
+    // A socket file is born with the mode of its socket.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| io(errno.into()))?;
+    bind(socket.as_raw_fd(), address).map_err(|errno| io(errno.into()))?;
+    let made = fs::symlink_metadata(path).map_err(io)?;
+    let prepared = (|| {
+        if made.mode() & 0o777 != 0o600 {
+            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(io)?;
+        }
+        if let Some(members) = members {
+            open_to(path, members.gid, 0o660)?;
+        }
+        Backlog::new(BACKLOG).and_then(|backlog| listen(&socket, backlog)).map_err(|errno| io(errno.into()))
+    })();
+    if let Err(error) = prepared {
+        // Nobody shall find a socket where nobody will ever listen.
+        _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok((UnixListener::from(socket), identity(&made)))
+}
+
+/// The lock file beside a socket.
+pub fn lock_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
+
+fn stream_socket() -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)
+}
+
+fn make_directory(path: &Path, members: Option<&Members>) -> Result<(), BindError> {
+    let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) else { return Ok(()) };
+    let io = |source: io::Error| BindError::Io { path: dir.to_path_buf(), source };
+    if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(above).map_err(io)?;
+    }
+    // One that somebody else has made meanwhile is not ours to open or to close.
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(_) if dir.is_dir() => return Ok(()),
+        made => made.map_err(io)?,
+    }
+    members.map_or(Ok(()), |members| open_to(dir, members.gid, 0o710))
+}
+
+/// Gives `path` to the group, then lets the group in: in this order, or another group would be let in for a moment.
+fn open_to(path: &Path, gid: u32, mode: u32) -> Result<(), BindError> {
+    chown(path, None, Some(gid))
+        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
+        .map_err(|source| BindError::Group { path: path.to_path_buf(), gid, source })
+}
+
+/// Removes a socket where nobody listens. The lock is ours, so whoever listens without it is asked by connecting.
+fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), BindError> {
+    let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(path.to_path_buf())),
+        Ok(_) => {}
+    }
+    let probe = stream_socket().map_err(|errno| io(errno.into()))?;
+    match connect(probe.as_raw_fd(), address) {
+        Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(io),
+        Err(Errno::ENOENT) => Ok(()),
+        // Full of waiting connections: slow, and alive.
+        Ok(()) | Err(Errno::EAGAIN) => Err(BindError::Live(path.to_path_buf())),
+        Err(errno) => Err(io(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_socket_and_its_directory_are_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/control.sock");
+        let bound = Bound::bind(&path, None).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        UnixStream::connect(bound.path()).unwrap();
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_is_born_with_its_mode() {
+        // What `bind` relies on: the file takes the mode of the socket, less the umask, with no moment in between.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = stream_socket().unwrap();
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        bind(socket.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn a_group_is_let_in_where_one_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/control.sock");
+        let gid = nix::unistd::getegid().as_raw();
+        let _bound = Bound::bind(&path, Some(Members::of_gid(gid))).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o660, 0o710));
+        assert_eq!(fs::symlink_metadata(&path).unwrap().gid(), gid);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let bound = Bound::bind(&path, None).unwrap();
+        UnixStream::connect(bound.path()).unwrap();
+    }
+
+    #[test]
+    fn a_socket_on_which_somebody_listens_is_left_alone_with_and_without_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let first = Bound::bind(&path, None).unwrap();
+        assert!(matches!(Bound::bind(&path, None), Err(BindError::Lock(LockError::Held { .. }))));
+        fs::remove_file(lock_path(&path)).unwrap();
+        let error = Bound::bind(&path, None).unwrap_err();
+        assert!(matches!(error, BindError::Live(_)) && error.is_held());
+        UnixStream::connect(first.path()).unwrap();
+    }
+
+    #[test]
+    fn a_listener_that_has_no_room_for_another_connection_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let address = UnixAddr::new(&path).unwrap();
+        let full = stream_socket().unwrap();
+        bind(full.as_raw_fd(), &address).unwrap();
+        listen(&full, Backlog::new(1).unwrap()).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let probe = stream_socket().unwrap();
+            match connect(probe.as_raw_fd(), &address) {
+                Ok(()) => waiting.push(probe),
+                Err(errno) => break assert_eq!(errno, Errno::EAGAIN),
+            }
+        }
+        assert!(matches!(Bound::bind(&path, None), Err(BindError::Live(_))));
+    }
+
+    #[test]
+    fn the_socket_of_a_successor_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let first = Bound::bind(&path, None).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = UnixListener::bind(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        fs::write(&path, "precious").unwrap();
+        let error = Bound::bind(&path, None).unwrap_err();
+        assert!(matches!(error, BindError::NotASocket(_)) && error.is_usage());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_told_before_anything_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x".repeat(100)).join("control.sock");
+        let error = Bound::bind(&path, None).unwrap_err();
+        assert!(matches!(error, BindError::TooLong(_)), "{error}");
+        assert!(!path.parent().unwrap().exists());
+        let mut name = dir.path().join("y").into_os_string().into_string().unwrap();
+        name.push_str(&"y".repeat(LONGEST_PATH - name.len()));
+        Bound::bind(Path::new(&name), None).unwrap();
+    }
+
+    #[test]
+    fn a_passed_socket_keeps_its_file_and_its_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let passed = || Activated(UnixListener::bind(&path).unwrap());
+        let bound = Bound::activated(passed(), Path::new("/elsewhere"), None).unwrap();
+        assert_eq!((bound.path(), bound.claim.is_activated()), (path.as_path(), true));
+        drop(bound);
+        assert!(path.exists());
+        fs::remove_file(&path).unwrap();
+        let socket = passed();
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).unwrap();
+        let bound = Bound::activated(socket, Path::new("/elsewhere"), None).unwrap();
+        assert_eq!(bound.members.unwrap().gid, fs::metadata(&path).unwrap().gid());
+    }
+}

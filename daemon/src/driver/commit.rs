@@ -1,0 +1,413 @@
+//! Commits, and what happens while none goes through.
+//!
+//! ```text
+//!             fails                        there is no ballast, or it is used up
+//!  serving ──────────▶ on ballast ─────────────────────────────────────────▶ stuck
+//!     ▲                 │   what is under way is recorded, cancels, answers    │ the same commit again and again;
+//!     │                 │   and prunes go through, nothing new is taken        │ reads are answered, the rest refused
+//!     └─────────────────┴──────────────────────────────────────────────────────┘
+//!        there is room for the ballast again          it goes through
+//! ```
+//!
+//! Owns when the daemon is held. Nothing of a step is done or shown before its commit has gone through.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_protocol::event::{Event, EventBody};
+use harness_protocol::id::RunId;
+use harness_protocol::rpc::{ErrorKind, RpcError};
+use harness_protocol::time::Span;
+use tokio::time::Instant;
+use tracing::{error, info};
+
+use super::Driver;
+use crate::control::request::{Request, Wanted};
+use crate::fair::Party;
+use crate::journal::failpoints::{self, Point};
+use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
+use crate::observe::happened;
+use crate::world::Step;
+use crate::world::api::{Command, Effect, Task};
+
+/// First wait before a failed commit is tried again; it doubles from there.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Longest wait.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// How long those wait whose request is in a step that cannot be committed.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the disk may take for an answer before the daemon is held and answers what can be answered.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Events of steps that wait for a commit together.
+const MOST_GATHERED: usize = 4_096;
+
+/// A commit that has not gone through yet, and what is done when it has.
+pub(super) struct UnderWay {
+    commit: Arc<Commit>,
+    class: CommitClass,
+    effects: Vec<Effect>,
+    end: End<Result<(), CommitError>>,
+    /// When it has taken so long that the daemon is held.
+    pub(super) patient_until: Instant,
+}
+
+/// What the disk is waited for.
+type End<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What steps came to while a commit was under way.
+pub(super) struct Gathered {
+    commit: Commit,
+    class: CommitClass,
+    effects: Vec<Effect>,
+}
+
+/// Waits for the end of the commit that is under way; for ever, where none is.
+pub(super) async fn end_of(under_way: &mut Option<UnderWay>) -> Result<(), CommitError> {
+    match under_way {
+        Some(under_way) => under_way.end.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<J: Journal> Driver<J> {
+    /// Begins to commit what a step came to. While another commit is under way, that is done together with what else
+    /// comes to be until that one has gone through.
+    pub(super) async fn hand_over(&mut self, step: Step) {
+        let Step { events, effects, archived } = step;
+        self.lookups.note(&events);
+        let class = class_of(&effects, self.parts.engine.setup().0.journal.sync_calls);
+        if self.under_way.is_none() && events.is_empty() {
+            self.act(effects);
+        } else if self.under_way.is_none() {
+            self.begin(Gathered { commit: Commit { events, archived }, class, effects });
+        } else {
+            let Gathered { commit, class: all, effects: so_far } = self.gathered.get_or_insert_with(|| Gathered {
+                commit: Commit::default(),
+                class: CommitClass::Written,
+                effects: Vec::new(),
+            });
+            commit.events.extend(events);
+            commit.archived.extend(archived);
+            so_far.extend(effects);
+            *all = (*all).max(class);
+            if commit.events.len() >= MOST_GATHERED {
+                self.finish_one().await;
+            }
+        }
+        if !self.touched.is_empty() {
+            self.catch_up().await;
+        }
+    }
+
+    fn begin(&mut self, gathered: Gathered) {
+        let Gathered { commit, class, effects } = gathered;
+        let commit = Arc::new(commit);
+        let end = Box::pin(self.parts.journal.commit(&commit, class));
+        let patient_until = self.patient_until();
+        self.under_way = Some(UnderWay { commit, class, effects, end, patient_until });
+    }
+
+    /// Waits for the commit that is under way, shows what it was, and begins the next one.
+    async fn finish_one(&mut self) {
+        let Some(under_way) = self.under_way.take() else { return };
+        let Some((commit, effects)) = self.insist(under_way).await else {
+            // Told to stop while it could not commit: nobody was told anything of what was stepped since.
+            self.gathered = None;
+            return;
+        };
+        match self.gathered.take() {
+            Some(next) if next.commit.events.is_empty() => {
+                self.show(&commit, effects);
+                self.act(next.effects);
+            }
+            Some(next) => {
+                self.begin(next);
+                self.show(&commit, effects);
+            }
+            None => self.show(&commit, effects),
+        }
+    }
+
+    /// Waits until nothing is under way: what the world is, is in the journal.
+    pub(super) async fn catch_up(&mut self) {
+        while self.under_way.is_some() {
+            self.finish_one().await;
+        }
+        self.tell_waiters();
+    }
+
+    /// The commit that was under way has ended.
+    pub(super) async fn has_ended(&mut self, outcome: Result<(), CommitError>) {
+        let Some(under_way) = self.under_way.take() else { return };
+        let end = Box::pin(std::future::ready(outcome));
+        self.under_way = Some(UnderWay { end, ..under_way });
+        self.finish_one().await;
+        if !self.touched.is_empty() || self.under_way.is_none() {
+            self.catch_up().await;
+        }
+    }
+
+    /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again. A disk
+    /// that does not answer is not waited for: what nobody was told may still be there after the next start.
+    pub(super) async fn last_commit(&mut self) {
+        let Some(UnderWay { commit, effects, end, patient_until, .. }) = self.under_way.take() else { return };
+        match tokio::time::timeout_at(patient_until, end).await {
+            Ok(Ok(())) => self.show(&commit, effects),
+            Ok(Err(failure)) => error!(%failure, "stopping without the last commit"),
+            Err(_) => error!("the disk of the journal does not answer: stopping without the last commit"),
+        }
+    }
+
+    /// Shows what is in the journal, and does what it announces.
+    fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
+        self.parts.feed.publish(&commit.events);
+        happened::log(&commit.events);
+        if let Some(set) = commit.events.iter().rfind(|event| matches!(event.body, EventBody::ClockSet { .. })) {
+            self.note_time(set.at, self.parts.clock.now());
+        }
+        failpoints::here(Point::BeforeEffect);
+        self.act(effects);
+        let waiters = &self.waiters;
+        self.touched.extend(touched(&commit.events).into_iter().filter(|run| waiters.has_some_for(*run)));
+        let pruned = commit.events.iter().filter_map(|event| match &event.body {
+            EventBody::RunsPruned { runs } => Some(runs.iter().copied()),
+            _ => None,
+        });
+        let pruned: Vec<RunId> = pruned.flatten().collect();
+        if !pruned.is_empty() {
+            (self.parts.erase)(pruned);
+        }
+    }
+
+    fn tell_waiters(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.extend(std::mem::take(&mut self.waits_of_hold));
+        let now = self.parts.clock.now();
+        self.waiters.told(touched, &self.parts.engine, &self.archive, now);
+    }
+
+    fn act(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.perform(effect);
+            failpoints::here(Point::AfterEffect);
+        }
+    }
+
+    /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the
+    /// daemon is told to stop before it has gone through.
+    async fn insist(&mut self, under_way: UnderWay) -> Option<(Arc<Commit>, Vec<Effect>)> {
+        let UnderWay { commit, class, effects, end, patient_until } = under_way;
+        let mut wait = FIRST_RETRY;
+        let since = self.parts.clock.now().mono;
+        let mut outcome = self.patiently(end, patient_until).await?;
+        loop {
+            let Err(failure) = outcome else {
+                self.parts.service.stuck = false;
+                if !self.on_ballast {
+                    self.let_go();
+                }
+                return Some((commit, effects));
+            };
+            self.hold(&failure);
+            if failure.fault == CommitFault::Ours {
+                // The world is ahead of what can ever be in the journal; the next start makes it anew.
+                self.broken = Some(failure);
+                self.stopping = true;
+                return None;
+            }
+            if let Some(ballast) = &self.parts.ballast
+                && matches!(failure.fault, CommitFault::Full | CommitFault::Failing)
+                && ballast.give_up()
+            {
+                self.on_ballast = true;
+                self.next_try = Some(self.parts.clock.now().mono + FIRST_RETRY.into());
+                let end = Box::pin(self.parts.journal.commit(&commit, class));
+                outcome = self.patiently(end, self.patient_until()).await?;
+                continue;
+            }
+            if self.parts.clock.now().mono.saturating_sub(since) >= PATIENCE.into() {
+                self.give_answers_up();
+            }
+            let retry = self.parts.clock.at(self.parts.clock.now().mono + wait.into());
+            wait = (wait * 2).min(LONGEST_RETRY);
+            self.parts.service.stuck = true;
+            self.hold_until(Box::pin(tokio::time::sleep_until(retry))).await?;
+            let end = Box::pin(self.parts.journal.commit(&commit, class));
+            outcome = self.patiently(end, self.patient_until()).await?;
+        }
+    }
+
+    /// Nothing can be committed: the daemon is held.
+    fn hold(&mut self, failure: &CommitError) {
+        if self.parts.service.held.replace(format!("{}; {}", failure.reason, failure.fault.advice())).is_none() {
+            error!(%failure, "held: new work is refused until there is room again");
+        }
+        self.parts.engine.hold(true);
+        self.waiters.set_held(true);
+    }
+
+    /// Until when the disk may take for what it is asked now.
+    pub(super) fn patient_until(&self) -> Instant {
+        self.parts.clock.at(self.parts.clock.now().mono + SILENCE.into())
+    }
+
+    /// Waits for the disk. One that takes seconds holds the daemon: meanwhile it answers what can be answered.
+    /// Nothing where it is told to stop before.
+    pub(super) async fn patiently<T>(&mut self, mut end: End<T>, until: Instant) -> Option<T> {
+        tokio::select! {
+            biased;
+            outcome = &mut end => return Some(outcome),
+            () = tokio::time::sleep_until(until) => {}
+        }
+        let reason = format!("the disk of the journal has not answered for {} s", SILENCE.as_secs());
+        self.hold(&CommitError { fault: CommitFault::Failing, reason });
+        self.parts.service.stuck = true;
+        self.parts.service.silent = true;
+        self.give_answers_up();
+        let outcome = self.hold_until(end).await?;
+        self.parts.service.stuck = false;
+        self.parts.service.silent = false;
+        if !self.on_ballast {
+            self.let_go();
+        }
+        Some(outcome)
+    }
+
+    /// Nothing is held any more.
+    fn let_go(&mut self) {
+        if self.parts.service.held.take().is_some() {
+            info!("the journal commits again");
+            self.parts.engine.hold(false);
+            self.waiters.set_held(false);
+            self.on_ballast = false;
+            self.next_try = None;
+            self.retry_wait = Duration::ZERO;
+            // What has waited for room starts with a step of its own.
+            self.wants_step = true;
+            self.parts.inbox.wake();
+        }
+    }
+
+    /// While on ballast: looks from time to time whether there is room again.
+    pub(super) async fn look_for_room(&mut self) {
+        let now = self.parts.clock.now().mono;
+        if !self.on_ballast || self.next_try.is_none_or(|due| due > now) {
+            return;
+        }
+        let taken = match self.parts.ballast.clone() {
+            Some(ballast) => {
+                let taken = self.parts.blocking.get(Party::Daemon, move || ballast.take().is_ok());
+                taken.await.unwrap_or(false)
+            }
+            None => true,
+        };
+        if taken {
+            self.let_go();
+        } else {
+            self.retry_wait = (self.retry_wait * 2).clamp(FIRST_RETRY, LONGEST_RETRY);
+            self.next_try = Some(self.parts.clock.now().mono + self.retry_wait.into());
+        }
+    }
+
+    /// Whoever waits for what is in the step that cannot be committed is told so: nobody waits forever.
+    fn give_answers_up(&mut self) {
+        let mut error = self.held_error().undecided();
+        error.message.push_str("; what was asked may still take effect once it commits");
+        self.replies.give_up(&error);
+    }
+
+    /// While stuck: answers reads, refuses the rest, until `end`. Nothing where it is told to stop before.
+    async fn hold_until<T>(&mut self, mut end: End<T>) -> Option<T> {
+        loop {
+            self.orders.beat();
+            self.answer_what_can_be();
+            if self.stopping {
+                return None;
+            }
+            let (due, clock) = (self.waiters.first_due(), self.parts.clock);
+            let time_is_up = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(clock.at(due)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                ended = &mut end => return Some(ended),
+                () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
+                () = time_is_up => self.waiters.give_up(&self.parts.engine, self.parts.clock.now(), &self.held_error()),
+                () = self.orders.stop() => {
+                    self.stopping = true;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn answer_what_can_be(&mut self) {
+        // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
+        let in_step = self.replies.connections();
+        let mut requests = std::mem::take(&mut self.reads);
+        requests.append(&mut self.backlog);
+        if requests.len() < self.parts.most_waiting {
+            requests.extend(self.parts.inbox.take_requests());
+        }
+        for request in requests {
+            let Request { connection, caller, party, .. } = request;
+            match request.wanted {
+                Wanted::Stop(responder) => self.stop(responder),
+                wanted @ (Wanted::Command(..)
+                | Wanted::Own(..)
+                | Wanted::Tidy(_)
+                | Wanted::Drain(..)
+                | Wanted::Reload(_)) => wanted.refuse(self.held_error()),
+                wanted if in_step.contains(&connection) => {
+                    self.backlog.push_back(Request { wanted, ..request });
+                }
+                // That a run has ended may be in the step that is held: who waits for it is told once that is
+                // committed.
+                Wanted::Wait(params, responder) => {
+                    let waited_for = self.wait_for(connection, caller, party, params, responder);
+                    self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
+                }
+                wanted => {
+                    let request = Request { wanted, ..request };
+                    if let Some(request) = self.lookups.resolved(request, &self.parts.engine) {
+                        self.read(request);
+                    }
+                }
+            }
+        }
+        self.lookups.begin();
+        self.parts.inbox.turn_is_over();
+    }
+
+    /// Whether a command is refused while the daemon lives on its ballast: those that make new work.
+    pub(super) fn is_refused(&self, command: &Command) -> bool {
+        self.on_ballast && matches!(command, Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. })
+    }
+
+    pub(super) fn held_error(&self) -> RpcError {
+        let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
+        let message = format!("held: {reason}");
+        RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
+    }
+}
+
+/// Synced where an answer promises to survive power loss, and where a command starts.
+fn class_of(effects: &[Effect], sync_calls: bool) -> CommitClass {
+    let promises = effects.iter().any(|effect| match effect {
+        Effect::Reply { reply, synced, .. } => reply.is_ok() && *synced,
+        // A command that has begun is not begun again, whatever comes between. All that start in one step share the
+        // sync.
+        Effect::Start(job) => sync_calls && matches!(job.task, Task::Call(_)),
+        _ => false,
+    });
+    if promises { CommitClass::Synced } else { CommitClass::Written }
+}
+
+/// The runs that these events are about.
+fn touched(events: &[Arc<Event>]) -> BTreeSet<RunId> {
+    events.iter().filter_map(|event| event.run).collect()
+}

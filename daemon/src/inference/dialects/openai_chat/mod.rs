@@ -1,0 +1,60 @@
+//! The dialect of OpenAI chat completions, and of the many servers that speak something like it.
+
+mod calls;
+mod details;
+mod fast;
+mod read;
+mod request;
+mod wire;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+pub(in crate::inference) use self::read::{Reader, plain};
+pub(in crate::inference) use self::request::body;
+
+pub(in crate::inference) const NAME: &str = "openai";
+
+/// What an answer carries beside text and calls, for servers that want it back.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Returned<'a> {
+    /// Sent back to whoever sent it, under that name, or is configured as wanting it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<Cow<'a, str>>,
+    /// Parts of the content that were thought, sent back as such a part (Mistral).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thinking: Option<Cow<'a, str>>,
+    /// Sent back to whoever sent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_details: Option<Box<RawValue>>,
+    /// Further reasoning, sent back to whoever sent it under the names that it came by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_text: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reasoning_opaque: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thinking_blocks: Option<Box<RawValue>>,
+    /// What calls carry, by their places (Gemini: a signature without which it takes no results).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    extra_content: BTreeMap<usize, Box<RawValue>>,
+    /// And what else they carry, by their places and its names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    call_fields: BTreeMap<usize, calls::Others>,
+}
+
+impl Returned<'_> {
+    fn is_empty(&self) -> bool {
+        let texts =
+            [&self.reasoning_content, &self.thinking, &self.reasoning, &self.reasoning_text, &self.reasoning_opaque];
+        let blocks = [&self.reasoning_details, &self.thinking_blocks];
+        texts.iter().all(|text| text.is_none())
+            && blocks.iter().all(|blocks| blocks.is_none())
+            && self.extra_content.is_empty()
+            && self.call_fields.is_empty()
+    }
+}

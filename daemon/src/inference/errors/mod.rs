@@ -1,0 +1,8 @@
+//! Why a provider gave no answer, and when it wants to be asked again.
+
+pub mod classify;
+pub(super) mod envelope;
+pub(super) mod quota;
+pub(super) mod rate_limit;
+pub(super) mod reset_time;
+pub(super) mod too_long;

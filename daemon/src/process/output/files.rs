@@ -1,0 +1,241 @@
+//! Output files: `<state>/outputs/<run>/<call>.stdout` and `.stderr`.
+//!
+//! Owns the layout, and nothing else knows it. Names are made of our own ids, so nothing that a model says is ever part of a path.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::rpc::OutputStream;
+
+/// The directory for files of runs that the journal does not know.
+const ASIDE: &str = ".lost";
+
+/// The output files of all calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outputs {
+    root: Arc<Path>,
+}
+
+/// A range of a stream, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Range {
+    /// Where it begins.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes of the stream in all, so far, as far as they are kept on disk.
+    pub total: u64,
+}
+
+impl Outputs {
+    /// The files below `state_dir`. Touches nothing.
+    pub fn new(state_dir: &Path) -> Self {
+        Self { root: state_dir.join("outputs").into() }
+    }
+
+    /// Where the stream of a call is, if it wrote anything.
+    pub fn path(&self, run: RunId, call: CallId, stream: OutputStream) -> PathBuf {
+        let extension = match stream {
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
+        };
+        self.root.join(format!("{run}/{call}.{extension}"))
+    }
+
+    /// The files of one call, of which at most `quota` bytes each are kept.
+    pub fn of_call(&self, run: RunId, call: CallId, quota: u64) -> CallOutputs {
+        CallOutputs { outputs: self.clone(), run, call, quota }
+    }
+
+    /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream that has no file is
+    /// empty. An offset beyond the ends is taken as the end that it is beyond.
+    ///
+    /// # Errors
+    /// Where the file is there and cannot be read.
+    pub fn read(&self, run: RunId, call: CallId, stream: OutputStream, offset: i64, limit: u32) -> io::Result<Range> {
+        let mut file = match File::open(self.path(run, call, stream)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Range::default()),
+            Err(error) => return Err(error),
+        };
+        let total = file.metadata()?.len();
+        let offset = match u64::try_from(offset) {
+            Ok(from_start) => from_start.min(total),
+            Err(_) => total.saturating_sub(offset.unsigned_abs()),
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        // The file may grow meanwhile: what is read then is left for the next time.
+        let length = u64::from(limit).min(total - offset);
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+        file.take(length).read_to_end(&mut bytes)?;
+        Ok(Range { offset, bytes, total })
+    }
+
+    /// The runs that have files.
+    pub fn runs(&self) -> Vec<RunId> {
+        let Ok(dirs) = fs::read_dir(&self.root) else { return Vec::new() };
+        dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Bytes of all files, as far as they can be read.
+    pub fn bytes(&self) -> u64 {
+        let files = self.runs().into_iter().filter_map(|run| fs::read_dir(self.root.join(run.to_string())).ok());
+        files.flatten().filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
+    }
+
+    /// Moves the files of a run aside, and says into which directory.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be moved.
+    pub fn set_aside(&self, run: RunId) -> io::Result<PathBuf> {
+        let aside = self.root.join(ASIDE);
+        DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
+        let mut to = aside.join(run.to_string());
+        let mut count = 1u32;
+        // What was set aside before stays what it is.
+        while to.symlink_metadata().is_ok() {
+            count += 1;
+            to = aside.join(format!("{run}.{count}"));
+        }
+        match fs::rename(self.root.join(run.to_string()), to) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(aside),
+        }
+    }
+
+    /// The runs whose files were moved aside.
+    pub fn aside(&self) -> Vec<RunId> {
+        let Ok(dirs) = fs::read_dir(self.root.join(ASIDE)) else { return Vec::new() };
+        dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Moves the files of a run back that were moved aside, where it has no others. Says whether it has.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be moved.
+    pub fn take_back(&self, run: RunId) -> io::Result<bool> {
+        let to = self.root.join(run.to_string());
+        if to.symlink_metadata().is_ok() {
+            return Ok(false);
+        }
+        fs::rename(self.root.join(ASIDE).join(run.to_string()), to).map(|()| true)
+    }
+
+    /// Removes the files of a run.
+    ///
+    /// # Errors
+    /// Where they are there and cannot be removed.
+    pub fn remove(&self, run: RunId) -> io::Result<()> {
+        match fs::remove_dir_all(self.root.join(run.to_string())) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The output files of one call.
+#[derive(Debug, Clone)]
+pub struct CallOutputs {
+    outputs: Outputs,
+    run: RunId,
+    call: CallId,
+    quota: u64,
+}
+
+impl CallOutputs {
+    /// Makes the file of a stream.
+    pub(in crate::process) fn create(&self, stream: OutputStream) -> io::Result<OutputFile> {
+        let path = self.outputs.path(self.run, self.call, stream);
+        let open = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let file = match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let dir = path.parent().unwrap_or(&self.outputs.root);
+                DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                open()?
+            }
+            opened => opened?,
+        };
+        Ok(OutputFile { file, path, room: self.quota })
+    }
+}
+
+/// A file that takes a stream up to its quota, and ignores what comes after.
+#[derive(Debug)]
+pub(in crate::process) struct OutputFile {
+    file: File,
+    path: PathBuf,
+    room: u64,
+}
+
+impl OutputFile {
+    pub(in crate::process) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let fits = usize::try_from(self.room).unwrap_or(usize::MAX).min(bytes.len());
+        self.file.write_all(&bytes[..fits])?;
+        self.room -= fits as u64;
+        Ok(())
+    }
+
+    pub(in crate::process) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const RUN: RunId = RunId::from_u64(7);
+    const CALL: CallId = CallId::from_u64(9);
+
+    fn written(quota: u64, text: &[u8]) -> (tempfile::TempDir, Outputs) {
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = Outputs::new(dir.path());
+        outputs.of_call(RUN, CALL, quota).create(OutputStream::Stdout).unwrap().write_all(text).unwrap();
+        (dir, outputs)
+    }
+
+    fn read(outputs: &Outputs, offset: i64, limit: u32) -> (u64, String, u64) {
+        let range = outputs.read(RUN, CALL, OutputStream::Stdout, offset, limit).unwrap();
+        (range.offset, String::from_utf8(range.bytes).unwrap(), range.total)
+    }
+
+    #[test]
+    fn a_range_counts_from_the_start_or_from_the_end() {
+        let (_dir, outputs) = written(100, b"0123456789");
+        assert_eq!(read(&outputs, 0, 4), (0, "0123".to_owned(), 10));
+        assert_eq!(read(&outputs, 8, 4), (8, "89".to_owned(), 10));
+        assert_eq!(read(&outputs, -3, 100), (7, "789".to_owned(), 10));
+        assert_eq!(read(&outputs, -30, 2), (0, "01".to_owned(), 10));
+        assert_eq!(read(&outputs, 30, 2), (10, String::new(), 10));
+        assert_eq!(read(&outputs, i64::MIN, 1), (0, "0".to_owned(), 10));
+    }
+
+    #[test]
+    fn what_is_over_the_quota_is_not_written() {
+        let (_dir, outputs) = written(4, b"0123456789");
+        assert_eq!(read(&outputs, 0, 100), (0, "0123".to_owned(), 4));
+    }
+
+    #[test]
+    fn a_stream_without_a_file_is_empty_and_a_run_is_removed_whole() {
+        let (dir, outputs) = written(100, b"x");
+        assert_eq!(outputs.read(RUN, CALL, OutputStream::Stderr, 0, 9).unwrap(), Range::default());
+        outputs.remove(RUN).unwrap();
+        outputs.remove(RUN).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("outputs")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nobody_else_may_read_them() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_dir, outputs) = written(100, b"x");
+        let path = outputs.path(RUN, CALL, OutputStream::Stdout);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+}

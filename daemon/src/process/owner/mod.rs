@@ -1,0 +1,386 @@
+//! Whose a process is: the chain of its parents, followed to its end.
+//!
+//! Owns the rule that who cannot be followed to the end is nobody. The end is the first process of this machine, or of this pid
+//! namespace. A keeper on the way makes the process one of a run, or nobody where that keeper serves none, or is another daemon's.
+//! A child of the daemon that is no keeper has lost its keeper, and is nobody.
+//!
+//! A number may go to another process while it is looked at. So the process itself is held by a descriptor; each step to a parent is
+//! looked at twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
+
+pub(super) mod own_mark;
+pub(super) mod survivors;
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use harness_protocol::id::RunId;
+use harness_protocol::inside;
+use nix::errno::Errno;
+
+use super::owner::own_mark::KeeperAbove;
+use super::tree::proc_stat::Stat;
+
+/// Longest chain of parents that is followed. Who nests deeper is nobody, so that a look has a bound.
+const LONGEST: usize = 256;
+/// Attempts at following a chain that changes meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// Whose a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lineage {
+    /// Nobody's: its chain of parents reaches the first process without passing a keeper.
+    Outside,
+    /// Of the call of another daemon's run inside of which this daemon itself was started, or of one above that.
+    Beside,
+    /// Of this run.
+    Of(RunId),
+    /// It cannot be told, or it is of no run that is served.
+    Unknown(Untraced),
+}
+
+/// Why it cannot be told whose a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Untraced {
+    /// The kernel gives no number for it.
+    #[error("it is of another pid namespace")]
+    NoNumber,
+    /// It had ended before anybody could look.
+    #[error("its process has ended")]
+    Gone,
+    /// It is below a keeper that serves no run.
+    #[error("it was left by a run that is over")]
+    FreeKeeper,
+    /// It is below another daemon's keeper.
+    #[error("it belongs to a run of another daemon")]
+    OtherDaemon,
+    /// This daemon is inside a run itself, and it is below another keeper of the daemon of that run.
+    #[error("this daemon was itself started by a call of a run, and it belongs to another call")]
+    OtherCall,
+    /// It has a mark, as this daemon has, and no keeper is above it.
+    #[error(
+        "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are of the same \
+         call (start the daemon from where that limit is unlimited)"
+    )]
+    BothMarked,
+    /// `/proc` cannot be read at all.
+    #[error("this daemon cannot read /proc ({0})")]
+    NoProc(Errno),
+    /// It is below this daemon and below no keeper.
+    #[error("it was left by a run whose keeper is gone")]
+    LostKeeper,
+    /// It has the mark of what runs start, and nothing above it says which.
+    #[error("it was started by a run")]
+    Marked,
+    /// Somebody who is not outside traces it.
+    #[error("a process of a run traces it")]
+    Steered,
+    /// `/proc` does not show one of its parents.
+    #[error("its parents are hidden (/proc is mounted with hidepid)")]
+    Hidden,
+    /// Its chain of parents is too long.
+    #[error("it has more than {LONGEST} parents")]
+    TooDeep,
+    /// Its chain changed each time that it was followed.
+    #[error("its parents change too fast")]
+    Unsteady,
+}
+
+/// What of the machine is asked for; the tests have machines of their own.
+pub(super) struct Machine<'a> {
+    /// The daemon's own process.
+    pub(super) own: i32,
+    /// What a process is now.
+    pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,
+    /// The run that a keeper of ours serves; nothing for other processes.
+    pub(super) keeper: &'a dyn Fn(i32) -> Option<Option<RunId>>,
+    /// Whether a process is the keeper of another daemon.
+    pub(super) is_other_keeper: &'a dyn Fn(i32) -> bool,
+    /// Those of another daemon that are above this one.
+    pub(super) above: &'a [KeeperAbove],
+}
+
+/// The chain was another one at the second look.
+struct Changed;
+
+impl Machine<'_> {
+    /// Whose process `pid` is. `is_it` tells whether that number still is the process that is meant.
+    pub(super) fn trace(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        for _ in 0..ATTEMPTS {
+            let Some(first) = (self.stat)(pid) else { return Lineage::Unknown(Untraced::Gone) };
+            if !is_it() {
+                return Lineage::Unknown(Untraced::Gone);
+            }
+            if let Ok(lineage) = self.follow(pid, first) {
+                return lineage;
+            }
+        }
+        Lineage::Unknown(Untraced::Unsteady)
+    }
+
+    fn follow(&self, pid: i32, first: Stat) -> Result<Lineage, Changed> {
+        let (mut pid, mut here) = (pid, first);
+        if pid == self.own {
+            return Ok(Lineage::Outside);
+        }
+        for _ in 0..LONGEST {
+            if let Some(served) = (self.keeper)(pid) {
+                return Ok(served.map_or(Lineage::Unknown(Untraced::FreeKeeper), Lineage::Of));
+            }
+            let is_other_keeper = (self.is_other_keeper)(pid);
+            if is_other_keeper && !self.above.contains(&(pid, here.started)) {
+                let why = if self.above.is_empty() { Untraced::OtherDaemon } else { Untraced::OtherCall };
+                return Ok(Lineage::Unknown(why));
+            }
+            if is_other_keeper {
+                return Ok(Lineage::Beside);
+            }
+            let parent = here.parent;
+            if parent == self.own {
+                return Ok(Lineage::Unknown(Untraced::LostKeeper));
+            }
+            let above = if pid == 1 || parent == 0 { None } else { (self.stat)(parent) };
+            // As long as a process has the same parent at both looks, that one has lived all the while.
+            let still = (self.stat)(pid).filter(|again| again.parent == parent && again.started == here.started);
+            let Some(again) = still else { return Err(Changed) };
+            match above {
+                None if pid == 1 => return Ok(Lineage::Outside),
+                // Its parent is outside of this pid namespace. One that is just being reaped shows none either.
+                None if parent == 0 && again.dead => return Err(Changed),
+                None if parent == 0 => return Ok(Lineage::Outside),
+                None => return Ok(Lineage::Unknown(Untraced::Hidden)),
+                Some(above) if above.started > here.started => return Err(Changed),
+                Some(above) => (pid, here) = (parent, above),
+            }
+        }
+        Ok(Lineage::Unknown(Untraced::TooDeep))
+    }
+}
+
+/// The number of the process that a descriptor is of.
+///
+/// # Errors
+/// Where it is reaped, or has no number here, or where `/proc` cannot be read.
+pub(super) fn number_of(process: BorrowedFd<'_>) -> Result<i32, Untraced> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()));
+    number_in(info.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
+}
+
+fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
+    let info = info.map_err(Untraced::NoProc)?;
+    let number = info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    number.filter(|&pid| pid > 0).ok_or(Untraced::Gone)
+}
+
+/// Whether a process is the keeper of some daemon.
+pub(super) fn is_keeper(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| inside::is_keeper(&line))
+}
+
+/// The hard limit that is the mark; the smallest where it cannot be read.
+pub(super) fn mark_of(pid: i32) -> u64 {
+    limit_of(pid).unwrap_or(0)
+}
+
+/// The hard limit that is the mark.
+pub(super) fn limit_of(pid: i32) -> Option<u64> {
+    inside::hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+/// The process that traces another one, if there is one.
+pub(super) fn tracer_of(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|&pid| pid > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::cell::{Cell, RefCell};
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const RUN: RunId = RunId::from_u64(7);
+    const DAEMON: i32 = 50;
+    const KEEPER: i32 = 60;
+    const FREE: i32 = 61;
+    const FOREIGN: i32 = 62;
+
+    fn process(parent: i32, started: u64) -> Stat {
+        Stat { dead: false, parent, group: 1, session: 1, started }
+    }
+
+    /// More processes: number, parent, begin.
+    type More = Vec<(i32, i32, u64)>;
+
+    /// The processes of a machine.
+    fn machine(more: &[(i32, i32, u64)]) -> HashMap<i32, Stat> {
+        let fixed = [(1, 0, 0), (DAEMON, 1, 5), (KEEPER, DAEMON, 6), (FREE, DAEMON, 6), (FOREIGN, 1, 6), (40, 1, 2)];
+        fixed.iter().chain(more).map(|&(pid, parent, started)| (pid, process(parent, started))).collect()
+    }
+
+    fn trace_with(stat: &dyn Fn(i32) -> Option<Stat>, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        trace_below(&[], stat, pid, is_it)
+    }
+
+    /// The same for a daemon with these keepers above it.
+    fn trace_below(
+        above: &[KeeperAbove],
+        stat: &dyn Fn(i32) -> Option<Stat>,
+        pid: i32,
+        is_it: &dyn Fn() -> bool,
+    ) -> Lineage {
+        let keeper = |pid| match pid {
+            KEEPER => Some(Some(RUN)),
+            FREE => Some(None),
+            _ => None,
+        };
+        let is_other_keeper = |pid| [FOREIGN, 63].contains(&pid);
+        Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }.trace(pid, is_it)
+    }
+
+    fn trace(more: &[(i32, i32, u64)], pid: i32) -> Lineage {
+        let processes = machine(more);
+        trace_with(&|pid| processes.get(&pid).copied(), pid, &|| true)
+    }
+
+    /// A1: whoever cannot be followed to the end of the chain is no operator.
+    #[test]
+    fn only_a_chain_that_ends_outside_without_a_keeper_is_an_operators() {
+        let unknown = Lineage::Unknown;
+        let deep: Vec<_> = (1_000..2_000).map(|pid| (pid, if pid == 1_000 { 40 } else { pid - 1 }, 9)).collect();
+        let table: [(&str, More, i32, Lineage); 17] = [
+            ("a shell's child", vec![(100, 40, 9)], 100, Lineage::Outside),
+            ("its parent has exited: it is the first process's", vec![(100, 1, 9)], 100, Lineage::Outside),
+            ("its parent is outside of this pid namespace", vec![(100, 0, 9)], 100, Lineage::Outside),
+            ("it began with its parent, in the same tick", vec![(100, 40, 2)], 100, Lineage::Outside),
+            ("the first process", vec![], 1, Lineage::Outside),
+            ("who started the daemon", vec![], 40, Lineage::Outside),
+            ("a child of a keeper", vec![(100, KEEPER, 9)], 100, Lineage::Of(RUN)),
+            ("far below a keeper", vec![(100, KEEPER, 9), (101, 100, 9), (102, 101, 10)], 102, Lineage::Of(RUN)),
+            ("the keeper itself", vec![], KEEPER, Lineage::Of(RUN)),
+            ("below a free keeper", vec![(100, FREE, 9), (101, 100, 9)], 101, unknown(Untraced::FreeKeeper)),
+            ("below another daemon's keeper", vec![(100, FOREIGN, 9)], 100, unknown(Untraced::OtherDaemon)),
+            ("left by a keeper that was killed", vec![(100, DAEMON, 9)], 100, unknown(Untraced::LostKeeper)),
+            ("below one that was left", vec![(100, DAEMON, 9), (101, 100, 9)], 101, unknown(Untraced::LostKeeper)),
+            ("gone", vec![], 100, unknown(Untraced::Gone)),
+            ("its parent is not shown", vec![(100, 99, 9)], 100, unknown(Untraced::Hidden)),
+            (
+                "its parent is younger: another has the number",
+                vec![(99, 40, 11), (100, 99, 9)],
+                100,
+                unknown(Untraced::Unsteady),
+            ),
+            ("without end", deep, 1_999, unknown(Untraced::TooDeep)),
+        ];
+        for (what, more, pid, expected) in table {
+            assert_eq!(trace(&more, pid), expected, "{what}");
+        }
+        assert_eq!(trace(&[(100, 101, 9), (101, 100, 9)], 100), unknown(Untraced::TooDeep), "a ring");
+    }
+
+    /// What a daemon that was started by a call takes for its operators: what is below the same keeper, and never what is below another one.
+    #[test]
+    fn beside_a_daemon_inside_a_run_is_what_is_below_the_same_keeper_only() {
+        let more = [(63, 1, 4), (100, FOREIGN, 9), (101, 63, 9), (102, KEEPER, 9), (103, 100, 10), (104, 40, 9)];
+        let processes = machine(&more);
+        let other = Lineage::Unknown(Untraced::OtherCall);
+        let same: &[KeeperAbove] = &[(FOREIGN, 6)];
+        let table: [(&str, &[KeeperAbove], i32, Lineage); 8] = [
+            ("below the same keeper", same, 100, Lineage::Beside),
+            ("far below it", same, 103, Lineage::Beside),
+            ("below another one", same, 101, other),
+            ("below one that has its number by now", &[(FOREIGN, 5)], 100, other),
+            ("below the second one above", &[(63, 4), (FOREIGN, 6)], 100, Lineage::Beside),
+            ("below a keeper of its own", same, 102, Lineage::Of(RUN)),
+            ("below none", same, 104, Lineage::Outside),
+            ("where none is above the daemon", &[], 100, Lineage::Unknown(Untraced::OtherDaemon)),
+        ];
+        for (what, above, pid, expected) in table {
+            let lineage = trace_below(above, &|pid| processes.get(&pid).copied(), pid, &|| true);
+            assert_eq!(lineage, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn where_proc_cannot_be_read_it_is_said_so() {
+        for (errno, words) in [
+            (Errno::EACCES, "this daemon cannot read /proc (EACCES: Permission denied)"),
+            (Errno::ENOENT, "this daemon cannot read /proc (ENOENT: No such file or directory)"),
+            (Errno::EPERM, "this daemon cannot read /proc (EPERM: Operation not permitted)"),
+            (Errno::EMFILE, "this daemon cannot read /proc (EMFILE: Too many open files)"),
+            (Errno::EIO, "this daemon cannot read /proc (EIO: I/O error)"),
+        ] {
+            assert_eq!(number_in(Err(errno)).unwrap_err().to_string(), words);
+        }
+        assert_eq!(number_in(Ok("pos:\t0\nPid:\t-1\n".to_owned())), Err(Untraced::Gone));
+        assert_eq!(number_in(Ok("pos:\t0\nPid:\t17\n".to_owned())), Ok(17));
+    }
+
+    #[test]
+    fn who_has_become_another_process_is_nobody() {
+        let processes = machine(&[(100, 40, 9)]);
+        let lineage = trace_with(&|pid| processes.get(&pid).copied(), 100, &|| false);
+        assert_eq!(lineage, Lineage::Unknown(Untraced::Gone));
+    }
+
+    /// What happens between two looks, at each of the first few looks: whatever the moment, nobody below a keeper is an operator.
+    #[test]
+    fn a_chain_that_changes_while_it_is_followed_makes_nobody_an_operator() {
+        type Change = fn(&mut HashMap<i32, Stat>);
+        let changes: [(&str, Change); 6] = [
+            ("the parent exits, and the keeper has it", |all| {
+                all.remove(&101);
+                all.insert(102, process(KEEPER, 10));
+            }),
+            ("the parent exits, and another one gets its number", |all| {
+                all.insert(101, process(40, 20));
+                all.insert(102, process(KEEPER, 10));
+            }),
+            ("the keeper is killed, and the daemon has it", |all| {
+                all.remove(&KEEPER);
+                all.insert(100, process(DAEMON, 8));
+            }),
+            ("the process exits", |all| {
+                all.remove(&102);
+            }),
+            ("it exits, and another one gets its number", |all| {
+                all.insert(102, process(40, 30));
+            }),
+            ("all that is between them exits", |all| {
+                all.remove(&100);
+                all.remove(&101);
+                all.insert(102, process(KEEPER, 10));
+            }),
+        ];
+        for (what, change) in changes {
+            for moment in 0..12 {
+                let all = RefCell::new(machine(&[(100, KEEPER, 8), (101, 100, 9), (102, 101, 10)]));
+                let looks = Cell::new(0);
+                let stat = |pid: i32| {
+                    if looks.replace(looks.get() + 1) == moment {
+                        change(&mut all.borrow_mut());
+                    }
+                    all.borrow().get(&pid).copied()
+                };
+                // What the descriptor says: the number is the one that was meant until that one has gone.
+                let is_it = || all.borrow().get(&102).is_some_and(|stat| stat.started == 10);
+                let lineage = trace_with(&stat, 102, &is_it);
+                assert_ne!(lineage, Lineage::Outside, "{what}, at look {moment}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_descriptor_has_a_number_until_its_process_is_reaped() {
+        use rustix::process::{Pid, PidfdFlags, pidfd_open};
+        use std::os::fd::AsFd;
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        assert_eq!(number_of(process.as_fd()), Ok(pid));
+        child.wait().unwrap();
+        assert_eq!(number_of(process.as_fd()), Err(Untraced::Gone));
+    }
+}

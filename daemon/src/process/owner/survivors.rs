@@ -1,0 +1,632 @@
+//! What an earlier daemon of this state directory has left: keepers that still end their trees, and what has escaped them.
+//!
+//! ```text
+//!   wait for the lock that keepers hold ─▶ look for what has our mark ─▶ none: go on
+//!        │ they take too long                  └─ some: stop, kill, look again ─▶ told in the log
+//!        └────────────────────────────────────────▶ (the same)
+//! ```
+//!
+//! Owns the lock file of the keepers and the name by which their marks are told from those of other daemons. A start waits here before it
+//! recovers anything, so that a call that was interrupted never executes beside the next step's. Never touches a process without our mark.
+//!
+//! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a keeper can
+//! set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has it that lives.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_files::{Opening, locks, open_regular};
+use harness_protocol::inside;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpriority_process, pidfd_open, pidfd_send_signal, setpriority_process,
+};
+
+use super::limit_of;
+use super::own_mark::Standing;
+use crate::process::cgroup::StateName;
+use crate::process::timing::HIGHEST_PRIORITY;
+use crate::process::tree::Children;
+use crate::process::tree::proc_stat::{Stat, stat};
+
+/// How often, and at what intervals, the lock is tried: for 4 s. A keeper kills what is below it after 1.3 s.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Passes over what is left, each of which kills all that it finds, and looks of a pass at all processes.
+const PASSES: u32 = 100;
+const LOOKS: u32 = 32;
+/// The file's name.
+const FILE: &str = "keepers.lock";
+/// What stands in the file once a daemon has served that is inside of no run.
+const OUTSIDE: &str = "outside\n";
+
+/// The lock that this daemon's keepers hold as long as one of them lives.
+#[derive(Debug, Clone)]
+pub struct KeepersLock {
+    path: PathBuf,
+    file: Arc<File>,
+    marks: Marks,
+    standing: Standing,
+    /// By which the cgroups of this state directory are known.
+    state: StateName,
+}
+
+/// The marks that have the name of a state directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Marks {
+    name: u32,
+    /// Of the daemon itself, and of a keeper until it has set the next one.
+    daemon: u64,
+    /// Of what its keepers start.
+    runs: u64,
+}
+
+impl Marks {
+    fn new(state_dir: &Path, standing: &Standing) -> io::Result<Self> {
+        let dir = fs::metadata(state_dir)?;
+        let name = name_of(dir.dev(), dir.ino());
+        let daemon = inside::mark_below(standing.mark(), name);
+        Ok(Self { name, daemon, runs: inside::mark_below(daemon, name) })
+    }
+
+    /// Whether a process with this limit is to be ended where no daemon of the state directory lives but this one. A daemon of another
+    /// directory may by chance have the same name, and is told by its lock.
+    fn are_of(self, pid: i32, hard: u64) -> bool {
+        inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_us_or_another_daemon(pid, self.name))
+    }
+}
+
+fn is_us_or_another_daemon(pid: i32, name: u32) -> bool {
+    u32::try_from(pid).is_ok_and(|pid| pid == std::process::id())
+        || locks::held_by(pid).iter().any(|lock| name_of(lock.device, lock.inode) == name)
+}
+
+/// Why a daemon may not go on where an earlier one was.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeOverError {
+    /// We are inside a run, and the state directory is of a daemon that was not: its runs would get their operator's rights.
+    #[error(
+        "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file \
+         locks says so): start the daemon from outside, or another one with a --state-dir and a --socket of its own",
+        dir.display()
+    )]
+    Inside {
+        /// The state directory.
+        dir: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot lock {}: {source}", path.display())]
+    Io {
+        /// The lock file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A process inside a run wants to change what a daemon outside of all runs has written.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file locks \
+     says so): do it from outside",
+    dir.display()
+)]
+pub struct InsideError {
+    /// The state directory.
+    pub dir: PathBuf,
+}
+
+impl KeepersLock {
+    /// Waits until nothing of an earlier daemon of this state directory is left, ends what takes too long or has escaped, and takes the
+    /// lock. Blocks for some seconds at most.
+    ///
+    /// # Errors
+    /// Where the file cannot be had, or this is not a place for a daemon to start from.
+    pub fn take_over(state_dir: &Path, standing: Standing) -> Result<Self, TakeOverError> {
+        let path = state_dir.join(FILE);
+        let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
+        let mut file = open_regular(&path, Opening::Keep).map_err(io)?;
+        let marks = Marks::new(state_dir, &standing).map_err(io)?;
+        if !claim(&mut file, standing.is_inside()).map_err(io)? {
+            return Err(TakeOverError::Inside { dir: state_dir.to_owned() });
+        }
+        let mut held = is_held(&file).map_err(io)?;
+        for _ in 0..TRIES {
+            if !held {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            held = is_held(&file).map_err(io)?;
+        }
+        let state = StateName::new(state_dir, marks.name);
+        state.end_left();
+        // Among hundreds that fork all the time this process would hardly get to run. It is alone still.
+        let nice = getpriority_process(None).map_err(|errno| io(errno.into()))?;
+        let _ = setpriority_process(None, HIGHEST_PRIORITY);
+        end_marked(&|pid, hard| marks.are_of(pid, hard));
+        let _ = setpriority_process(None, nice);
+        if held && is_held(&file).map_err(io)? {
+            tracing::error!(lock = %path.display(), "a process that is none of a run holds the keepers' lock; going on without it");
+        }
+        flock(&file, FlockOperation::NonBlockingLockShared).or_else(ignore_held).map_err(|errno| io(errno.into()))?;
+        Ok(Self { path, file: Arc::new(file), marks, standing, state })
+    }
+
+    /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever becomes of it before it
+    /// is a keeper. Before the first keeper.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn mark_this_process(&self) -> Result<(), TakeOverError> {
+        lower(self.marks.daemon).map_err(|source| TakeOverError::Io { path: self.path.clone(), source })
+    }
+
+    /// Where this process stood when it was started.
+    pub const fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// By which the cgroups of this state directory are known.
+    pub(in crate::process) const fn state(&self) -> &StateName {
+        &self.state
+    }
+
+    /// The file, to be inherited by keepers.
+    pub(in crate::process) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The mark of what this daemon's keepers start.
+    pub const fn mark(&self) -> u64 {
+        self.marks.runs
+    }
+}
+
+/// Refuses what a process inside a run would do to the state directory of a daemon outside of all runs while none
+/// serves it.
+///
+/// # Errors
+/// Where this is such a process, and that such a directory.
+pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError> {
+    match standing.is_inside() && is_of_outside(state_dir) {
+        true => Err(InsideError { dir: state_dir.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+/// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of that directory's
+/// daemon, and no daemon. Says whether there was such a process.
+///
+/// The lock itself tells who has it; what stands in the file may be written by anybody.
+pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
+    let Ok(marks) = Marks::new(state_dir, standing) else { return false };
+    let is_of_outside = is_of_outside(state_dir) && !standing.is_inside();
+    let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
+    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its own limit.
+    let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
+    match end_holders(&[lock_file, state_dir], &is_false) {
+        Holders::None => {}
+        holders => return holders == Holders::Ended,
+    }
+    // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside
+    // of our pid namespace.
+    !standing.is_inside() && end_marked(&|_, hard| is_of_runs(hard))
+}
+
+/// Ends what holds the lock beside a socket, although it is inside a run, and we are outside of all: no daemon that
+/// serves others than runs has a mark as small. Says whether there was somebody.
+pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> bool {
+    let smallest_of_a_daemon = inside::mark_below(standing.mark(), 0);
+    !standing.is_inside() && end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) == Holders::Ended
+}
+
+/// What became of those that hold locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holders {
+    /// There are none that live.
+    None,
+    /// There is one that is not meant. No process was ended.
+    Others,
+    /// All of them were ended.
+    Ended,
+}
+
+/// Ends those that hold locks on these files, if all of them are meant, and waits for their end.
+fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
+    let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
+    let holders = locked.iter().flat_map(|path| locks::holders(path));
+    let living: Vec<i32> = holders.filter(|&pid| lives(pid)).collect();
+    // One whose limit cannot be read may be a daemon.
+    if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
+        return Holders::Others;
+    }
+    if living.is_empty() {
+        return Holders::None;
+    }
+    living.iter().for_each(|&pid| _ = send(pid, is_meant, Signal::KILL));
+    for _ in 0..TRIES {
+        if !living.iter().any(|&pid| lives(pid)) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Holders::Ended
+}
+
+/// Whether a daemon outside of all runs has had the directory.
+fn is_of_outside(state_dir: &Path) -> bool {
+    let mut text = String::new();
+    let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
+        .and_then(|file| file.take(64).read_to_string(&mut text));
+    read.is_ok() && text == OUTSIDE
+}
+
+/// Lowers the hard limit that is the mark. One that is lower already stays.
+pub(in crate::process) fn lower(mark: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS)?;
+    let mark = mark.min(hard);
+    Ok(setrlimit(Resource::RLIMIT_LOCKS, mark, mark)?)
+}
+
+fn ignore_held(errno: Errno) -> Result<(), Errno> {
+    if errno == Errno::WOULDBLOCK { Ok(()) } else { Err(errno) }
+}
+
+/// Whether somebody else holds the lock; where not, it is ours.
+fn is_held(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: not, where it is, and we are inside.
+fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text)?;
+    match (is_inside, text == OUTSIDE) {
+        (true, is_outside) => Ok(!is_outside),
+        (false, true) => Ok(true),
+        (false, false) => {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(OUTSIDE.as_bytes())?;
+            Ok(true)
+        }
+    }
+}
+
+/// By what the marks of a daemon with this state directory are told from others. A directory that is moved keeps it.
+fn name_of(device: u64, inode: u64) -> u32 {
+    // FNV-1a, folded: it has to be spread, not secret.
+    let bytes = device.to_le_bytes().into_iter().chain(inode.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let folded = (hash >> 32) ^ (hash & u64::from(u32::MAX));
+    u32::try_from(folded).unwrap_or(u32::MAX)
+}
+
+/// Whether a process, by its number and its limit, is one that is to be ended.
+type IsMeant<'a> = &'a dyn Fn(i32, u64) -> bool;
+
+/// Ends every process that is meant. Says whether there was one.
+fn end_marked(is_meant: IsMeant<'_>) -> bool {
+    let mut told = false;
+    for _ in 0..PASSES {
+        let found = stop_marked(is_meant);
+        if found.is_empty() {
+            return told;
+        }
+        if !std::mem::replace(&mut told, true) {
+            let shown: Vec<i32> = found.iter().copied().take(20).collect();
+            let count = found.len();
+            tracing::warn!(count, pids = ?shown, "processes that an earlier daemon's runs had left are ended");
+        }
+        found.iter().for_each(|&pid| _ = send(pid, is_meant, Signal::KILL));
+        std::thread::sleep(PAUSE);
+    }
+    tracing::error!("processes that an earlier daemon's runs had left live on after SIGKILL");
+    told
+}
+
+/// Stops every process that is meant, each as it is found, until a look at all of them finds no new process.
+fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
+    let mut hunt = Hunt { is_meant, found: Vec::new(), seen: HashSet::new() };
+    for _ in 0..LOOKS {
+        let before = hunt.found.len();
+        processes().for_each(|pid| hunt.look_at(pid));
+        if hunt.found.len() == before {
+            break;
+        }
+    }
+    hunt.found
+}
+
+/// Those that fork and exit all the time are gone before they are killed, and others are there. But these are children
+/// of the one that had the first of them as a child, and the latest of its children.
+struct Hunt<'a> {
+    is_meant: IsMeant<'a>,
+    found: Vec<i32>,
+    seen: HashSet<i32>,
+}
+
+impl Hunt<'_> {
+    fn look_at(&mut self, pid: i32) {
+        let Some(parent) = self.stop(pid) else { return };
+        for _ in 0..LOOKS {
+            let before = self.found.len();
+            Children::now().of(parent).into_iter().rev().for_each(|pid| _ = self.stop(pid));
+            if self.found.len() == before {
+                break;
+            }
+        }
+    }
+
+    /// Stops a process that was not looked at, if it is meant. Tells its parent.
+    fn stop(&mut self, pid: i32) -> Option<i32> {
+        let is_new = self.seen.insert(pid);
+        let stopped = if is_new { send(pid, self.is_meant, Signal::STOP) } else { None }?;
+        self.found.push(pid);
+        Some(stopped.parent)
+    }
+}
+
+/// All processes that may be ours.
+fn processes() -> impl Iterator<Item = i32> {
+    let own = nix::unistd::geteuid().as_raw();
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        // What a process that hides itself from debuggers has there belongs to root.
+        let owner = entry.metadata().ok()?.uid();
+        (own == 0 || owner == own || owner == 0).then_some(pid)
+    })
+}
+
+/// Signals a process, if it is one that is meant, and lives. Tells what it is then.
+fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) -> Option<Stat> {
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let stat = stat(pid).filter(|stat| !stat.dead)?;
+    limit_of(pid).filter(|&hard| is_meant(pid, hard))?;
+    // One that has gone meanwhile needs none.
+    let _ = pidfd_send_signal(process, signal);
+    Some(stat)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::process::tests::forkers::Forkers;
+
+    fn take_over(state_dir: &Path) -> Result<KeepersLock, TakeOverError> {
+        KeepersLock::take_over(state_dir, Standing::of(u64::MAX, Vec::new()))
+    }
+
+    fn state() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    /// Tells the test below with which mark it is to become a shell, with which command, and what it is to lock.
+    const BE_MARKED: [&str; 3] = ["HARNESS_TEST_MARK", "HARNESS_TEST_COMMAND", "HARNESS_TEST_LOCKED"];
+
+    #[test]
+    fn a_shell_with_a_mark_when_it_is_started_as_one() {
+        if let [Ok(mark), Ok(command), Ok(locked)] = BE_MARKED.map(std::env::var) {
+            lower(mark.parse().unwrap()).unwrap();
+            let mut shell = Command::new("sh");
+            if !locked.is_empty() {
+                let file = File::open(locked).unwrap();
+                flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+                shell.stdin(file);
+            }
+            panic!("{}", shell.args(["-c", &command]).exec());
+        }
+    }
+
+    /// A process with that limit, which has locked this file, if one is named. It has said something.
+    fn marked_process(mark: u64, locked: &Path, command: &str) -> Child {
+        let name = "process::owner::survivors::tests::a_shell_with_a_mark_when_it_is_started_as_one";
+        let mut child = Command::new("/proc/self/exe")
+            .args(["--exact", "--nocapture", name])
+            .env(BE_MARKED[0], mark.to_string())
+            .env(BE_MARKED[1], command)
+            .env(BE_MARKED[2], locked)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "it runs\n");
+        child
+    }
+
+    fn was_killed(child: &mut Child) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        child.wait().unwrap().signal() == Some(9)
+    }
+
+    fn lives(child: &mut Child) -> bool {
+        let lives = child.try_wait().unwrap().is_none();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lives
+    }
+
+    const STAYS: &str = "echo it runs >&2; exec sleep 100";
+    const OUTSIDE_OF_ALL: u64 = u64::MAX;
+
+    #[test]
+    fn a_name_differs_by_device_and_by_inode() {
+        let names: std::collections::BTreeSet<u32> =
+            (0..100).flat_map(|device| (0..100).map(move |inode| name_of(device, inode))).collect();
+        assert_eq!(names.len(), 10_000);
+    }
+
+    /// A13: what has escaped its keeper has the mark still, and is ended by the next start; others are left alone.
+    #[test]
+    fn what_an_earlier_daemons_runs_have_left_is_ended_and_nothing_else() {
+        let (ours, others) = (state(), state());
+        let lock = take_over(ours.path()).unwrap();
+        let other = take_over(others.path()).unwrap();
+        let none = Path::new("");
+        let mut left = marked_process(lock.mark(), none, "trap '' TERM HUP; echo it runs >&2; sleep 100 & wait");
+        // What a keeper was, and was made to become something else before it had its own mark.
+        let mut unfinished = marked_process(lock.marks.daemon, none, STAYS);
+        let mut below = marked_process(inside::mark_below(lock.mark(), lock.marks.name), none, STAYS);
+        let mut stranger = marked_process(other.mark(), none, STAYS);
+        let mut other_daemon = marked_process(other.marks.daemon, none, STAYS);
+        // Its directory has the same name, as one of four thousand million has.
+        let mut same_name = marked_process(lock.marks.daemon, ours.path(), STAYS);
+        let mut unmarked = marked_process(OUTSIDE_OF_ALL, none, STAYS);
+        drop(lock);
+        take_over(ours.path()).unwrap();
+        for ended in [&mut left, &mut unfinished, &mut below] {
+            assert!(was_killed(ended));
+        }
+        for stays in [&mut stranger, &mut other_daemon, &mut same_name, &mut unmarked] {
+            assert!(lives(stays));
+        }
+    }
+
+    /// B11.
+    #[test]
+    fn those_that_fork_and_exit_all_the_time_are_ended() {
+        let forkers = Forkers::new();
+        for how in ["60 deaf setsid", "120 deaf twice setsid"] {
+            let dir = state();
+            let lock = take_over(dir.path()).unwrap();
+            let command = format!("echo it runs >&2; {}", forkers.command(how));
+            let mut left = marked_process(lock.mark(), Path::new(""), &command);
+            drop(lock);
+            take_over(dir.path()).unwrap();
+            assert!(was_killed(&mut left), "{how}");
+            assert!(forkers.are_gone(), "{how}");
+        }
+    }
+
+    /// A process inside a run mends no journal of a daemon outside, and one outside may.
+    #[test]
+    fn who_is_inside_of_a_run_mends_nothing_of_a_daemon_outside() {
+        let (of_outside, of_nobody) = (state(), state());
+        let lock = take_over(of_outside.path()).unwrap();
+        let inside = Standing::of(lock.mark(), Vec::new());
+        let refused = may_mend(of_outside.path(), &inside).unwrap_err().to_string();
+        assert!(refused.contains("belongs to a daemon outside of all runs"), "{refused}");
+        may_mend(of_nobody.path(), &inside).unwrap();
+        may_mend(of_outside.path(), &Standing::of(OUTSIDE_OF_ALL, Vec::new())).unwrap();
+    }
+
+    /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does not concern.
+    #[test]
+    fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
+        let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
+        let inherited = "(exec sleep 100 <&0) & echo it runs >&2";
+        /// What it is, its mark, the file, the command, whether the daemon was outside of all runs, whether it is ended.
+        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, bool, bool);
+        let table: [Row; 10] = [
+            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true, true),
+            ("on the directory", |marks| marks.runs, "", STAYS, true, true),
+            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, true, true),
+            ("which has lowered it to nothing", |_| 0, "", STAYS, true, true),
+            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, true, true),
+            ("a run's process, of a daemon inside", |marks| marks.runs, "harnessd.lock", STAYS, false, true),
+            ("another's, of a daemon inside", |marks| marks.runs - 1, "harnessd.lock", STAYS, false, false),
+            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, true, false),
+            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, true, false),
+            ("of something else", |marks| marks.runs, "other", STAYS, true, false),
+        ];
+        for (what, mark, locked, command, is_of_outside, expected) in table {
+            let dir = state();
+            for name in ["harnessd.lock", "other"] {
+                File::create(dir.path().join(name)).unwrap();
+            }
+            let lock = take_over(dir.path()).unwrap();
+            if !is_of_outside {
+                fs::write(dir.path().join(FILE), "").unwrap();
+            }
+            let daemon = File::open(dir.path().join("harnessd.lock")).unwrap();
+            if locked == "other" {
+                flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
+            }
+            let mut holder = marked_process(mark(lock.marks), &dir.path().join(locked), command);
+            if command == inherited {
+                holder.wait().unwrap();
+            }
+            let lock_file = dir.path().join("harnessd.lock");
+            assert_eq!(end_false_holders(dir.path(), &lock_file, &from_outside()), expected, "{what}");
+            match expected {
+                true => assert!(command == inherited || was_killed(&mut holder), "{what}"),
+                false => assert!(lives(&mut holder), "{what}"),
+            }
+            assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: no process is left");
+        }
+    }
+
+    /// The lock beside the socket is nobody's who is inside a run, however far it has lowered its limit; that of
+    /// any daemon outside is.
+    #[test]
+    fn who_holds_the_lock_beside_a_socket_and_is_inside_of_a_run_is_ended() {
+        let from_outside = Standing::of(OUTSIDE_OF_ALL, Vec::new());
+        let dir = state();
+        let lock = take_over(dir.path()).unwrap();
+        let other = inside::mark_below(OUTSIDE_OF_ALL, lock.marks.name.wrapping_sub(7));
+        let table = [
+            ("a run's process", lock.marks.runs, true),
+            ("one of another daemon's run", inside::mark_below(other, 9), true),
+            ("which has lowered its mark", 5, true),
+            ("to nothing", 0, true),
+            ("a daemon", lock.marks.daemon, false),
+            ("another one", other, false),
+            ("the one with the smallest mark", inside::mark_below(OUTSIDE_OF_ALL, 0), false),
+            ("one of an earlier version", OUTSIDE_OF_ALL, false),
+        ];
+        let path = dir.path().join("control.sock.lock");
+        File::create(&path).unwrap();
+        for (what, mark, expected) in table {
+            let mut holder = marked_process(mark, &path, STAYS);
+            let within = Standing::of(lock.marks.runs, Vec::new());
+            assert!(!end_false_holders_of_socket(&path, &within), "{what}: no process inside ends one");
+            assert_eq!(end_false_holders_of_socket(&path, &from_outside), expected, "{what}");
+            assert!(if expected { was_killed(&mut holder) } else { lives(&mut holder) }, "{what}");
+            assert!(!end_false_holders_of_socket(&path, &from_outside), "{what}: nobody is left");
+        }
+    }
+
+    /// A pipe there would otherwise be opened for ever.
+    #[test]
+    fn what_is_no_file_is_no_lock_of_the_keepers() {
+        let dir = state();
+        nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = take_over(dir.path()).unwrap_err().to_string();
+        assert!(refused.ends_with("it is no regular file"), "{refused}");
+        assert!(!is_of_outside(dir.path()));
+    }
+
+    #[test]
+    fn a_start_waits_for_whoever_holds_the_lock() {
+        let dir = state();
+        let lock = take_over(dir.path()).unwrap();
+        // As a keeper does, which inherits it.
+        let held = lock.file().try_clone().unwrap();
+        drop(lock);
+        let path = dir.path().to_owned();
+        let next = std::thread::spawn(move || take_over(&path).map(drop));
+        std::thread::sleep(PAUSE * 5);
+        assert!(!next.is_finished());
+        drop(held);
+        next.join().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,188 @@
+//! The daemon's end of one keeper: its process, its socket, and what it last said.
+//!
+//! Owns no policy: who may use a keeper, and what is done when one is gone, is decided elsewhere. Everything that waits can be
+//! dropped and called again.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as Pair;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use harness_protocol::inside::KEEPER;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::scm_rights;
+
+use super::sealed::Sealed;
+use crate::process::cgroup::Group;
+use crate::process::output::pipe::watch;
+use crate::process::owner::survivors::KeepersLock;
+use crate::process::supervisor::protocol::{Answer, What, first_frame};
+use crate::process::timing::KILL_WAIT;
+
+/// How a keeper is started.
+#[derive(Debug, Clone)]
+pub struct KeeperProgram {
+    /// The program.
+    pub program: Sealed,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment; usually none.
+    pub env: Vec<(String, String)>,
+    /// What it holds as long as it lives, beside this process.
+    pub lock: Option<KeepersLock>,
+}
+
+/// A keeper.
+#[derive(Debug)]
+pub(in crate::process) struct Link {
+    child: Child,
+    socket: UnixStream,
+    /// The number of its latest call.
+    seq: u32,
+    /// What was read and is not yet a whole frame.
+    read: Vec<u8>,
+    /// The cgroup of its latest call, if that has one.
+    pub(in crate::process) group: Option<Box<Group>>,
+}
+
+/// A keeper that is on its way out.
+#[derive(Debug)]
+pub(in crate::process) struct Closed {
+    pub(in crate::process) child: Child,
+    _group: Option<Box<Group>>,
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+pub(in crate::process) fn end_of(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(ErrorKind::InvalidInput)?;
+    watch(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+impl Link {
+    /// Starts a keeper.
+    pub(in crate::process) fn open(program: &KeeperProgram) -> io::Result<Self> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        let lock = match &program.lock {
+            Some(lock) => Stdio::from(lock.file().try_clone()?),
+            None => Stdio::null(),
+        };
+        let child = Command::new(program.program.path())
+            .arg0(KEEPER[0])
+            .args(&program.args)
+            .env_clear()
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            // It puts it elsewhere at once; this is the one way by which a descriptor is inherited without `unsafe`.
+            .stdout(lock)
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, socket, seq: 0, read: Vec::new(), group: None })
+    }
+
+    pub(in crate::process) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// The number of the next call.
+    pub(in crate::process) fn next_seq(&mut self) -> u32 {
+        self.seq = self.seq.wrapping_add(1);
+        self.seq
+    }
+
+    /// Sends a frame, with descriptors beside it.
+    pub(in crate::process) async fn send(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let (mut rest, mut beside) = (frame, descriptors);
+        // A short frame goes at once, unless the keeper has not read for long.
+        while !rest.is_empty() {
+            match self.socket.try_io(Interest::WRITABLE, || scm_rights::send(&self.socket, rest, beside)) {
+                Ok(sent) => (rest, beside) = (&rest[sent..], &[]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.socket.writable().await?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What it says next of its latest call.
+    ///
+    /// # Errors
+    /// Where it is gone, or says nonsense.
+    pub(in crate::process) async fn next(&mut self) -> io::Result<What> {
+        loop {
+            if let Some(what) = self.try_next()? {
+                return Ok(what);
+            }
+            self.socket.readable().await?;
+        }
+    }
+
+    /// What it has said of its latest call and nobody has heard yet.
+    pub(in crate::process) fn try_next(&mut self) -> io::Result<Option<What>> {
+        loop {
+            if let Some(answer) = self.heard()? {
+                if answer.seq == self.seq {
+                    return Ok(Some(answer.what));
+                }
+                continue;
+            }
+            let mut buffer = [0; 512];
+            let socket = &self.socket;
+            match socket.try_io(Interest::READABLE, || scm_rights::receive(socket, &mut buffer, &mut Vec::new())) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn heard(&mut self) -> io::Result<Option<Answer>> {
+        let frame = first_frame(&self.read).map_err(|_| ErrorKind::InvalidData)?;
+        let Some((length, frame)) = frame else { return Ok(None) };
+        let answer = Answer::decode(frame).ok_or(ErrorKind::InvalidData)?;
+        self.read.drain(..length);
+        Ok(Some(answer))
+    }
+
+    /// Lets it go on, if something has stopped it.
+    pub(in crate::process) fn wake(&self) {
+        // Its number is taken as long as it is not reaped.
+        let _ = kill(Pid::from_raw(self.pid()), Signal::SIGCONT);
+    }
+
+    /// Whether it has ended; reaps it.
+    pub(in crate::process) fn is_dead(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts. Says whether it is: one that the
+    /// kernel keeps, for a file system that does not answer, is left to itself.
+    pub(in crate::process) async fn kill(&mut self) -> bool {
+        let _ = self.child.kill();
+        if !self.is_dead()
+            && let Ok(end) = end_of(self.pid())
+        {
+            let _ = timeout(KILL_WAIT, end.readable()).await;
+        }
+        self.is_dead()
+    }
+
+    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be dropped.
+    pub(in crate::process) fn close(self) -> Closed {
+        self.wake();
+        Closed { child: self.child, _group: self.group }
+    }
+}

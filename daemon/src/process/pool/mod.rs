@@ -1,0 +1,418 @@
+//! The keepers that there are: who serves which run, who is free, and whose a process is.
+//!
+//! ```text
+//!              take                 give back: nothing is left of the call
+//!   free ──────────────▶ busy ─────────────────────────────────────────▶ free
+//!                          ├─ park: others live on ─▶ parked with the run ─ release, or they end ─▶ free
+//!                          └─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
+//! ```
+//!
+//! One keeper has the processes of one call, so that the end of a call that hangs never touches a server that an earlier call of
+//! the run has started. Whoever descends from a keeper belongs to the run that it serves, and below a
+//! keeper that serves none to nobody ([`super::owner`]).
+//! The daemon, which adopts, has no children but its keepers; any other is what a keeper that was killed has left behind, and is
+//! ended.
+
+pub(super) mod connection;
+pub(super) mod running_call;
+pub(super) mod sealed;
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use harness_protocol::id::RunId;
+use harness_protocol::limit::CallLimits;
+use nix::sys::prctl;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::cgroup::{Group, Groups};
+use super::owner::own_mark::Standing;
+use super::owner::{self, Lineage, Machine, Untraced};
+use super::pool::connection::{Closed, KeeperProgram, Link};
+use super::supervisor::ENTER;
+use super::timing::KILL_WAIT;
+use super::tree::Tree;
+use super::tree::kill::Found;
+use super::tree::proc_stat::stat;
+
+/// Keepers without work that are kept for the next calls.
+const MOST_FREE: usize = 16;
+/// Keepers that one run may hold by what its calls have left running.
+const MOST_PARKED: usize = 64;
+/// Longest pause between two looks at what was killed and adopted.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// All keepers of a daemon.
+#[derive(Debug)]
+pub struct Keepers {
+    program: KeeperProgram,
+    own: i32,
+    /// Where this process stood when it began: by its mark what runs start is told from what is outside.
+    standing: Standing,
+    /// Whether what a dead keeper leaves behind becomes a child of this process.
+    adopts: bool,
+    groups: Option<Arc<Groups>>,
+    pool: Mutex<Pool>,
+    /// Held shared while a keeper is being started and is not known yet, so that nobody takes it for a stranger.
+    starting: RwLock<()>,
+    /// One sweep at a time.
+    sweeping: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// The one that was used last is used next.
+    free: Vec<Link>,
+    parked: HashMap<RunId, Vec<Parked>>,
+    /// Every keeper that is not reaped, and the run that it serves.
+    known: HashMap<i32, Option<RunId>>,
+    retired: Vec<Closed>,
+    /// Nobody needs a keeper any more.
+    closed: bool,
+}
+
+/// A keeper with what a finished call has left running.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) link: Link,
+    /// Reads what they still write.
+    pub(super) drainer: Option<JoinHandle<()>>,
+}
+
+/// A process of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Its command line, or its name in brackets.
+    pub command: String,
+}
+
+impl Keepers {
+    /// Keepers of `program`, of which none runs yet, of a daemon that was started there.
+    pub fn new(program: KeeperProgram, standing: Standing) -> Self {
+        Self {
+            program,
+            own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            standing,
+            adopts: false,
+            groups: None,
+            pool: Mutex::default(),
+            starting: RwLock::default(),
+            sweeping: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Makes this process adopt, and end, what a keeper leaves behind that is killed. Only for a process whose children are all
+    /// keepers.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn adopting(self) -> io::Result<Self> {
+        prctl::set_child_subreaper(true)?;
+        Ok(Self { adopts: true, ..self })
+    }
+
+    /// Has runs held, and their limits set, by cgroups, where this process has one that is its own. Before the first
+    /// keeper.
+    pub fn grouped(mut self) -> Self {
+        self.groups = self.program.lock.as_ref().and_then(|lock| Groups::set_up(lock.state())).map(Arc::new);
+        if let Some(groups) = &self.groups {
+            let entrance = groups.entrance_of_keepers();
+            self.program.args.extend(entrance.to_str().map(|path| format!("{ENTER}{path}")));
+        }
+        self
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A keeper for a call of `run`.
+    pub(super) fn take(&self, run: RunId) -> io::Result<Link> {
+        {
+            let mut pool = self.pool();
+            pool.reclaim(run);
+            if let Some(link) = pool.free.pop() {
+                pool.known.insert(link.pid(), Some(run));
+                return Ok(link);
+            }
+        }
+        let _gate = self.starting.read().unwrap_or_else(PoisonError::into_inner);
+        let link = Link::open(&self.program)?;
+        self.pool().known.insert(link.pid(), Some(run));
+        Ok(link)
+    }
+
+    /// A cgroup for a call of `run`, where there are cgroups and it has limits that these can set.
+    pub(super) async fn group(&self, run: RunId, limits: CallLimits) -> Option<Group> {
+        let groups = Arc::clone(self.groups.as_ref().filter(|groups| groups.want(&limits))?);
+        let made = tokio::task::spawn_blocking(move || groups.make(run, &limits)).await.ok()?;
+        made.inspect_err(
+            |error| tracing::warn!(%error, %run, "a call has no cgroup: its limits are set on each process"),
+        )
+        .ok()
+    }
+
+    /// Takes back a keeper that has no child.
+    pub(super) fn give_back(&self, link: Link) {
+        self.pool().free(link);
+    }
+
+    /// Leaves a keeper with the children that the call has left. Gives it back where the run has too many of these.
+    pub(super) fn park(&self, run: RunId, parked: Parked) -> Result<(), Parked> {
+        let mut pool = self.pool();
+        let of_run = pool.parked.entry(run).or_default();
+        if of_run.len() >= MOST_PARKED {
+            return Err(parked);
+        }
+        of_run.push(parked);
+        Ok(())
+    }
+
+    /// Takes all keepers that calls of `run` have left.
+    pub(super) fn unpark(&self, run: RunId) -> Vec<Parked> {
+        self.pool().parked.remove(&run).unwrap_or_default()
+    }
+
+    /// Lets go of a keeper whose call is given up; it ends what is below it. Until it is gone it is known.
+    pub(super) fn retire(&self, link: Link) {
+        let mut pool = self.pool();
+        pool.retired.push(link.close());
+        pool.reap_retired();
+    }
+
+    /// Ends what a keeper that is gone, or that does not do its work, has left behind. Returns whether nothing is left.
+    pub(super) async fn lost(&self, mut link: Link) -> bool {
+        let pid = link.pid();
+        let is_dead = link.kill().await;
+        link.group.as_ref().inspect(|group| group.kill());
+        let swept = self.sweep().await;
+        if is_dead {
+            self.pool().known.remove(&pid);
+        } else {
+            // It is known, and reaped, as long as the kernel keeps it.
+            self.pool().retired.push(link.close());
+        }
+        swept && is_dead
+    }
+
+    /// Ends every child of this process that is no keeper, and what is below it.
+    async fn sweep(&self) -> bool {
+        if !self.adopts {
+            return true;
+        }
+        let _one = self.sweeping.lock().await;
+        let ended = timeout(KILL_WAIT, async {
+            let mut pause = Duration::from_millis(1);
+            while self.kill_adopted() {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+        ended.await.inspect_err(|_| tracing::error!("processes that lost their keeper live on after SIGKILL")).is_ok()
+    }
+
+    /// Whether there was somebody to kill or to reap.
+    fn kill_adopted(&self) -> bool {
+        // While no keeper is being started, every child that is not known is a stranger, also in the passes of the kill.
+        let _gate = self.starting.write().unwrap_or_else(PoisonError::into_inner);
+        let known: HashSet<i32> = self.pool().known.keys().copied().collect();
+        let tree = Tree { root: self.own, spared: &|pid| known.contains(&pid) };
+        tree.kill(&reap) != Found::Empty
+    }
+
+    /// Notices keepers that die while nobody uses them, and ends what they leave behind. Costs nothing while none does.
+    pub async fn mind(self: Arc<Self>) {
+        let mut children = match signal(SignalKind::child()) {
+            Ok(children) => children,
+            Err(error) => return tracing::error!(%error, "keepers that die are not noticed"),
+        };
+        while children.recv().await.is_some() {
+            self.pool().forget_dead();
+            self.sweep().await;
+            if let Some(groups) = &self.groups {
+                groups.tidy();
+            }
+        }
+    }
+
+    /// Lets go of all keepers and waits until they are gone, also those that others still use and give back meanwhile.
+    pub async fn shut_down(&self) {
+        let pids: Vec<i32> = {
+            let mut pool = self.pool();
+            pool.closed = true;
+            let parked: Vec<Parked> = pool.parked.drain().flat_map(|(_, parked)| parked).collect();
+            let free = std::mem::take(&mut pool.free);
+            pool.retired.extend(free.into_iter().chain(parked.into_iter().map(|parked| parked.link)).map(Link::close));
+            pool.known.keys().copied().collect()
+        };
+        for pid in pids {
+            // One that is reaped already is no process any more.
+            if let Ok(end) = connection::end_of(pid) {
+                let _ = end.readable().await;
+            }
+        }
+        self.pool().reap_retired();
+        self.sweep().await;
+        if let Some(groups) = self.groups.clone() {
+            let _ = tokio::task::spawn_blocking(move || groups.leave()).await;
+        }
+    }
+
+    /// Whether calls of `run` may have left something running.
+    pub(super) fn has_parked(&self, run: RunId) -> bool {
+        self.pool().parked.contains_key(&run)
+    }
+
+    /// The runs whose calls may have left something running.
+    pub(super) fn runs_with_parked(&self) -> Vec<RunId> {
+        self.pool().parked.keys().copied().collect()
+    }
+
+    /// Whose the process behind a descriptor of it is. Reads `/proc`, a bounded number of times.
+    pub fn trace(&self, process: Option<BorrowedFd<'_>>) -> Lineage {
+        let Some(process) = process else { return Lineage::Unknown(Untraced::NoNumber) };
+        let pid = match owner::number_of(process) {
+            Ok(pid) => pid,
+            Err(why) => return Lineage::Unknown(why),
+        };
+        let is_it = || owner::number_of(process) == Ok(pid);
+        let lineage = self.judge(pid, &is_it);
+        let steered = |tracer: i32| is_of_run(self.judge(tracer, &|| true));
+        if !is_of_run(lineage) && owner::tracer_of(pid).is_some_and(steered) {
+            return Lineage::Unknown(Untraced::Steered);
+        }
+        lineage
+    }
+
+    /// Whose it is by its parents and by its mark. The mark is looked at last: what has one has it for good.
+    fn judge(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        let lineage = self.trace_number(pid, is_it);
+        if pid == self.own || is_of_run(lineage) {
+            return lineage;
+        }
+        match self.standing.objection(lineage == Lineage::Beside, owner::mark_of(pid)) {
+            None => lineage,
+            // One that has gone meanwhile has no mark to show.
+            Some(why) => Lineage::Unknown(if is_it() { why } else { Untraced::Gone }),
+        }
+    }
+
+    fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+        let keeper = |pid: i32| self.pool().known.get(&pid).copied();
+        let above = self.standing.above();
+        let is_other_keeper = |pid: i32| owner::is_keeper(pid);
+        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }
+            .trace(pid, is_it)
+    }
+
+    /// The run that process `pid` belongs to: that of the keeper which it descends from.
+    pub fn run_of(&self, pid: i32) -> Option<RunId> {
+        match self.trace_number(pid, &|| true) {
+            Lineage::Of(run) => Some(run),
+            Lineage::Outside | Lineage::Beside | Lineage::Unknown(_) => None,
+        }
+    }
+
+    /// The processes of `run`. Reads `/proc`.
+    pub fn processes_of(&self, run: RunId) -> Vec<Process> {
+        let keepers: Vec<i32> = {
+            let pool = self.pool();
+            pool.known.iter().filter(|(_, served)| **served == Some(run)).map(|(pid, _)| *pid).collect()
+        };
+        let members = keepers.into_iter().flat_map(|keeper| Tree::below(keeper).members());
+        let mut processes: Vec<Process> = members.filter_map(|member| describe(member.pid)).collect();
+        processes.sort_unstable_by_key(|process| process.pid);
+        processes
+    }
+}
+
+impl Pool {
+    fn free(&mut self, mut link: Link) {
+        link.group = None;
+        if self.free.len() < MOST_FREE && !self.closed {
+            self.known.insert(link.pid(), None);
+            self.free.push(link);
+        } else {
+            self.retired.push(link.close());
+            self.reap_retired();
+        }
+    }
+
+    /// Frees the keepers of `run` whose last child has ended meanwhile.
+    fn reclaim(&mut self, run: RunId) {
+        let Some(parked) = self.parked.remove(&run) else { return };
+        let mut still = Vec::with_capacity(parked.len());
+        for mut one in parked {
+            match one.link.try_next() {
+                Ok(Some(super::supervisor::protocol::What::Empty)) => self.free(one.link),
+                // One that is dead is found by whoever minds it, or by the release.
+                _ => still.push(one),
+            }
+        }
+        if !still.is_empty() {
+            self.parked.insert(run, still);
+        }
+    }
+
+    fn reap_retired(&mut self) {
+        let Self { retired, known, .. } = self;
+        retired.retain_mut(|Closed { child, .. }| {
+            let lives = matches!(child.try_wait(), Ok(None));
+            if !lives {
+                known.remove(&i32::try_from(child.id()).unwrap_or(i32::MAX));
+            }
+            lives
+        });
+    }
+
+    fn forget_dead(&mut self) {
+        self.reap_retired();
+        let Self { free, parked, known, .. } = self;
+        let mut lives = |link: &mut Link| {
+            let dead = link.is_dead();
+            if dead {
+                known.remove(&link.pid());
+            }
+            !dead
+        };
+        free.retain_mut(&mut lives);
+        for of_run in parked.values_mut() {
+            of_run.retain_mut(|parked| lives(&mut parked.link));
+        }
+        parked.retain(|_, of_run| !of_run.is_empty());
+    }
+}
+
+/// Reaps a child, if it is dead.
+fn reap(pid: i32) -> bool {
+    matches!(waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
+}
+
+/// Whether a process has no rights of its own by its lineage.
+const fn is_of_run(lineage: Lineage) -> bool {
+    !matches!(lineage, Lineage::Outside | Lineage::Beside)
+}
+
+fn describe(pid: i32) -> Option<Process> {
+    if stat(pid)?.dead {
+        return None;
+    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words: Vec<_> = line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
+    let command = if words.is_empty() {
+        format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end())
+    } else {
+        String::from_utf8_lossy(&words.join(&b' ')).into_owned()
+    };
+    Some(Process { pid, command })
+}

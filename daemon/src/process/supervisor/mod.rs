@@ -1,0 +1,527 @@
+//! The keeper: the process of ours that stands between the daemon and the processes of a call (`harnessd keeper`).
+//!
+//! ```text
+//!              start                 ended, alone
+//!   idle ───────────────▶ running ────────────────▶ idle
+//!                            │ ended, others left       ▲ the last of them is gone: empty
+//!                            ├─────────────────▶ left ──┤
+//!                            └─ end, socket closed ─▶ ending: SIGTERM, 2 s, SIGKILL again and again, until no child is left
+//! ```
+//!
+//! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents, becomes its
+//! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
+//! file but `/proc`, the one by which it enters its cgroup, and the folders that calls start in, and knows no run. When
+//! the daemon is gone its socket is closed, and it ends what is below it.
+
+pub mod launch;
+pub(super) mod protocol;
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
+use rustix::fs::CWD;
+use rustix::process::{fchdir, getpriority_process, setpriority_process};
+use wait4::Wait4;
+
+use super::owner::survivors;
+use super::rlimits;
+use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
+use super::timing::{GRACE, HIGHEST_PRIORITY, RUNS_AFTER};
+use super::tree::Tree;
+use super::tree::kill::Found;
+use crate::{folders, scm_rights};
+
+/// How long a tree may take to end by itself when the daemon is gone.
+const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
+/// Between two passes of SIGKILL: at first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it
+/// reaps.
+const MOST_REAPED: usize = 256;
+/// What is read at once.
+const PIECE: usize = 64 * 1024;
+/// Signals that would end or stop a keeper, and can be caught. They get a handler without effect, not `SIG_IGN`, which would be
+/// inherited.
+const HARMLESS: &[i32] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGSTKFLT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGSYS,
+];
+
+/// Before the mark that its processes get, among its arguments.
+pub const MARK: &str = "mark=";
+/// Before the file by which it enters its cgroup.
+pub(super) const ENTER: &str = "enter=";
+
+/// The keeper's life. `arguments` are the limits that its processes get, as [`inherited`] writes them, and their mark.
+///
+/// What it does about an error is to end: the daemon sees the closed socket.
+pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
+    match Keeper::new(arguments).and_then(|mut keeper| keeper.serve()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+struct Keeper {
+    /// Held, and nothing else: a daemon that starts waits until no keeper of an earlier one holds it.
+    _lock: OwnedFd,
+    socket: UnixStream,
+    /// `None` once the daemon is gone.
+    listening: bool,
+    children_changed: UnixStream,
+    /// What was read and is not yet a whole frame.
+    read: Vec<u8>,
+    passed: Vec<OwnedFd>,
+    own: i32,
+    /// The priority that it was started with, and that its processes get.
+    nice: i32,
+    seq: u32,
+    call: Option<Running>,
+    /// Of this call or of one before.
+    children: Children,
+    /// The daemon is to be told when the last child is gone.
+    owes_empty: bool,
+    ending: Option<Ending>,
+}
+
+/// What is known of the keeper's children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Children {
+    None,
+    /// All that were dead are reaped.
+    Living,
+    /// There may be dead ones.
+    Unreaped,
+}
+
+/// The process of the call.
+struct Running {
+    child: Child,
+    begun: Instant,
+    told: bool,
+}
+
+struct Ending {
+    kill_at: Instant,
+    pause: Duration,
+}
+
+impl Keeper {
+    fn new(arguments: impl Iterator<Item = String>) -> io::Result<Self> {
+        let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        // A keeper that somebody starts by hand must not turn a terminal's session upside down.
+        socket.peer_addr()?;
+        let (children_changed, written) = UnixStream::pair()?;
+        children_changed.set_nonblocking(true)?;
+        let _ = setsid();
+        prctl::set_child_subreaper(true)?;
+        prctl::set_dumpable(false)?;
+        // One that was stopped still has to see that the daemon is gone.
+        prctl::set_pdeathsig(Signal::SIGCONT)?;
+        let ignored = Arc::new(AtomicBool::new(false));
+        for signal in HARMLESS {
+            signal_hook::flag::register(*signal, Arc::clone(&ignored))?;
+        }
+        signal_hook::low_level::pipe::register(libc::SIGCHLD, written)?;
+        // What it was started with as standard output is not for those that it starts.
+        let lock = io::stdout().as_fd().try_clone_to_owned()?;
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        dup2_stdin(&null)?;
+        dup2_stdout(&null)?;
+        let (marks, limits): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with(MARK));
+        let mark = marks.iter().find_map(|mark| mark.strip_prefix(MARK)?.parse::<u64>().ok());
+        if let Some(mark) = mark {
+            // What is below it can lower this limit further, and never raise it. Somebody may have lowered ours.
+            survivors::lower(mark)?;
+        }
+        for argument in limits {
+            match argument.strip_prefix(ENTER) {
+                // Where it cannot, it does its work all the same: the daemon has told the log what is held by cgroups,
+                // and marks hold, too.
+                Some(entrance) => {
+                    _ = std::fs::OpenOptions::new().write(true).open(entrance).and_then(|mut file| file.write_all(b"0"))
+                }
+                None => rlimits::give_back(&argument),
+            }
+        }
+        Ok(Self {
+            _lock: lock,
+            socket,
+            listening: true,
+            children_changed,
+            read: Vec::new(),
+            passed: Vec::new(),
+            own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            nice: getpriority_process(None)?,
+            seq: 0,
+            call: None,
+            children: Children::None,
+            owes_empty: false,
+            ending: None,
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        while self.listening || self.children != Children::None {
+            let (asked, changed) = self.wait()?;
+            if changed || self.children == Children::Unreaped {
+                self.reap();
+            }
+            if asked {
+                self.receive();
+            }
+            self.look_at_the_clock();
+        }
+        Ok(())
+    }
+
+    /// Waits until the daemon says something, a child changes, or it is time: which of the first two it was.
+    fn wait(&self) -> io::Result<(bool, bool)> {
+        let next_look = if self.children == Children::Unreaped { Some(now()) } else { self.next_look() };
+        let timeout = next_look.map_or(PollTimeout::NONE, |at| {
+            // Rounded up: a poll that ends just before its time would only be made again.
+            let wait = at.saturating_duration_since(now()) + Duration::from_micros(999);
+            PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+        });
+        let changed = PollFd::new(self.children_changed.as_fd(), PollFlags::POLLIN);
+        let mut waited = [changed, PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        // A closed socket would be reported for ever.
+        let waited = if self.listening { &mut waited[..] } else { &mut waited[..1] };
+        match poll(waited, timeout) {
+            // The signal has written what the next round reads.
+            Err(Errno::EINTR) | Ok(0) => Ok((false, false)),
+            Err(errno) => Err(errno.into()),
+            Ok(_) => {
+                let is_ready = |index: usize| waited.get(index).and_then(PollFd::any).unwrap_or(false);
+                Ok((is_ready(1), is_ready(0)))
+            }
+        }
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let runs = self.call.as_ref().filter(|call| !call.told).map(|call| call.begun + RUNS_AFTER);
+        let kill = self.ending.as_ref().map(|ending| ending.kill_at);
+        runs.into_iter().chain(kill).min()
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let Some(at) = self.next_look() else { return };
+        if at > now() {
+            return;
+        }
+        if let Some(call) = self.call.as_mut().filter(|call| !call.told) {
+            call.told = true;
+            let pid = i32::try_from(call.child.id()).unwrap_or(i32::MAX);
+            self.say(What::Runs { pid });
+        }
+        if self.ending.as_ref().is_some_and(|ending| ending.kill_at <= now()) {
+            self.kill();
+        }
+    }
+
+    fn kill(&mut self) {
+        // Only its own `wait4` tells what the process of the call has used.
+        let reap = |pid| {
+            let pid = Pid::from_raw(pid);
+            let reaped = |status| status != WaitStatus::StillAlive;
+            !self.is_call(pid) && waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_ok_and(reaped)
+        };
+        let found = Tree::below(self.own).kill(&reap);
+        if let Some(ending) = &mut self.ending {
+            ending.kill_at = now() + ending.pause;
+            // What was not found at once is not given the time to become more.
+            ending.pause = if found == Found::Part { PAUSES.0 } else { (ending.pause * 2).min(PAUSES.1) };
+        }
+        self.reap();
+    }
+
+    /// Reaps who has ended. The process of the call goes first and alone, because only its own `wait4` tells what it used.
+    fn reap(&mut self) {
+        let mut drained = [0; 256];
+        while matches!((&self.children_changed).read(&mut drained), Ok(count) if count == drained.len()) {}
+        let mut ended = self.take_ended();
+        self.children = (0..MOST_REAPED).find_map(|_| self.reap_next(&mut ended)).unwrap_or(Children::Unreaped);
+        if let Some(used) = ended {
+            let alone = self.children == Children::None;
+            self.say(What::Ended { used, alone });
+            self.owes_empty |= !alone;
+        }
+        if self.children == Children::None {
+            if self.ending.take().is_some() {
+                self.run_with(self.nice);
+            }
+            if std::mem::take(&mut self.owes_empty) {
+                self.say(What::Empty);
+            }
+        }
+    }
+
+    /// Reaps one, or tells what is left where none is to be reaped.
+    fn reap_next(&mut self, ended: &mut Option<Used>) -> Option<Children> {
+        if self.call.is_none() {
+            return match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => Some(Children::Living),
+                Ok(_) | Err(Errno::EINTR) => None,
+                Err(_) => Some(Children::None),
+            };
+        }
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::All, peek).map(|status| status.pid()) {
+            Ok(None) => return Some(Children::Living),
+            Ok(Some(pid)) if self.is_call(pid) => *ended = self.take_ended(),
+            Ok(Some(pid)) => _ = waitpid(pid, Some(WaitPidFlag::WNOHANG)),
+            Err(Errno::EINTR) => {}
+            Err(_) => return Some(Children::None),
+        }
+        None
+    }
+
+    fn is_call(&self, pid: Pid) -> bool {
+        self.call.as_ref().is_some_and(|call| i64::from(call.child.id()) == i64::from(pid.as_raw()))
+    }
+
+    /// How the process of the call ended, if it has.
+    fn take_ended(&mut self) -> Option<Used> {
+        match self.call.as_mut()?.child.try_wait4() {
+            Ok(None) => None,
+            Ok(Some(used)) => {
+                self.call = None;
+                let cpu = used.rusage.utime + used.rusage.stime;
+                Some(Used { status: used.status.into_raw(), cpu, max_rss_bytes: used.rusage.maxrss })
+            }
+            Err(_) => {
+                // Nobody else reaps here, so this does not happen. The daemon would see no end, which is the truth.
+                self.call = None;
+                None
+            }
+        }
+    }
+
+    fn say(&mut self, what: What) {
+        let bytes = Answer { seq: self.seq, what }.encode();
+        let mut rest = bytes.as_slice();
+        while self.listening && !rest.is_empty() {
+            match scm_rights::send(&self.socket, rest, &[]) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut writable = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+                    let _ = poll(&mut writable, PollTimeout::NONE);
+                }
+                Err(_) => self.daemon_is_gone(),
+            }
+        }
+    }
+
+    fn daemon_is_gone(&mut self) {
+        self.listening = false;
+        self.end(GRACE_WITHOUT_DAEMON);
+    }
+
+    fn receive(&mut self) {
+        let before = self.read.len();
+        self.read.resize(before + PIECE, 0);
+        let received = scm_rights::receive(&self.socket, &mut self.read[before..], &mut self.passed);
+        self.read.truncate(before + received.as_ref().copied().unwrap_or(0));
+        match received {
+            Ok(0) => self.daemon_is_gone(),
+            Ok(_) => self.obey(),
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(_) => self.daemon_is_gone(),
+        }
+    }
+
+    fn obey(&mut self) {
+        loop {
+            let request = match first_frame(&self.read) {
+                Ok(None) => return,
+                Ok(Some((length, frame))) => Request::decode(frame).map(|request| (length, request)),
+                Err(_) => None,
+            };
+            let Some((length, request)) = request else { return self.daemon_is_gone() };
+            self.read.drain(..length);
+            match request {
+                Request::Start(start) => self.start(&start),
+                Request::End { force } => {
+                    self.owes_empty = true;
+                    self.end(if force { Duration::ZERO } else { GRACE });
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start) {
+        self.seq = start.seq;
+        self.owes_empty = false;
+        let mut passed = std::mem::take(&mut self.passed).into_iter();
+        match spawn(start, &mut passed) {
+            Ok(child) => {
+                self.call = Some(Running { child, begun: now(), told: false });
+                self.children = Children::Living;
+            }
+            Err(failure) => self.say(What::Failed(failure)),
+        }
+    }
+
+    /// Takes a priority, where it may.
+    fn run_with(&self, nice: i32) {
+        let _ = setpriority_process(None, nice);
+    }
+
+    /// Ends everything below, within `grace`; what is left then is killed until nothing is.
+    fn end(&mut self, grace: Duration) {
+        self.reap();
+        if self.children == Children::None {
+            return;
+        }
+        let kill_at = now() + grace;
+        match &mut self.ending {
+            Some(ending) => ending.kill_at = ending.kill_at.min(kill_at),
+            None => {
+                self.run_with(HIGHEST_PRIORITY);
+                if grace > Duration::ZERO {
+                    Tree::below(self.own).terminate();
+                }
+                self.ending = Some(Ending { kill_at, pause: PAUSES.0 });
+            }
+        }
+    }
+}
+
+/// The number of an error of the system.
+fn number(error: &io::Error) -> i32 {
+    let invalid = if error.kind() == ErrorKind::InvalidInput { libc::EINVAL } else { libc::EIO };
+    error.raw_os_error().unwrap_or(invalid)
+}
+
+/// Starts a process in its place. The keeper goes there for that moment: what it has looked at is what the process begins in, whatever
+/// becomes of the path meanwhile.
+fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
+    enter(&start.place)?;
+    let spawned = spawn_here(start, passed);
+    // Nothing is to hang on the keeper, and it not on anything.
+    let _ = nix::unistd::chdir("/");
+    spawned.map_err(|error| Failure::Start { errno: number(&error) })
+}
+
+/// Goes into a place, if it is the folder that it is to be.
+fn enter(place: &Place<OsString>) -> Result<(), Failure> {
+    let path: &std::path::Path = place.directory.as_ref();
+    let workdir = match folders::open(CWD, place.workdir.as_ref()) {
+        Ok(workdir) => workdir,
+        // Where there is none any more, a call may still ask for a place of its own.
+        Err(_) if path.is_absolute() => return enter_directory(CWD, path),
+        Err(error) => return Err(Failure::Workdir { errno: number(&error) }),
+    };
+    let found = (workdir.device, workdir.inode);
+    if place.folder.is_some_and(|wanted| wanted != found) {
+        return Err(Failure::OtherFolder { device: found.0, inode: found.1 });
+    }
+    if place.directory.is_empty() {
+        return fchdir(&workdir.descriptor).map_err(|errno| Failure::Workdir { errno: errno.raw_os_error() });
+    }
+    enter_directory(&workdir.descriptor, path)
+}
+
+fn enter_directory(from: impl AsFd, path: &std::path::Path) -> Result<(), Failure> {
+    let directory = folders::open(from, path);
+    let directory = directory.map_err(|error| Failure::Directory { errno: number(&error) })?;
+    fchdir(&directory.descriptor).map_err(|errno| Failure::Directory { errno: errno.raw_os_error() })
+}
+
+/// `passed` has standard output and error, or a terminal for all three streams.
+fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Result<Child> {
+    let output = passed.next().ok_or(ErrorKind::InvalidInput)?;
+    let (input, error) = match passed.next() {
+        Some(error) => (Stdio::null(), error),
+        None => (Stdio::from(output.try_clone()?), output.try_clone()?),
+    };
+    let program = match resolve(start) {
+        Some(program) => program,
+        None => return Err(io::Error::from_raw_os_error(libc::ENOENT)),
+    };
+    let mut command = if start.launcher.is_empty() {
+        let mut args = start.args.iter();
+        let mut command = Command::new(program);
+        if let Some(name) = args.next() {
+            command.arg0(name);
+        }
+        command.args(args);
+        command
+    } else {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("launch").arg(&start.launcher).arg(program).args(&start.args);
+        command
+    };
+    // What the launcher does to itself is no affair of what the call's environment has the loader do.
+    let hide = |name: &OsString| if start.launcher.is_empty() { name.clone() } else { launch::hidden(name) };
+    command.env_clear().envs(start.env.iter().map(|(name, value)| (hide(name), value)));
+    command.stdin(input).stdout(output).stderr(error);
+    if start.group {
+        command.process_group(0);
+    }
+    command.spawn()
+}
+
+/// A name without a slash is looked for in the PATH that the process gets: left to the library, that would cost a fork.
+fn resolve(start: &Start) -> Option<std::path::PathBuf> {
+    let name = start.program.as_os_str();
+    if name.as_bytes().contains(&b'/') {
+        return Some(name.into());
+    }
+    let path = start.env.iter().rev().find(|(variable, _)| variable == "PATH").map(|(_, path)| path.as_os_str());
+    let directories = path.unwrap_or(OsStr::new("/usr/bin:/bin"));
+    // With a slash in it, or it would be looked for once more.
+    let here = std::path::Path::new(".");
+    let candidates = std::env::split_paths(directories).map(|directory| here.join(directory).join(name));
+    let mut first = None;
+    for candidate in candidates.filter(|candidate| candidate.is_file()) {
+        if nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK).is_ok() {
+            return Some(candidate);
+        }
+        // One that may not be executed is at least what was meant.
+        first.get_or_insert(candidate);
+    }
+    first
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a keeper is a process of its own, and has no driver to ask for the time"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,141 @@
+//! The forced end of a tree: all of it is stopped, then all of it is killed.
+//!
+//! Owns the answer to processes that fork and exit all the time, which are gone before one can look at them twice. A
+//! stop cannot be refused, and a process that is stopped makes no other. One whose parent has exited is a child of the
+//! root, and the numbers of these cannot be taken by others before the root reaps them: so they are stopped as they are
+//! listed, without another look, and their groups with them. Waits for nobody.
+
+use std::collections::HashSet;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgid, getpgrp};
+use rustix::process::Signal as Sent;
+
+use super::{Children, Member, Tree};
+
+/// Passes over the children of the root, and over all of the tree, before those that were found are killed although
+/// more of them come.
+const PASSES: usize = 32;
+
+/// How a tree was found by a [kill](Tree::kill).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::process) enum Found {
+    /// There was no process.
+    Empty,
+    /// All of it was stopped, then killed.
+    Whole,
+    /// It grew faster than it was stopped: what was found was killed.
+    Part,
+}
+
+impl Tree<'_> {
+    /// Kills all, once all are stopped.
+    ///
+    /// `reap` takes away the child of the root with that number, where it is dead and may be taken away, and says
+    /// whether it has.
+    pub(in crate::process) fn kill(self, reap: &dyn Fn(i32) -> bool) -> Found {
+        let mut hunt = Hunt { tree: self, reap, stopped: Vec::new(), seen: HashSet::new(), groups: HashSet::new() };
+        let is_whole = (0..PASSES).any(|_| !hunt.pass());
+        // Children first: one whose parent has died may have got another one than the root, and would be taken for a
+        // stranger.
+        hunt.stopped.iter().rev().for_each(|&member| _ = self.signal(member, &[Sent::KILL]));
+        match (is_whole, hunt.stopped.is_empty()) {
+            (true, true) => Found::Empty,
+            (true, false) => Found::Whole,
+            (false, _) => Found::Part,
+        }
+    }
+}
+
+struct Hunt<'a> {
+    tree: Tree<'a>,
+    reap: &'a dyn Fn(i32) -> bool,
+    /// Those that were stopped, parents before their children.
+    stopped: Vec<Member>,
+    /// The numbers of these, and of dead ones, as long as they are not reaped.
+    seen: HashSet<i32>,
+    /// The groups that were stopped.
+    groups: HashSet<Pid>,
+}
+
+/// Whether a group may be signalled: not our own, and not what the kernel takes for our own or for everybody. It is 0
+/// where its leader is outside of our pid namespace.
+fn is_for_us(group: Pid) -> bool {
+    group.as_raw() > 1 && group != getpgrp()
+}
+
+impl Hunt<'_> {
+    /// Stops those that are new. Says whether there was one.
+    fn pass(&mut self) -> bool {
+        // Here those appear that lose their parents, so nothing else is done before this has come to rest.
+        let grew = (0..PASSES).find(|_| !self.stop_children_of_root()) != Some(0);
+        self.take_away_the_dead();
+        self.stop_below() || grew
+    }
+
+    fn stop_children_of_root(&mut self) -> bool {
+        let parent = self.tree.root;
+        let before = self.stopped.len();
+        // The latest are listed last, and have most of their time before them. Of the others most are dead by then.
+        for pid in Children::now().of(parent).into_iter().rev() {
+            if !(self.tree.spared)(pid) && self.seen.insert(pid) {
+                self.stop_with_group(pid);
+                self.stopped.push(Member { pid, parent });
+            }
+        }
+        self.stopped.len() > before
+    }
+
+    /// Stops a child of the root, and all of its group at once.
+    fn stop_with_group(&mut self, pid: i32) {
+        let pid = Pid::from_raw(pid);
+        let group = getpgid(Some(pid)).ok().filter(|&group| is_for_us(group) && self.groups.insert(group));
+        if let Some(group) = group {
+            let _ = killpg(group, Signal::SIGSTOP);
+        }
+        // Where it has just left that group, or this one is stopped already, it is still to be stopped itself.
+        if group != Some(pid) {
+            let _ = kill(pid, Signal::SIGSTOP);
+        }
+    }
+
+    fn take_away_the_dead(&mut self) {
+        let Self { tree, reap, stopped, seen, groups: _ } = self;
+        stopped.retain(|member| {
+            let reaped = member.parent == tree.root && reap(member.pid);
+            // Another one may get the number now.
+            !(reaped && seen.remove(&member.pid))
+        });
+    }
+
+    fn stop_below(&mut self) -> bool {
+        let before = self.stopped.len();
+        let children = Children::now();
+        let mut next = 0;
+        while let Some(parent) = self.stopped.get(next).map(|member| member.pid) {
+            next += 1;
+            for pid in children.of(parent) {
+                let member = Member { pid, parent };
+                if self.seen.insert(pid) && self.tree.signal(member, &[Sent::STOP]) {
+                    self.stopped.push(member);
+                }
+            }
+        }
+        self.stopped.len() > before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To signal group 1 is to signal everybody, and group 0 is our own.
+    #[test]
+    fn neither_the_own_group_nor_what_is_none_is_signalled() {
+        assert!(!is_for_us(getpgrp()));
+        for none in [-1, 0, 1] {
+            assert!(!is_for_us(Pid::from_raw(none)));
+        }
+        assert!(is_for_us(Pid::from_raw(i32::MAX)));
+    }
+}

@@ -1,0 +1,78 @@
+//! What `/proc/PID/stat` tells of a process. Reads only; a process that has gone is `None`.
+
+use std::fs::File;
+use std::io::Read;
+
+/// The fields that say how many threads a process has and when it began, and the first one behind its session, as
+/// proc_pid_stat(5) counts them.
+const THREADS: usize = 20;
+const STARTED: usize = 22;
+const FIRST_AFTER_SESSION: usize = 7;
+
+/// Where a process stands among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::process) struct Stat {
+    /// It has ended and only waits to be reaped, or is just going.
+    pub(in crate::process) dead: bool,
+    /// Its parent.
+    pub(in crate::process) parent: i32,
+    /// Its process group.
+    pub(in crate::process) group: i32,
+    /// Its session.
+    pub(in crate::process) session: i32,
+    /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used again.
+    pub(in crate::process) started: u64,
+}
+
+/// Reads the state of process `pid`.
+pub(in crate::process) fn stat(pid: i32) -> Option<Stat> {
+    let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+    // The name takes 64 bytes at most, and each number 20; the time of its begin is the 22nd field.
+    let mut buffer = [0; 512];
+    let length = file.read(&mut buffer).ok()?;
+    parse(&buffer[..length])
+}
+
+/// The name may hold anything, also blanks and parentheses: what follows begins after the last one.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let after = line.iter().rposition(|&byte| byte == b')')? + 1;
+    let rest = str::from_utf8(line.get(after..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X" | "x");
+    let mut number = || fields.next()?.parse().ok();
+    let (parent, group, session) = (number()?, number()?, number()?);
+    let threads: i64 = fields.nth(THREADS - FIRST_AFTER_SESSION)?.parse().ok()?;
+    let started = fields.nth(STARTED - THREADS - 1)?.parse().ok()?;
+    // Where the first thread has ended before the others, all of it looks like it.
+    let dead = ended && threads <= 1;
+    Some(Stat { dead, parent, group, session, started })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// What follows the session, up to the time of the begin and beyond.
+    const REST: &str = "34816 9 4194304 1 2 3 4 5 6 7 8 20 0 1 0 123456 777 8";
+
+    #[test]
+    fn a_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
+        let line = |name: &str, state: &str| format!("42 ({name}) {state} 7 8 9 {REST}");
+        let lives = Stat { dead: false, parent: 7, group: 8, session: 9, started: 123_456 };
+        assert_eq!(parse(line("a) Z 1 (b", "S").as_bytes()), Some(lives));
+        assert_eq!(parse(line("sh", "Z").as_bytes()), Some(Stat { dead: true, ..lives }));
+        let threads = line("sh", "Z").replace(" 20 0 1 0 ", " 20 0 2 0 ");
+        assert_eq!(parse(threads.as_bytes()), Some(lives), "its first thread has ended, and another one lives");
+        assert_eq!(parse(b"42 (sh"), None);
+        assert_eq!(parse(b"42 (sh) S 7 8 9 0 -1"), None, "cut off before the time");
+    }
+
+    #[test]
+    fn a_living_process_has_one() {
+        let own = stat(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(own.parent, nix::unistd::getppid().as_raw());
+        assert_eq!(own.session, nix::unistd::getsid(None).unwrap().as_raw());
+        assert!(own.started >= stat(own.parent).unwrap().started, "a parent is older than its child");
+    }
+}

@@ -1,0 +1,144 @@
+//! What a process inherits from whoever started it, and how the daemon gets rid of it.
+//!
+//! Owns limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
+//! remembered, never guessed. Nothing here starts a process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::RawFd;
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{debug, warn};
+
+use crate::process::rlimits::{Limits, TooLow};
+
+/// Line on standard output by which a daemon that was started on demand says that it serves.
+pub const READY_LINE: &str = "ready\n";
+
+/// What was inherited and then changed: what is started for others gets it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    /// Limits of resources.
+    pub limits: Limits,
+}
+
+/// How a line begins by which a daemon that was started on demand says what it does before it serves.
+const DOING: &str = "doing ";
+
+/// Says what a daemon that starts is about to do: to the process that started it on demand alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Starting {
+    /// Whether that process listens.
+    pub on_demand: bool,
+}
+
+impl Starting {
+    /// What comes next, and may take its time.
+    pub fn doing(self, what: impl std::fmt::Display) {
+        if self.on_demand {
+            let line = format!("{DOING}{what}").replace('\n', " ");
+            let mut stdout = io::stdout();
+            // That process may have gone.
+            _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+        }
+    }
+}
+
+/// Makes a clean place of this process: as many open files as we may have, no blocked signal, and no
+/// descriptor beside the standard streams and `keep`.
+///
+/// Before anything is opened and any thread is started.
+///
+/// # Errors
+/// Where a limit would end the daemon.
+pub fn settle(keep: &[RawFd]) -> Result<Inherited, TooLow> {
+    close_descriptors(keep);
+    // Only fails for a bad pointer.
+    _ = SigSet::empty().thread_set_mask();
+    Ok(Inherited { limits: Limits::raise()? })
+}
+
+/// A lock or a pipe that some script left open would otherwise stay with us, and with every tool.
+fn close_descriptors(keep: &[RawFd]) {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok();
+    let open: Vec<RawFd> = entries.filter_map(number).collect();
+    for descriptor in open {
+        if descriptor > 2 && !keep.contains(&descriptor) {
+            // The one by which the list was read is among them, and closed already.
+            _ = close(descriptor);
+        }
+    }
+}
+
+/// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with its default,
+/// since only an ignored signal is inherited as such.
+///
+/// Within a runtime, before anybody starts a process.
+pub fn take_over_ignored_signals() {
+    // A write beyond the limit of file size is to fail, and not to end us; the limit may be changed from outside.
+    if let Err(error) = signal(SignalKind::from_raw(nix::libc::SIGXFSZ)) {
+        debug!(%error, "the signal of the limit of file size stays as it is");
+    }
+    for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+        // The standard library ignores SIGPIPE, and gives it back to what it starts.
+        if number == SignalKind::pipe().as_raw_value() {
+            continue;
+        }
+        if let Err(error) = signal(SignalKind::from_raw(number)) {
+            debug!(number, %error, "an ignored signal stays ignored");
+        }
+    }
+}
+
+/// Numbers of the signals that a `/proc/PID/status` says are ignored.
+fn ignored_signals(status: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
+}
+
+/// Leaves the session, the terminal and the directory of whoever started us.
+///
+/// # Errors
+/// Where `/` cannot be entered.
+pub fn leave_session() -> io::Result<()> {
+    match setsid() {
+        Ok(_) => {}
+        // A leader of its group cannot leave it; a leader of its session has left already.
+        Err(Errno::EPERM) if getsid(None) == Ok(getpid()) => {}
+        Err(errno) => warn!(%errno, "the session of whoever started this daemon cannot be left"),
+    }
+    std::env::set_current_dir("/")
+}
+
+/// Says on standard output that the daemon serves, then lets go of the standard streams. Nobody need listen any more.
+///
+/// # Errors
+/// Where `/dev/null` cannot take their place.
+pub fn leave_streams() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    _ = stdout.write_all(READY_LINE.as_bytes()).and_then(|()| stdout.flush());
+    let null: File = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        assert_eq!(ignored_signals("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001007\n"), [1, 2, 3, 13]);
+        assert_eq!(ignored_signals("SigIgn:\t8000000000000000\n"), [64]);
+        assert!(ignored_signals("").is_empty());
+    }
+}

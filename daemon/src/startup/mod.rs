@@ -1,0 +1,436 @@
+//! Puts the daemon together and serves until it is told to stop.
+//!
+//! Owns which part is given to which. What each part does is its own affair.
+
+pub mod daemonize;
+pub mod restore;
+pub mod scrub_env;
+pub mod signals;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::inside::KEEPER;
+use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, RpcError};
+use harness_protocol::run::exit;
+use harness_protocol::script::Script;
+use harness_protocol::time::Span;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::blocking::Blocking;
+use crate::config::{Config, ConfigSource, diff};
+use crate::control::connection;
+use crate::control::limits::memory::Memory;
+use crate::control::request::{ConnectionId, Request};
+use crate::control::rights::Origin;
+use crate::control::services::Door;
+use crate::control::socket::listener::Listener;
+use crate::control::socket::lock::StateDir;
+use crate::control::socket::peer::Members;
+use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
+use crate::feed::Feed;
+use crate::folders::{self, Folders};
+use crate::inbox::Inbox;
+use crate::inference::http::{BuildError, Providers, Surroundings, Variables};
+use crate::inference::scripted::validate::ScriptError;
+use crate::jobs::{Executor, ExecutorConfig, Scripts, Tool};
+use crate::journal::disk;
+use crate::journal::history::History;
+use crate::journal::{Ballast, CommitError, Store};
+use crate::observe::notify::Notifier;
+use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, supervisor};
+use crate::startup::daemonize::{Inherited, Starting};
+use crate::startup::restore::{RestoreError, Restored};
+use crate::startup::signals::{Asked, Signals};
+use crate::tools::{self, shell::Shell};
+
+/// How long connections may take to end when the daemon stops.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Reads of the journal, and of `/proc`, at once.
+const READS: usize = 4;
+/// Large requests that are parsed at once.
+const PARSED: usize = 1;
+/// Pages of the journal that are there at once for subscriptions of operators, and as many for those of others.
+const PAGES: usize = 4;
+/// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
+const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
+/// How old a count of the outputs' bytes may be.
+const COUNTED_EVERY: Span = Span::from_secs(30);
+
+/// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
+#[derive(Debug)]
+pub struct Setup {
+    /// The configuration.
+    pub config: Config,
+    /// Where it came from, to be read again.
+    pub config_source: ConfigSource,
+    /// The open door. Connections wait until they are accepted.
+    pub listener: Listener,
+    // After the listener: whoever gets this lock finds the socket gone.
+    /// The state directory, locked.
+    pub state_dir: StateDir,
+    /// What its keepers hold: nothing of an earlier daemon is left.
+    pub keepers_lock: KeepersLock,
+    /// SIGTERM, SIGINT, SIGHUP.
+    pub signals: Signals,
+    /// The runtime for what may take long: its threads have a lower priority.
+    pub background: Handle,
+    /// The line to systemd.
+    pub notifier: Notifier,
+    /// What tools get back.
+    pub inherited: Inherited,
+    /// What was in the environment and must not be seen there.
+    pub variables: Variables,
+    /// The process that started us on demand waits to hear that we serve, and until then what we do.
+    pub starting: Starting,
+}
+
+/// Why the daemon could not serve, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The journal, or the world that is made from it.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// What keepers leave behind when they are killed would not be ours.
+    #[error("cannot become the parent of what is left behind: {0}")]
+    Keepers(io::Error),
+    /// Something could never be committed.
+    #[error("{0}; what was acknowledged is there with the next start")]
+    Commit(CommitError),
+    /// A provider cannot be used as it is configured.
+    #[error(transparent)]
+    Provider(#[from] BuildError),
+    /// There is no thread for the driver.
+    #[error("cannot start the driver: {0}")]
+    Thread(io::Error),
+    /// The driver is gone.
+    #[error("a fault of ours ended the driver; see the log")]
+    Driver,
+}
+
+impl ServeError {
+    /// The exit code of the daemon.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Provider(_) => exit::USAGE,
+            Self::Restore(_) | Self::Keepers(_) | Self::Commit(_) | Self::Thread(_) | Self::Driver => exit::INTERNAL,
+        }
+    }
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// Where it cannot begin, or a fault of ours ends it.
+pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
+    let state_dir = setup.state_dir.path().to_path_buf();
+    let config = setup.config.clone();
+    let clock = Clock::start();
+    let around = Surroundings {
+        variables: std::mem::take(&mut setup.variables),
+        credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+        now: Arc::new(move || clock.now().wall),
+    };
+    setup.starting.doing("reading the keys of the providers");
+    let providers = Arc::new(Providers::new(&config.providers, around)?);
+    for provider in providers.views(&config.run.provider) {
+        if let Some(problem) = provider.key.and_then(|key| key.problem) {
+            warn!(provider = %provider.name, %problem, "a provider has no key");
+        }
+    }
+    setup.starting.doing(format_args!("reading the journal in {}", state_dir.display()));
+    let Restored { engine, store, history, damage, report, epochs, is_the_one } =
+        restore::restore(&state_dir, &config)?;
+    let report = Arc::new(Mutex::new(report));
+    let listener = Arc::new(setup.listener);
+    let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
+    let outputs = Outputs::new(&state_dir);
+    sweep_outputs(outputs.clone(), history.clone(), is_the_one, Arc::clone(&report));
+    let ballast = Ballast::new(&state_dir);
+    if let Err(error) = ballast.take() {
+        warn!(%error, "there is no room to keep back for a full disk");
+    }
+    let standing = setup.keepers_lock.standing().clone();
+    let keepers = Keepers::new(keeper_program(&setup.inherited, setup.keepers_lock), standing)
+        .grouped()
+        .adopting()
+        .map_err(ServeError::Keepers)?;
+    let keepers = Arc::new(keepers);
+    tokio::spawn(Arc::clone(&keepers).mind());
+    let most_waiting = config.limits.inbox as usize;
+
+    let scripts = Arc::new(Scripts::new(setup.background.clone()));
+    let blocking = Blocking::on(setup.background.clone(), READS);
+    let folders = Folders::new(folders::boot());
+    let reading = (feed.clone(), history.clone(), (setup.background.clone(), blocking.clone()), folders.clone());
+    let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
+    let door = Arc::new(door);
+    let keepers_of_tools = Arc::clone(&keepers);
+    let shell =
+        Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), keepers_of_tools, folders);
+    let shell: Arc<dyn Tool> = Arc::new(shell);
+    let executor_config = ExecutorConfig {
+        tools: [(tools::SHELL.into(), shell)].into(),
+        providers: Arc::clone(&providers),
+        scripts,
+        keepers: Arc::clone(&keepers),
+    };
+    let reports = inbox.clone();
+    let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
+    let counted = Arc::clone(&listener);
+    let shown = Arc::clone(&keepers);
+    let service = Service {
+        started_at: clock.now().wall,
+        socket: listener.path().display().to_string(),
+        state_dir: state_dir.display().to_string(),
+        socket_activated: listener.is_activated(),
+        connections: Box::new(move || counted.connections()),
+        processes: Arc::new(move |run| processes(&shown, run)),
+        uid: nix::unistd::geteuid().as_raw(),
+        held: None,
+        stuck: false,
+        silent: false,
+        disk: usage(&state_dir, outputs.clone()),
+        journal: report,
+        epochs,
+    };
+    let orders = Orders::default();
+    let parts = Parts {
+        engine,
+        journal: store,
+        history,
+        ballast: Some(ballast),
+        damage,
+        executor,
+        feed,
+        inbox: inbox.clone(),
+        clock,
+        service,
+        reload: reloader(setup.config_source, config, Arc::clone(&listener), providers),
+        blocking: blocking.clone(),
+        most_waiting,
+        erase: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
+    };
+    let mut driver = drive(Driver::new(parts, orders.clone())).map_err(ServeError::Thread)?;
+
+    info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
+    setup.notifier.ready("serving");
+    if setup.starting.on_demand
+        && let Err(error) = daemonize::leave_streams()
+    {
+        error!(%error, "the standard streams stay as they are");
+    }
+    tell_socket(&mut setup.state_dir, Some(listener.path()));
+    let mut look_after = tokio::time::interval(LOOK_AFTER_SOCKET);
+    look_after.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stop = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    let watched = setup.notifier.watchdog();
+    let mut watchdog = tokio::time::interval(watched.unwrap_or(Duration::from_secs(3600)));
+    let (mut reloads, mut beats) = (orders.reloads(), 0);
+    let mut number = 0;
+    let driven = loop {
+        tokio::select! {
+            driven = &mut driver => break driven,
+            accepted = listener.accept(&door.trace) => {
+                number += 1;
+                connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
+            }
+            _ = connections.join_next(), if !connections.is_empty() => {}
+            _ = look_after.tick() => listener.look_after(),
+            _ = watchdog.tick(), if watched.is_some() => {
+                // It lives who moves, and that is the driver: one that has nothing to do is woken for it.
+                let moved = orders.beats();
+                if moved != beats {
+                    beats = moved;
+                    setup.notifier.alive();
+                }
+                inbox.wake();
+            }
+            _ = reloads.changed() => setup.notifier.ready("serving"),
+            asked = setup.signals.next() => match asked {
+                Asked::Reload => {
+                    listener.look_after();
+                    setup.notifier.reloading();
+                    orders.give(Order::Reload);
+                }
+                Asked::Stop => {
+                    info!("stopping");
+                    setup.notifier.stopping("stopping");
+                    orders.give(Order::Stop);
+                }
+            },
+        }
+    };
+    setup.notifier.stopping("stopping");
+    // Who finds no socket from now on knows that this one leaves. A disk that does not answer is not waited for. The
+    // lock stays until the end.
+    let mut state_dir = setup.state_dir;
+    let told = tokio::task::spawn_blocking(move || {
+        tell_socket(&mut state_dir, None);
+        state_dir
+    });
+    let _state_dir = tokio::time::timeout(LAST_WAIT, told).await;
+    stop.cancel();
+    let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
+    info!("stopped");
+    driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
+}
+
+fn tell_socket(state_dir: &mut StateDir, socket: Option<&Path>) {
+    if let Err(error) = state_dir.tell_socket(socket) {
+        warn!(%error, "the lock file of the state directory does not tell the socket");
+    }
+}
+
+/// Lets the driver drive on a thread of its own: whatever keeps the others busy, it goes on, and the other way round.
+fn drive(driver: Driver<Store>) -> io::Result<oneshot::Receiver<Result<(), CommitError>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let (tell, driven) = oneshot::channel();
+    let drive = move || {
+        // Whoever waits for its end may be gone. A panic is told of by the log, and by the sender that is dropped.
+        drop(tell.send(runtime.block_on(driver.run())));
+    };
+    thread::Builder::new().name("driver".to_owned()).spawn(drive)?;
+    Ok(driven)
+}
+
+fn feed(config: &Config, last: Seq) -> Feed {
+    let bytes = usize::try_from(config.limits.event_bytes).unwrap_or(usize::MAX);
+    Feed::new(config.limits.events as usize, bytes, last)
+}
+
+/// Looks, beside all else, for outputs of runs that the journal does not know.
+fn sweep_outputs(outputs: Outputs, history: History, is_the_one: bool, report: Arc<Mutex<JournalReport>>) {
+    tokio::task::spawn_blocking(move || match restore::sweep(&outputs, &history, is_the_one) {
+        Ok(found) => report.lock().unwrap_or_else(PoisonError::into_inner).findings.extend(found),
+        Err(error) => error!(%error, "outputs stay as they are"),
+    });
+}
+
+/// Tells what the state takes on disk. The outputs are counted once in a while.
+fn usage(state_dir: &Path, outputs: Outputs) -> Arc<dyn Fn() -> DiskUsage + Send + Sync> {
+    let state_dir = state_dir.to_owned();
+    let clock = Clock::start();
+    let counted = Mutex::new(None::<(Span, u64)>);
+    Arc::new(move || {
+        let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match *counted {
+            Some((at, bytes)) if clock.now().mono.saturating_sub(at) < COUNTED_EVERY => bytes,
+            _ => {
+                let bytes = outputs.bytes();
+                *counted = Some((clock.now().mono, bytes));
+                bytes
+            }
+        };
+        DiskUsage { output_bytes: Some(bytes), ..disk::usage(&state_dir) }
+    })
+}
+
+/// Removes what is on disk of these runs, without holding anybody up.
+fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
+    tokio::task::spawn_blocking(move || {
+        for run in runs {
+            if let Err(error) = outputs.remove(run) {
+                error!(%error, %run, "the outputs of a pruned run stay");
+            }
+        }
+    });
+}
+
+/// What is shown of a run's processes: a bounded part.
+fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
+    let shown = |Process { pid, command }: Process| ProcessView { pid, command: command.chars().take(200).collect() };
+    keepers.processes_of(run).into_iter().take(100).map(shown).collect()
+}
+
+/// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has
+/// changed for itself.
+fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
+    let args = std::iter::once(KEEPER[1].to_owned()).chain(inherited.limits.words());
+    let args = args.chain([format!("{}{}", supervisor::MARK, lock.mark())]).collect();
+    KeeperProgram { program: Sealed::own(), args, env: Vec::new(), lock: Some(lock) }
+}
+
+fn door(
+    config: &Config,
+    inbox: Inbox<Request>,
+    (feed, history, (background, blocking), folders): (Feed, History, (Handle, Blocking), Folders),
+    (keepers, outputs): (&Arc<Keepers>, &Outputs),
+    (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
+) -> Door {
+    let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
+    let (listed, checked, scripts) = (Arc::clone(providers), Arc::clone(providers), Arc::clone(scripts));
+    let default = config.run.provider.clone();
+    Door {
+        inbox,
+        feed,
+        history,
+        parsing: blocking.beside(PARSED),
+        blocking,
+        background,
+        folders,
+        bounds: config.limits.clone(),
+        follower_turns: Semaphore::new(thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1)),
+        pages: [PAGES; 2].map(|pages| Arc::new(Semaphore::new(pages))),
+        memory: Memory::new(config.limits.memory_bytes),
+        trace: Box::new(move |process| match keepers.trace(process) {
+            Lineage::Outside | Lineage::Beside => Origin::Outside,
+            Lineage::Of(run) => Origin::Run(run),
+            Lineage::Unknown(why) => Origin::Unknown(why.to_string()),
+        }),
+        check_spec: Box::new(move |spec| {
+            let (scripts, script) = (Arc::clone(&scripts), spec.script.clone());
+            Box::pin(async move { check_script(&scripts, script.as_ref()).await })
+        }),
+        list_providers: Box::new(move || listed.views(&default)),
+        check_provider: Box::new(move |name, model| {
+            let providers = Arc::clone(&checked);
+            Box::pin(async move { providers.check(&name, model.as_deref()).await })
+        }),
+        read_output: Box::new(move |run, call, stream, offset, limit| {
+            outputs.read(run, call, stream, offset, limit).map(|range| (range.offset, range.bytes, range.total))
+        }),
+    }
+}
+
+async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result<(), RpcError> {
+    let Some(script) = script else { return Ok(()) };
+    let refused = |error: ScriptError| {
+        let (reason, place) = (error.reason(), error.place.to_string());
+        RpcError::new(ErrorKind::Invalid, error.to_string()).because(reason, place)
+    };
+    scripts.check(script).await.map_err(refused)
+}
+
+/// Reads the configuration again. What was before stays when something is wrong.
+fn reloader(source: ConfigSource, config: Config, listener: Arc<Listener>, clients: Arc<Providers>) -> Reload {
+    let running = config.clone();
+    let current = Mutex::new(config);
+    Arc::new(Mutex::new(move || {
+        let fresh = source.load().map_err(|error| error.to_string())?;
+        clients.replace(&fresh.providers).map_err(|error| error.to_string())?;
+        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh.control.group != current.control.group {
+            let members = fresh.control.group.as_deref().map(Members::of_group).transpose();
+            listener.set_members(members.map_err(|error| error.to_string())?);
+        }
+        listener.allow(fresh.limits.connections);
+        let tool = ("tool".into(), fresh.tool_width);
+        let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
+        let lanes = std::iter::once(tool).chain(providers).collect();
+        let mut changes = diff::taken_over(&current, &fresh);
+        changes.extend(diff::for_the_next_start(&running, &fresh));
+        current.clone_from(&fresh);
+        Ok(Reloaded { file: source.there().map(|path| path.display().to_string()), lanes, config: fresh, changes })
+    }))
+}

@@ -1,0 +1,121 @@
+//! Ending things: a run that is told to, a call that gets its result from the world, a run that has come to its end.
+
+use std::sync::Arc;
+
+use harness_protocol::event::{Ending, EventBody, StopReason};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::run::{CallResult, exit};
+
+use crate::world::api::{Effect, JobId, Work};
+use crate::world::model::components::Stage;
+use crate::world::model::phase::Phase;
+use crate::world::tx::Scene;
+use crate::world::view::fit::{MOST_ERROR, fit_text};
+
+/// Bytes of the result of one call as JSON, so that its event and its entry fit into a frame.
+const MOST_RESULT: usize = 7 * 1024 * 1024;
+
+/// Why a run of which a record cannot be read has ended.
+pub(in crate::world) const UNREADABLE: &str =
+    "a record of this run cannot be read, so it cannot go on; the daemon's log names it";
+
+/// Tells a run to end: what is out is cancelled, nothing else starts. Says whether that changed anything.
+pub(in crate::world) fn stop(scene: &mut Scene<'_>, run: RunId, reason: StopReason, force: bool) -> bool {
+    let Some(life) = scene.life(run) else { return false };
+    if matches!(life.phase, Phase::Ended(_)) || (life.stopping.is_some() && !force) {
+        return false;
+    }
+    let jobs = jobs_out(scene, run);
+    scene.emit(Some(run), EventBody::RunStopping { reason, force });
+    for job in jobs {
+        scene.effect(Effect::Cancel { job, force });
+    }
+    true
+}
+
+/// The jobs of a run that are out.
+pub(in crate::world) fn jobs_out(scene: &Scene<'_>, run: RunId) -> Vec<JobId> {
+    let Some(life) = scene.life(run) else { return Vec::new() };
+    match life.phase {
+        Phase::Thinking(_) => {
+            vec![JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } }]
+        }
+        Phase::Acting => scene.batch(run).map_or_else(Vec::new, |batch| {
+            let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
+            out.map(|call| JobId { run, work: Work::Call(call.id) }).collect()
+        }),
+        _ => Vec::new(),
+    }
+}
+
+/// Gives a call its result, as plain text.
+pub(in crate::world) fn finish_call(
+    scene: &mut Scene<'_>,
+    run: RunId,
+    call: CallId,
+    text: impl Into<Arc<str>>,
+    is_error: bool,
+) {
+    let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map(|call| Arc::clone(&call.tool));
+    if let Some(tool) = tool {
+        emit_result(scene, run, CallResult::plain(call, tool, text, is_error));
+    }
+}
+
+pub(in crate::world) fn emit_result(scene: &mut Scene<'_>, run: RunId, result: CallResult) {
+    let result = CallResult { envelope: fit_text(&result.envelope, MOST_RESULT), ..result };
+    scene.emit(Some(run), EventBody::CallFinished { result: Arc::new(result) });
+}
+
+/// Ends a run. Nothing of it is out any more.
+pub(in crate::world) fn finish_run(scene: &mut Scene<'_>, run: RunId, ending: Ending) {
+    scene.emit(Some(run), EventBody::RunFinished { ending });
+    scene.effect(Effect::Release(run));
+}
+
+pub(in crate::world) fn fail_run(scene: &mut Scene<'_>, run: RunId, error: impl Into<Arc<str>>, exit_code: u8) {
+    let error = fit_text(&error.into(), MOST_ERROR);
+    finish_run(scene, run, Ending::Failed { error, exit_code });
+}
+
+/// Goes on with ending a run that was told to: nothing more to do while jobs are out; then every call gets its result,
+/// then the run its end.
+pub(in crate::world) fn wind_up(scene: &mut Scene<'_>, run: RunId, reason: StopReason) {
+    if !jobs_out(scene, run).is_empty() {
+        give_back(scene, run);
+        return;
+    }
+    let open: Vec<(CallId, Arc<str>, Stage)> = scene.batch(run).map_or_else(Vec::new, |batch| {
+        let open = batch.0.calls.iter().filter(|call| call.stage != Stage::Done);
+        open.map(|call| (call.id, Arc::clone(&call.tool), call.stage.clone())).collect()
+    });
+    for (call, tool, stage) in open {
+        if let Stage::Asking(interaction) = stage {
+            scene.emit(Some(run), EventBody::InteractionClosed { interaction });
+        }
+        let text = "Not run: the run was ended first.";
+        let result = CallResult { cancelled: true, ..CallResult::plain(call, tool, text, true) };
+        emit_result(scene, run, result);
+    }
+    let failed = |error: &str, exit_code| Ending::Failed { error: error.into(), exit_code };
+    let ending = match reason {
+        StopReason::Cancelled => Ending::Cancelled { error: "cancelled".into() },
+        StopReason::MaxTime => failed("its time for inference and execution is used up (--max-time)", exit::TIME_LIMIT),
+        StopReason::Deadline => failed("its deadline has passed (--deadline)", exit::TIME_LIMIT),
+        StopReason::Unreadable => failed(UNREADABLE, exit::INTERNAL),
+        StopReason::NeedsAnswer => {
+            failed("it asked a person, and nobody may answer (--on-interaction=fail)", exit::NEEDS_ANSWER)
+        }
+    };
+    finish_run(scene, run, ending);
+}
+
+/// Lets go of permits under which nothing executes any more, while other jobs of the run are still being ended.
+fn give_back(scene: &mut Scene<'_>, run: RunId) {
+    let Some(batch) = scene.batch(run) else { return };
+    let (executing, held) = (batch.0.executing(), batch.0.ticket.map_or(0, |ticket| scene.lanes().tool.held(ticket)));
+    if held > executing {
+        let keeps = u32::from(executing);
+        scene.emit(Some(run), if executing == 0 { EventBody::BatchParked } else { EventBody::BatchYielded { keeps } });
+    }
+}

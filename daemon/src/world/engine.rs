@@ -1,0 +1,180 @@
+//! The engine: the world and its schedule, stepped from outside.
+//!
+//! Owns the order of one step: its time, its inputs, its sets, what it hands out. Decides nothing about a run.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::Schedule;
+use bevy_ecs::world::World;
+use harness_protocol::event::{Event, EventBody};
+use harness_protocol::run::RunView;
+use harness_protocol::time::{Span, Timestamp};
+
+use super::api::{self, Damage, Effect, Input, Made, Now};
+use super::model::clock::{Clock, Reading};
+use super::model::ids::Ids;
+use super::model::indexes::{Agenda, Daemon, Gates, Interactions, Lanes, Postponed, Runs, Setup, Timers, WantsExtra};
+use super::model::step_io::{Incoming, Outgoing};
+use super::tx::Scene;
+use super::{apply, recover, steps};
+use crate::catalogue::{self, Catalogue};
+use crate::config::Config;
+
+/// What a step came to.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// What happened, in order. To be in the journal before anything of `effects` is done or anything is shown.
+    pub events: Vec<Arc<Event>>,
+    /// What is to be done.
+    pub effects: Vec<Effect>,
+    /// Runs that left the world: from here on they are listed like this. To be in the journal together with the events.
+    pub archived: Vec<RunView>,
+}
+
+/// The world and its schedule.
+pub struct Engine {
+    pub(super) world: World,
+    schedule: Schedule,
+    pub(super) clock: Clock,
+    held: bool,
+}
+
+impl Engine {
+    /// An empty world. `id_key` makes its ids; it is made once for a state directory.
+    pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
+        let mut world = World::new();
+        world.insert_resource(Lanes::new(&config));
+        let specs = catalogue::specs(&tools);
+        world.insert_resource(Setup { config, tools, specs });
+        world.insert_resource(Ids::new(id_key));
+        world.init_resource::<Runs>();
+        world.init_resource::<Interactions>();
+        world.init_resource::<Timers>();
+        world.init_resource::<Gates>();
+        world.init_resource::<Agenda>();
+        world.init_resource::<WantsExtra>();
+        world.init_resource::<Postponed>();
+        world.init_resource::<Daemon>();
+        world.init_resource::<Incoming>();
+        world.init_resource::<Outgoing>();
+        Self { world, schedule: steps::schedule(), clock: Clock::default(), held: false }
+    }
+
+    /// The world that these events made, as it was when the last of them had happened.
+    pub fn rebuild<'e>(
+        config: Config,
+        tools: Catalogue,
+        id_key: u64,
+        events: impl IntoIterator<Item = &'e Event>,
+    ) -> Self {
+        let mut engine = Self::new(config, tools, id_key);
+        events.into_iter().for_each(|event| engine.replay(event));
+        engine
+    }
+
+    /// Lets something that has happened happen again: the world after all of it is the world that was.
+    pub fn replay(&mut self, event: &Event) {
+        apply::apply(&mut self.world, event);
+        self.world.resource_mut::<Agenda>().0.clear();
+    }
+
+    /// Whether an event can follow on what the world is.
+    ///
+    /// # Errors
+    /// Why not: something is missing before it.
+    pub fn can_follow(&self, event: &Event) -> Result<(), api::Unfit> {
+        apply::fits(&self.world, event)
+    }
+
+    /// What was made by events that were not replayed, because their runs have left the world: no number is used twice.
+    pub fn catch_up(&mut self, made: &Made) {
+        let mut ids = self.world.resource_mut::<Ids>();
+        ids.runs = ids.runs.max(made.runs);
+        ids.calls = ids.calls.max(made.calls);
+        ids.interactions = ids.interactions.max(made.interactions);
+        ids.reliefs = ids.reliefs.max(made.reliefs);
+        let mut daemon = self.world.resource_mut::<Daemon>();
+        daemon.last_seq = daemon.last_seq.max(made.last_seq);
+        daemon.last_at = daemon.last_at.max(made.last_at);
+    }
+
+    /// What is configured of providers, from here on. What has happened stays as it is.
+    pub fn configure(&mut self, config: &Config) {
+        let mut setup = self.world.resource_mut::<Setup>();
+        setup.config.providers.clone_from(&config.providers);
+        setup.config.run.clone_from(&config.run);
+    }
+
+    /// While held, nothing new is started: there is no room to record what it comes to.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+        // What a run waits for depends on it, also before the next step.
+        self.world.resource_mut::<Incoming>().held = held;
+    }
+
+    /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.
+    pub fn recover(&mut self, now: Now, damage: Damage) -> Step {
+        let set_from = self.begin(now, Vec::new());
+        recover::start(&mut self.world);
+        // The time of being away is accounted for by then.
+        self.set_clock(set_from);
+        recover::recover(&mut self.world, damage);
+        self.run()
+    }
+
+    /// One step.
+    pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Step {
+        let set_from = self.begin(now, inputs);
+        self.set_clock(set_from);
+        self.run()
+    }
+
+    /// Tells where time is set, and from what.
+    fn begin(&mut self, now: Now, inputs: Vec<Input>) -> Option<Timestamp> {
+        let last = self.world.resource::<Daemon>().last_at;
+        let Reading { time, set_from } = self.clock.read(now, last);
+        *self.world.resource_mut::<Incoming>() = Incoming { inputs, now: time, held: self.held };
+        set_from
+    }
+
+    fn set_clock(&mut self, set_from: Option<Timestamp>) {
+        if let Some(from) = set_from {
+            Scene::new(&mut self.world).emit(None, EventBody::ClockSet { from });
+        }
+    }
+
+    fn run(&mut self) -> Step {
+        self.schedule.run(&mut self.world);
+        let outgoing = std::mem::take(&mut *self.world.resource_mut::<Outgoing>());
+        Step { events: outgoing.events, effects: outgoing.effects, archived: outgoing.archived }
+    }
+
+    /// When a step is due even if nothing comes, as time since the daemon started; `None` where nothing is.
+    pub fn next_deadline(&self) -> Option<Span> {
+        let timer = self.world.resource::<Timers>().first().map(|at| self.clock.mono_at(at));
+        timer.into_iter().chain(self.clock.due()).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bevy_ecs::schedule::IntoScheduleConfigs as _;
+
+    use super::*;
+    use crate::world::StepSystems;
+
+    #[test]
+    fn the_schedule_has_no_ambiguity() {
+        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
+        engine.schedule.initialize(&mut engine.world).unwrap();
+    }
+
+    #[test]
+    fn a_system_without_an_order_is_an_error() {
+        fn one(_: bevy_ecs::system::ResMut<Daemon>) {}
+        fn other(_: bevy_ecs::system::ResMut<Daemon>) {}
+        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
+        engine.schedule.add_systems((one.in_set(StepSystems::Settle), other.in_set(StepSystems::Settle)));
+        assert!(engine.schedule.initialize(&mut engine.world).is_err());
+    }
+}

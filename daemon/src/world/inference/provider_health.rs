@@ -1,0 +1,232 @@
+//! When a provider is asked again, and when it is left alone. Decisions only: what they come to are events.
+//!
+//! ```text
+//!            FAILURES in a row                time is up
+//!  (open) ────────────────────▶ held: failing ───────────▶ at most 1 at once ──▶ 2 ──▶ 4 … ──▶ (open)
+//!    │  ▲                          ▲                        ▲     │  each answer doubles it
+//!    │  │                          └──────── a failure ─────┼─────┘
+//!    │  ├──── time is up ──── held: rate-limit              │  the wait that it asked for
+//!    │  │                     held: rate-limit, no time said ┤  a wait that doubles
+//!    │  │                     held: quota                   ─┘  until the time that was named, else until a good check
+//!    └──┴─ a good check ◀──── held: credentials, key           until a good check; a reload or a restart lets one run try
+//! ```
+
+use std::sync::Arc;
+
+use harness_protocol::event::{EventBody, ProviderFault};
+use harness_protocol::id::RunId;
+use harness_protocol::lane::Limiter;
+use harness_protocol::time::Span;
+
+use crate::lane::TicketState;
+use crate::prompt::ErrorClass;
+use crate::world::model::indexes::{Gate, Gates, is_stalled};
+use crate::world::tx::Scene;
+
+/// Failures in a row, whichever runs they are of, until a provider is left alone.
+pub(crate) const FAILURES: u32 = 5;
+/// How long it is left alone for the first time; each time after that twice as long.
+const FIRST_REST: Span = Span::from_secs(2);
+const LONGEST_REST: Span = Span::from_secs(60);
+/// How long all wait at most because one was told to slow down: that may be meant for that one alone.
+const LONGEST_LIMIT: Span = Span::from_secs(300);
+/// How long a limit of an account lasts at most: a week's window, and a day. What is said to last longer has no time that is believed.
+const LONGEST_QUOTA: Span = Span::from_secs(8 * 24 * 3600);
+/// Times of the same limit that lie no further apart are one: each run that meets it counts from its own now.
+const SAME_TIME: Span = Span::from_secs(60);
+/// A limit that is over by then is waited for, though another provider could stand in.
+const WORTH_WAITING: Span = Span::from_secs(10);
+/// The first retry waits up to this long, each further one up to twice as long as the one before.
+const FIRST_WAIT: u64 = 1_000_000;
+const LONGEST_WAIT: u64 = 60_000_000;
+/// And no retry comes sooner than this.
+const SHORTEST_WAIT: u64 = 20_000;
+
+/// How long to wait until a failed inference is made again: anything up to a bound that doubles. What is drawn follows from the run, the step
+/// and the attempt, so that runs that failed together do not come back together, and the same history is the same again.
+pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) -> Option<Span> {
+    let bound = (FIRST_WAIT << attempt.saturating_sub(1).min(6)).min(LONGEST_WAIT);
+    let drawn = mix(run.as_u64() ^ mix((u64::from(step) << 32) | u64::from(attempt))) >> 11;
+    // Of 53 bits; so the product fits 128.
+    let wait = u64::try_from((u128::from(bound) * u128::from(drawn)) >> 53).unwrap_or(bound);
+    match class {
+        ErrorClass::Retry | ErrorClass::Unusable => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
+        // Not before it was told to, and a little after that, each run at another time.
+        ErrorClass::RetryAfter(least) | ErrorClass::RateLimit(Some(least)) => {
+            Some(least.min(LONGEST_LIMIT) + Span::from_micros(wait))
+        }
+        // It waits in the lane, which is held.
+        ErrorClass::RateLimit(None) | ErrorClass::Quota(_) | ErrorClass::NoKey => Some(Span::ZERO),
+        ErrorClass::Never | ErrorClass::AnswerTooLarge | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
+    }
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ (value >> 31)
+}
+
+/// What a failed inference says of its provider.
+pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
+    match class {
+        ErrorClass::Retry | ErrorClass::RetryAfter(_) => ProviderFault::Failing,
+        ErrorClass::RateLimit(_) => ProviderFault::RateLimit,
+        ErrorClass::Quota(_) => ProviderFault::Quota,
+        ErrorClass::Credentials => ProviderFault::Credentials,
+        ErrorClass::NoKey => ProviderFault::NoKey,
+        ErrorClass::Never | ErrorClass::Unusable => ProviderFault::Refused,
+        ErrorClass::AnswerTooLarge => ProviderFault::AnswerTooLarge,
+        ErrorClass::ContextTooLong => ProviderFault::ContextTooLong,
+    }
+}
+
+/// The provider that a run asks next, where that is not its own: the first of that one's fallbacks that is not left alone itself and that suits,
+/// while its own is left alone. What a fallback's own fallbacks are does not matter.
+pub(crate) fn choice(scene: &Scene<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool) -> Option<Arc<str>> {
+    let own = scene.spec(run)?.0.provider.as_ref()?;
+    let fallbacks = &scene.setup().config.providers.get(own)?.fallbacks;
+    if fallbacks.is_empty() || !is_away(scene, own) {
+        return None;
+    }
+    let is_there = |other: &&Arc<str>| !is_away(scene, other) && !is_stalled(scene.world(), other);
+    fallbacks.iter().filter(is_there).find(|other| suits(other)).cloned()
+}
+
+/// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to have.
+pub(crate) fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
+    let Some(gate) = scene.res::<Gates>().get(provider) else { return false };
+    if let Some(hold) = &gate.hold {
+        let soon = scene.now() + WORTH_WAITING;
+        return hold.limiter != Limiter::RateLimit || hold.until.is_none_or(|until| until > soon);
+    }
+    let Some(((most, _), lane)) = gate.at_most.zip(scene.lanes().get(provider)) else { return false };
+    lane.permits() + lane.tickets(TicketState::Queued) >= most
+}
+
+/// How long a provider is left alone that says no time, or one that is hardly worth the asking: twice as long each time.
+fn rest(gate: &Gate) -> Span {
+    Span::from_micros(FIRST_REST.as_micros() << gate.rests.min(6)).min(LONGEST_REST)
+}
+
+/// After a failure: whether its provider is left alone from here on, and was not before, or not for so long.
+pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) -> bool {
+    let now = scene.now();
+    let gate = scene.res::<Gates>().get(provider).cloned().unwrap_or_default();
+    let hold = gate.hold.as_ref();
+    let (limiter, until, probe) = match class {
+        ErrorClass::Credentials if !gate.is_held_for_good() => (Limiter::Credentials, None, false),
+        ErrorClass::NoKey if !gate.is_held_for_good() => (Limiter::Key, None, false),
+        ErrorClass::Quota(wait) => {
+            let until = wait.filter(|wait| *wait <= LONGEST_QUOTA).map(|wait| now + wait.max(rest(&gate)));
+            let stays = hold.is_some_and(|hold| match (hold.limiter, hold.until, until) {
+                (Limiter::Credentials | Limiter::Key, _, _) => true,
+                (Limiter::Quota, None, None) | (Limiter::Quota, Some(_), None) => true,
+                (Limiter::Quota, Some(before), Some(until)) => until <= before + SAME_TIME,
+                _ => false,
+            });
+            if stays {
+                return false;
+            }
+            (Limiter::Quota, until, until.is_some())
+        }
+        ErrorClass::RateLimit(Some(wait)) | ErrorClass::RetryAfter(wait) => {
+            let until = now + wait.min(LONGEST_LIMIT);
+            // A longer wait stays, and one that is for more than one's own good.
+            if hold.is_some_and(|h| h.limiter == Limiter::Quota || h.until.is_none_or(|other| other >= until)) {
+                return false;
+            }
+            match class {
+                // It fails, and says until when: one run finds out.
+                ErrorClass::RetryAfter(_) => (Limiter::Failing, Some(until), true),
+                _ => (Limiter::RateLimit, Some(until), false),
+            }
+        }
+        ErrorClass::RateLimit(None) if hold.is_none() => (Limiter::RateLimit, Some(now + rest(&gate)), true),
+        ErrorClass::Retry if hold.is_none() && (gate.failures >= FAILURES || gate.at_most.is_some()) => {
+            (Limiter::Failing, Some(now + rest(&gate)), true)
+        }
+        _ => return false,
+    };
+    let error = Arc::clone(error);
+    scene.emit(None, EventBody::ProviderHeld { provider: Arc::clone(provider), limiter, until, error, probe });
+    true
+}
+
+/// The time is up for which a provider was left alone.
+pub(crate) fn rested(scene: &mut Scene<'_>, provider: Arc<str>) {
+    let hold = scene.res::<Gates>().get(&provider).and_then(|gate| gate.hold.as_ref());
+    let at_most = hold.is_some_and(|hold| hold.probe).then_some(1);
+    scene.emit(None, EventBody::ProviderReleased { provider, at_most });
+}
+
+/// A provider that was left alone, for whatever reason, was asked and is well: it is asked again.
+pub(crate) fn release(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    if scene.res::<Gates>().get(provider).is_some_and(|gate| gate.hold.is_some() || gate.at_most.is_some()) {
+        scene.emit(None, EventBody::ProviderReleased { provider: Arc::clone(provider), at_most: None });
+    }
+}
+
+/// Somebody may have seen to it: one run asks, where what was wrong was the account or the key, and all of them otherwise.
+pub(crate) fn try_again(scene: &mut Scene<'_>, provider: &Arc<str>) {
+    let held_by = scene.res::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref()).map(|hold| hold.limiter);
+    match held_by {
+        Some(Limiter::Quota | Limiter::Credentials | Limiter::Key) => {
+            let provider = Arc::clone(provider);
+            scene.emit(None, EventBody::ProviderReleased { provider, at_most: Some(1) });
+        }
+        _ => release(scene, provider),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+    use super::*;
+
+    fn waits(class: ErrorClass, attempt: u32) -> Vec<u64> {
+        (0..50u64).map(|run| backoff(RunId::from_u64(run), 1, attempt, class).unwrap().as_micros()).collect()
+    }
+
+    #[test]
+    fn retries_of_many_runs_are_spread_over_all_of_a_bound_that_doubles() {
+        for attempt in 1..=9 {
+            let bound = (FIRST_WAIT << (attempt - 1).min(6)).min(LONGEST_WAIT);
+            let mut waits = waits(ErrorClass::Retry, attempt);
+            waits.sort_unstable();
+            assert!(waits.iter().all(|&wait| (SHORTEST_WAIT..=bound).contains(&wait)));
+            // None of ten equal parts of the bound has more than a third of them, and the ends are used.
+            let part = |wait: u64| (wait * 10 / (bound + 1)) as usize;
+            let mut parts = [0; 10];
+            waits.iter().for_each(|&wait| parts[part(wait)] += 1);
+            assert!(parts.iter().all(|&count| count <= 17), "{parts:?}");
+            assert!(waits[0] < bound / 4 && waits[49] > bound * 3 / 4, "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_comes_back_before_the_time_that_was_asked_for_and_all_at_other_times() {
+        let waits = waits(ErrorClass::RetryAfter(Span::from_secs(7)), 1);
+        assert!(waits.iter().all(|&wait| (7_000_000..=8_000_000).contains(&wait)));
+        let distinct: std::collections::BTreeSet<u64> = waits.iter().copied().collect();
+        assert_eq!(distinct.len(), 50);
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_not_tried_again() {
+        for class in [ErrorClass::Never, ErrorClass::Credentials, ErrorClass::ContextTooLong] {
+            assert_eq!(backoff(RunId::from_u64(1), 1, 1, class), None);
+        }
+    }
+
+    #[test]
+    fn no_run_sleeps_for_longer_than_its_lane_does() {
+        for hours in [1, 24, 2_000] {
+            let class = ErrorClass::RetryAfter(Span::from_secs(hours * 3_600));
+            let longest = waits(class, 1).into_iter().max().unwrap();
+            assert!(longest <= 301_000_000, "{longest}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The nouns of the world: components, indexes, the phase of a run, ids, names, and its clock.
+
+pub(super) mod clock;
+pub(super) mod components;
+pub(super) mod ids;
+pub(super) mod indexes;
+pub(super) mod names;
+pub(super) mod phase;
+pub(super) mod run_state;
+pub(super) mod step_io;

@@ -1,0 +1,43 @@
+//! The sets of a step, a file each, and the transaction that they read and emit through.
+
+pub(super) mod decide;
+pub(super) mod grant;
+pub(super) mod ingest;
+pub(super) mod retire;
+pub(super) mod settle;
+
+use bevy_ecs::schedule::{
+    IntoScheduleConfigs as _, LogLevel, Schedule, ScheduleBuildSettings, SingleThreadedExecutor, SystemSet,
+};
+
+/// The sets of a step, in their order.
+#[derive(SystemSet, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StepSystems {
+    /// Commands.
+    Ingest,
+    /// Outcomes, asks and timers.
+    Settle,
+    /// What each run concerned does next.
+    Decide,
+    /// Permits, and the work that they are for.
+    Dispatch,
+    /// Letting go.
+    Publish,
+}
+
+/// The sets of a step with their systems.
+pub(super) fn schedule() -> Schedule {
+    let mut schedule = Schedule::default();
+    schedule.set_executor(SingleThreadedExecutor::new());
+    schedule.set_build_settings(ScheduleBuildSettings { ambiguity_detection: LogLevel::Error, ..Default::default() });
+    schedule.configure_sets(
+        (StepSystems::Ingest, StepSystems::Settle, StepSystems::Decide, StepSystems::Dispatch, StepSystems::Publish)
+            .chain(),
+    );
+    ingest::install(&mut schedule);
+    settle::install(&mut schedule);
+    decide::install(&mut schedule);
+    grant::install(&mut schedule);
+    retire::install(&mut schedule);
+    schedule
+}

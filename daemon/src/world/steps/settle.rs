@@ -1,0 +1,329 @@
+//! Set Settle: what jobs tell, and what time brings. An outcome that comes for a run that has gone on is dropped.
+
+use std::sync::Arc;
+
+use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
+use bevy_ecs::world::World;
+use harness_protocol::event::{EventBody, ProviderFault, StopReason};
+use harness_protocol::id::{CallId, RunId};
+use harness_protocol::json_size::{cut, text_bytes};
+use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenId, Usage, exit};
+use harness_protocol::time::Span;
+
+use super::StepSystems;
+use crate::prompt::compaction::makeshift;
+use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
+use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
+use crate::world::ending::{emit_result, fail_run, stop};
+use crate::world::inference::{compaction, next, provider_health, usage_estimate};
+use crate::world::model::components::{Compacting, MAX_FAILURES, Stage, Transcript, Unsummarised};
+use crate::world::model::ids::Ids;
+use crate::world::model::indexes::{Gates, Timer, Timers};
+use crate::world::model::phase::Phase;
+use crate::world::tx::Scene;
+use crate::world::view::fit::MOST_ERROR;
+
+/// How often a model is asked for a summary that gives none.
+const SUMMARY_TRIES: u32 = 3;
+/// Answers to one prompt of which nothing can be used, before the run fails: each is paid for.
+const MOST_UNUSABLE: u32 = 4;
+/// Calls of one answer that are looked at, though only `limits.calls_per_step` of them are executed.
+const MOST_CALLS: usize = 1_024;
+/// Timers of one step. Many runs may share a deadline; those that are due and left are due in the next step.
+const MOST_DUE: usize = 200;
+/// Bytes of one answer as JSON, so that its event fits into a frame, and beside it what else is shown of its run.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of the name of a tool that is asked for. A longer one names no tool, and its begin tells as much.
+const MOST_TOOL_NAME: usize = 256;
+
+pub(in crate::world) fn install(schedule: &mut Schedule) {
+    schedule.add_systems((take_reports, fire_timers).chain().in_set(StepSystems::Settle));
+}
+
+fn take_reports(world: &mut World) {
+    let mut scene = Scene::new(world);
+    for input in scene.take_inputs() {
+        match input {
+            Input::Outcome { job, outcome } => settle(&mut scene, job, outcome),
+            Input::Ask { job, ask } => heard(&mut scene, job, ask),
+            Input::Command { .. } => {}
+        }
+    }
+}
+
+fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
+    match job.work {
+        Work::Call(call) => {
+            let has_job = scene.batch(job.run).and_then(|batch| batch.0.call(call)).is_some_and(|c| c.stage.has_job());
+            if has_job {
+                let result = call_result(scene, job.run, call, outcome);
+                emit_result(scene, job.run, result);
+            }
+        }
+        Work::Inference { step, attempt } => {
+            let current = scene.life(job.run).is_some_and(|life| {
+                matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
+            });
+            if current {
+                let plan = scene.entity(job.run).and_then(|entity| scene.get::<Compacting>(entity));
+                let plan = plan.map(|compacting| Arc::clone(&compacting.0));
+                let answer = answer(outcome).and_then(within_bounds);
+                match (answer, plan) {
+                    (Ok(completion), None) => match no_answer(scene, job.run, &completion) {
+                        Some(error) => unanswered(scene, job.run, step, attempt, &error),
+                        None => answered(scene, job.run, step, completion),
+                    },
+                    (answer, Some(plan)) => summarised(scene, job.run, (step, attempt), &plan, answer),
+                    (Err(error), None) => unanswered(scene, job.run, step, attempt, &error),
+                }
+            }
+        }
+    }
+}
+
+fn call_result(scene: &Scene<'_>, run: RunId, call: CallId, outcome: Outcome) -> CallResult {
+    let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map_or_else(|| "".into(), |c| Arc::clone(&c.tool));
+    let text = match outcome {
+        Outcome::Call(result) if result.call == call => return Arc::unwrap_or_clone(result),
+        Outcome::Call(_) | Outcome::Inference(_) => {
+            "The harness mixed up this call's result; it is not known.".to_owned()
+        }
+        Outcome::Panicked(message) => format!("A fault of the harness ended this call: {message}"),
+        Outcome::Lost => "Whoever executed this call is gone; how it ended is not known.".to_owned(),
+    };
+    CallResult::plain(call, tool, text, true)
+}
+
+fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
+    let fault = |message: String| InferenceError::new(ErrorClass::Never, message);
+    match outcome {
+        Outcome::Inference(result) => result,
+        Outcome::Panicked(message) => Err(fault(format!("a fault of the harness ended the inference: {message}"))),
+        Outcome::Lost => Err(InferenceError::new(ErrorClass::Retry, "whoever made the inference is gone")),
+        Outcome::Call(_) => Err(fault("the harness mixed up the inference's result".to_owned())),
+    }
+}
+
+/// Why an answer is none. Whatever its provider calls it, one without text and calls is never one; one that is doubted
+/// is none the first time.
+fn no_answer(scene: &Scene<'_>, run: RunId, completion: &Completion) -> Option<InferenceError> {
+    let was_asked_again = scene.life(run).is_some_and(|life| life.unusable > 0);
+    let why = match &completion.doubt {
+        _ if completion.is_empty() => "the model neither said nor called anything",
+        Some(doubt) if !was_asked_again => doubt,
+        _ => return None,
+    };
+    let usage = Some(usage_estimate::of_answer(scene, run, completion));
+    Some(InferenceError { usage, ..InferenceError::new(ErrorClass::Unusable, why) })
+}
+
+/// An answer that no frame and no step could hold is no answer.
+fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
+    let usage = Some(completion.usage);
+    let fault = |message: String| InferenceError { usage, ..InferenceError::new(ErrorClass::AnswerTooLarge, message) };
+    let calls = completion.calls.len();
+    if calls > MOST_CALLS {
+        return Err(fault(format!("the model asked for {calls} calls at once; at most {MOST_CALLS} are looked at")));
+    }
+    let carried = completion.carried.as_ref().map_or(0, |carried| text_bytes(&carried.parts));
+    let args = completion.calls.iter().map(|call| {
+        let tool = text_bytes(&call.tool).min(MOST_TOOL_NAME);
+        tool + text_bytes(&call.args)
+            + text_bytes(&call.given)
+            + call.unusable.as_ref().map_or(0, |text| text_bytes(text))
+    });
+    let bytes = text_bytes(&completion.text) + args.sum::<usize>() + carried;
+    if bytes > MOST_BYTES {
+        return Err(fault(format!("the model's answer takes {bytes} bytes as JSON; at most {MOST_BYTES} are taken")));
+    }
+    Ok(completion)
+}
+
+/// The provider that a run asks.
+fn asked(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
+    scene.life(run)?.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone())
+}
+
+fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {
+    let usage = usage_estimate::of_answer(scene, run, &completion);
+    let said_by = asked(scene, run);
+    let ids = scene.res::<Ids>();
+    let tools = &scene.setup().tools;
+    // A tool that is known has one name for all calls of it.
+    let name = |tool: String| {
+        tools.get_key_value(&*tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))
+    };
+    let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
+        call: ids.next_call(ahead),
+        tool: name(call.tool),
+        args: call.args.into(),
+        unusable: call.unusable.map(Into::into),
+        given: Some(call.given)
+            .filter(|id| !id.is_empty())
+            .zip(said_by.clone())
+            .map(|(id, provider)| Box::new(GivenId { id: id.into(), provider })),
+    };
+    let calls: Vec<CallRequest> = (0u64..).zip(completion.calls).map(request).collect();
+    let cut = completion.cut;
+    let carried = completion.carried.map(|carried| Arc::new(Carried { provider: said_by, ..carried }));
+    let text = completion.text.into();
+    let asked = asked(scene, run);
+    let probed = asked.filter(|asked| scene.res::<Gates>().get(asked).is_some());
+    scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
+    if let Some(provider) = probed {
+        // More may ask it from here on.
+        next::reconsider(scene, &provider);
+    }
+}
+
+/// What a model answered that was asked for a summary. A run does not fail for the lack of one.
+fn summarised(
+    scene: &mut Scene<'_>,
+    run: RunId,
+    (step, attempt): (u32, u32),
+    plan: &Compaction,
+    answer: Result<Completion, InferenceError>,
+) {
+    let Some(life) = scene.life(run) else { return };
+    let (stopping, provider) = (life.stopping.is_some(), life.provider.clone());
+    let tries = scene.entity(run).and_then(|entity| scene.get::<Unsummarised>(entity)).map_or(0, |tries| tries.0) + 1;
+    // It may have thought for as long as it was let.
+    let is_empty = match &answer {
+        Ok(completion) => completion.text.trim().is_empty(),
+        Err(error) => error.class == ErrorClass::Unusable,
+    };
+    let error = match answer {
+        Ok(completion) if !completion.text.trim().is_empty() => {
+            let usage = usage_estimate::of_answer(scene, run, &completion);
+            let cut = if completion.cut { "\n[The summary was cut off here.]" } else { "" };
+            let text = format!("{}{cut}", completion.text.trim()).into();
+            finish_compaction(scene, run, step, plan, text, usage);
+            return;
+        }
+        Ok(completion) => {
+            let message = "the model gave no summary of what had become too long for it";
+            let usage = Some(usage_estimate::of_answer(scene, run, &completion));
+            InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) }
+        }
+        Err(error) => error,
+    };
+    let is_of_no_use = match error.class {
+        ErrorClass::Never | ErrorClass::Unusable | ErrorClass::AnswerTooLarge => true,
+        ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
+        ErrorClass::Retry
+        | ErrorClass::RetryAfter(_)
+        | ErrorClass::RateLimit(_)
+        | ErrorClass::Quota(_)
+        | ErrorClass::Credentials
+        | ErrorClass::NoKey => false,
+    };
+    if stopping || !is_of_no_use {
+        unanswered(scene, run, step, attempt, &error);
+        return;
+    }
+    let (told, usage) = (told(&error), usage_estimate::of(scene, run, error.usage, error.answered));
+    let (fault, retry_at) = (provider_health::fault_of(error.class), Some(scene.now()));
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
+    // What refuses once refuses again.
+    if !is_empty || tries >= SUMMARY_TRIES {
+        let entries = scene.entity(run).and_then(|entity| scene.get::<Transcript>(entity));
+        let text = entries.map(|entries| makeshift(&entries.0, plan)).unwrap_or_default().into();
+        // Nothing more was used, and that costs nothing.
+        finish_compaction(scene, run, step, plan, text, Usage { cost_usd: Some(0.0), ..Usage::default() });
+    }
+}
+
+fn finish_compaction(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, text: Arc<str>, usage: Usage) {
+    let (entries, kept) = (plan.entries, plan.kept.clone());
+    scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+}
+
+/// What is recorded and shown of an error: providers and scripts may say megabytes.
+fn told(error: &InferenceError) -> Arc<str> {
+    cut(&error.message, MOST_ERROR).into()
+}
+
+fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
+    let Some(life) = scene.life(run) else { return };
+    let (stopping, answered, failures) = (life.stopping.is_some(), life.answered, life.failures + 1);
+    let unusable = life.unusable + 1;
+    let provider = asked(scene, run);
+    let wait = match error.class {
+        _ if stopping => None,
+        // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
+        ErrorClass::Credentials if answered => Some(Span::ZERO),
+        ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
+        // A limit is waited for, however long, and is no failure of the run.
+        class @ (ErrorClass::RateLimit(_) | ErrorClass::Quota(_) | ErrorClass::NoKey) => {
+            provider_health::backoff(run, step, attempt, class)
+        }
+        _ if failures >= MAX_FAILURES => None,
+        ErrorClass::Unusable if unusable >= MOST_UNUSABLE => None,
+        class => provider_health::backoff(run, step, failures, class),
+    };
+    let retry_at = wait.map(|span| scene.now() + span);
+    let text = told(error);
+    // Whoever is told to end says nothing of its provider.
+    let fault = if stopping { ProviderFault::Unknown } else { provider_health::fault_of(error.class) };
+    let (told, usage) = (Arc::clone(&text), usage_estimate::of(scene, run, error.usage, error.answered));
+    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
+    let judged = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered));
+    if let Some(provider) = judged
+        && provider_health::judge(scene, &provider, error.class, &text)
+    {
+        next::reconsider(scene, &provider);
+        next::give_back(scene, &provider);
+    }
+    if retry_at.is_none() && !stopping {
+        let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
+        let why = match error.class {
+            ErrorClass::ContextTooLong => format!("{text}; {}", compaction::NOTHING_TO_LEAVE_OUT).into(),
+            _ => text,
+        };
+        fail_run(scene, run, why, exit_code);
+    }
+}
+
+fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
+    let Work::Call(call) = job.work else { return };
+    let stage = scene.batch(job.run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
+    let stopping = scene.life(job.run).is_some_and(|life| life.stopping.is_some());
+    match (ask, stage) {
+        (Ask::OffLane, Some(Stage::Executing)) => {
+            scene.emit(Some(job.run), EventBody::CallOffLane { call });
+        }
+        (Ask::Found(folder), Some(_)) if scene.spec(job.run).is_some_and(|spec| spec.0.workdir_id != Some(folder)) => {
+            scene.emit(Some(job.run), EventBody::WorkdirFound { folder });
+        }
+        (Ask::Return, Some(Stage::OffLane)) => {
+            scene.emit(Some(job.run), EventBody::CallReturning { call });
+            // It is being cancelled already; standing still would keep it from seeing that.
+            if stopping {
+                scene.effect(Effect::GoOn(job));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fire_timers(world: &mut World) {
+    let mut scene = Scene::new(world);
+    for timer in scene.res::<Timers>().due(scene.now(), MOST_DUE) {
+        match timer {
+            Timer::Deadline(run) => {
+                stop(&mut scene, run, StopReason::Deadline, false);
+            }
+            Timer::MaxTime(run) => {
+                stop(&mut scene, run, StopReason::MaxTime, false);
+            }
+            Timer::Retry(run) => scene.wake(run),
+            Timer::Rest(provider) => {
+                provider_health::rested(&mut scene, Arc::clone(&provider));
+                next::reconsider(&mut scene, &provider);
+            }
+            Timer::Relief(lane, relief) => {
+                scene.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
+            }
+        }
+    }
+}

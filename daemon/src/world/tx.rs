@@ -1,0 +1,151 @@
+//! What a system sees of the world: everything to read, and one way to change it, by emitting an event.
+//!
+//! A system that holds a [`Scene`] cannot write a component: that invariant is kept by this type.
+
+use std::sync::Arc;
+
+use bevy_ecs::component::Component;
+use bevy_ecs::entity::Entity;
+use bevy_ecs::resource::Resource;
+use bevy_ecs::world::World;
+use harness_protocol::event::{Cause, EVENT_VERSION, Event, EventBody};
+use harness_protocol::id::{RunId, Seq};
+use harness_protocol::run::RunView;
+use harness_protocol::time::Timestamp;
+
+use crate::world::api::{Effect, Input};
+use crate::world::apply::apply;
+use crate::world::model::components::{Batch, Identity, Life, Spec};
+use crate::world::model::indexes::{Agenda, Daemon, Lanes, Runs, Setup};
+use crate::world::model::step_io::{Incoming, Outgoing};
+
+/// The world, to read, and to change by events.
+pub(crate) struct Scene<'w> {
+    world: &'w mut World,
+    cause: Cause,
+}
+
+impl<'w> Scene<'w> {
+    pub(crate) fn new(world: &'w mut World) -> Self {
+        Self { world, cause: Cause::HARNESS }
+    }
+
+    /// Who causes the events from here on.
+    pub(crate) fn caused_by(&mut self, cause: Cause) {
+        self.cause = cause;
+    }
+
+    /// Lets something happen: it has a number, it is applied, it is handed out.
+    pub(crate) fn emit(&mut self, run: Option<RunId>, body: EventBody) -> Seq {
+        let event = Event {
+            seq: self.res::<Daemon>().last_seq.next(),
+            version: EVENT_VERSION,
+            at: self.now(),
+            run,
+            cause: self.cause,
+            body,
+        };
+        apply(self.world, &event);
+        let seq = event.seq;
+        self.world.resource_mut::<Outgoing>().events.push(Arc::new(event));
+        seq
+    }
+
+    /// Hands out an effect; it is performed once the events of this step are in the journal.
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.world.resource_mut::<Outgoing>().effects.push(effect);
+    }
+
+    /// Lets a finished run leave the world, with what is listed of it from here on.
+    pub(crate) fn archive(&mut self, run: RunId, entity: Entity) {
+        let now = self.now();
+        if let Some(view) = crate::world::view::run::view(self.world, entity, now) {
+            debug_assert_eq!(view.id, run);
+            self.archive_as(view);
+        }
+    }
+
+    /// Lets it be listed like this from here on.
+    pub(crate) fn archive_as(&mut self, view: RunView) {
+        self.emit(Some(view.id), EventBody::RunArchived);
+        self.world.resource_mut::<Outgoing>().archived.push(view);
+    }
+
+    /// Takes what the step was given.
+    pub(crate) fn take_inputs(&mut self) -> Vec<Input> {
+        std::mem::take(&mut self.world.resource_mut::<Incoming>().inputs)
+    }
+
+    /// Puts back what another set takes.
+    pub(crate) fn leave_inputs(&mut self, inputs: Vec<Input>) {
+        self.world.resource_mut::<Incoming>().inputs = inputs;
+    }
+
+    /// The next run about which something has to be decided.
+    pub(crate) fn next_on_agenda(&mut self) -> Option<(RunId, Entity)> {
+        while let Some((_, run)) = self.world.resource_mut::<Agenda>().0.pop_first() {
+            if let Some(entity) = self.entity(run) {
+                #[cfg(test)]
+                {
+                    self.world.get_resource_or_init::<crate::world::model::indexes::Visits>().0 += 1;
+                }
+                return Some((run, entity));
+            }
+        }
+        None
+    }
+
+    /// Puts a run on the agenda: a timer of its is due.
+    pub(crate) fn wake(&mut self, run: RunId) {
+        crate::world::apply::wake(self.world, run);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.res::<Incoming>().now
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        self.world
+    }
+
+    pub(crate) fn res<R: Resource>(&self) -> &R {
+        self.world.resource::<R>()
+    }
+
+    pub(crate) fn entity(&self, run: RunId) -> Option<Entity> {
+        self.res::<Runs>().by_id.get(&run).copied()
+    }
+
+    pub(crate) fn get<C: Component>(&self, entity: Entity) -> Option<&C> {
+        self.world.get::<C>(entity)
+    }
+
+    pub(crate) fn life(&self, run: RunId) -> Option<&Life> {
+        self.entity(run).and_then(|entity| self.get(entity))
+    }
+
+    pub(crate) fn spec(&self, run: RunId) -> Option<&Spec> {
+        self.entity(run).and_then(|entity| self.get(entity))
+    }
+
+    pub(crate) fn identity(&self, run: RunId) -> Option<&Identity> {
+        self.entity(run).and_then(|entity| self.get(entity))
+    }
+
+    pub(crate) fn batch(&self, run: RunId) -> Option<&Batch> {
+        self.entity(run).and_then(|entity| self.get(entity))
+    }
+
+    /// Whether a run has ended; one that has left has.
+    pub(crate) fn has_ended(&self, run: RunId) -> bool {
+        self.identity(run).is_none_or(|identity| !self.res::<Runs>().live.contains_key(&identity.number))
+    }
+
+    pub(crate) fn setup(&self) -> &Setup {
+        self.res()
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        self.res()
+    }
+}
