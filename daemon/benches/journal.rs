@@ -20,7 +20,7 @@ use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Service};
 use harnessd::fair::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
-use harnessd::inference::http::{Providers, Surroundings};
+use harnessd::inference::http::{Environment, Providers};
 use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Scripts, Tool};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
@@ -99,7 +99,7 @@ async fn path(runs: usize) -> f64 {
     let program = KeeperProgram { program: Sealed::at("/bin/true"), args: Vec::new(), env: Vec::new(), lock: None };
     let executor_config = ExecutorConfig {
         tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
-        providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
+        providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
         scripts: Arc::new(Scripts::new(Handle::current())),
         keepers: Arc::new(Keepers::new(program, Standing::read())),
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 pub use harness_protocol::paths::NotUtf8;
-use harness_protocol::paths::{Surroundings, Variables};
+use harness_protocol::paths::{Environment, Variables};
 
 use crate::config::ConfigSource;
 use crate::observe::log::Filter;
@@ -89,7 +89,7 @@ impl Cli {
     pub fn paths(&self) -> anyhow::Result<Paths> {
         let var = |name: &str| std::env::var_os(name);
         let variables = Variables::new(&var);
-        let paths = self.paths_in(&Surroundings {
+        let paths = self.paths_in(&Environment {
             var: &|name| variables.get(name),
             uid: nix::unistd::geteuid().as_raw(),
             exists: &|path| path.symlink_metadata().is_ok(),
@@ -98,13 +98,13 @@ impl Cli {
         Ok(paths?)
     }
 
-    fn paths_in(&self, surroundings: &Surroundings<'_>) -> io::Result<Paths> {
+    fn paths_in(&self, environment: &Environment<'_>) -> io::Result<Paths> {
         let absolute = |path: &Path| std::path::absolute(path);
-        let config = self.config.clone().unwrap_or_else(|| surroundings.config());
-        let named = (surroundings.var)("HARNESS_CONFIG").is_some_and(|path| !path.is_empty());
+        let config = self.config.clone().unwrap_or_else(|| environment.config());
+        let named = (environment.var)("HARNESS_CONFIG").is_some_and(|path| !path.is_empty());
         Ok(Paths {
-            socket: absolute(&self.socket.clone().unwrap_or_else(|| surroundings.socket()))?,
-            state_dir: absolute(&self.state_dir.clone().unwrap_or_else(|| surroundings.state_dir()))?,
+            socket: absolute(&self.socket.clone().unwrap_or_else(|| environment.socket()))?,
+            state_dir: absolute(&self.state_dir.clone().unwrap_or_else(|| environment.state_dir()))?,
             config: ConfigSource { path: absolute(&config)?, required: self.config.is_some() || named },
         })
     }
@@ -119,7 +119,7 @@ mod tests {
     fn paths(args: &[&str], vars: &[(&str, &str)]) -> Paths {
         let cli = Cli::try_parse_from(std::iter::once("harnessd").chain(args.iter().copied())).unwrap();
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        cli.paths_in(&Surroundings { var: &var, uid: 1000, exists: &|_| false }).unwrap()
+        cli.paths_in(&Environment { var: &var, uid: 1000, exists: &|_| false }).unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What tells that a process is inside a run, whatever it did to its surroundings: the name of keepers, and the mark.
+//! What tells that a process is inside a run, whatever it did to its environment: the name of keepers, and the mark.
 //!
 //! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads nothing: text goes in.
 //!

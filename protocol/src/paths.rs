@@ -44,7 +44,7 @@ impl<'a> Variables<'a> {
 }
 
 /// What the rules depend on.
-pub struct Surroundings<'a> {
+pub struct Environment<'a> {
     /// Reads an environment variable; empty ones count as absent.
     pub var: &'a dyn Fn(&str) -> Option<String>,
     /// Effective user id.
@@ -57,7 +57,7 @@ pub struct Surroundings<'a> {
 /// The system-wide socket.
 pub const SYSTEM_SOCKET: &str = "/run/harness/control.sock";
 
-impl Surroundings<'_> {
+impl Environment<'_> {
     fn var(&self, name: &str) -> Option<PathBuf> {
         (self.var)(name).filter(|v| !v.is_empty()).map(PathBuf::from)
     }
@@ -127,7 +127,7 @@ mod tests {
         ] {
             let var = |asked: &str| (asked == name).then(|| OsString::from_vec(b"/x\xff".to_vec()));
             let variables = Variables::new(&var);
-            let around = Surroundings { var: &|name| variables.get(name), uid: 1, exists: &|_| false };
+            let around = Environment { var: &|name| variables.get(name), uid: 1, exists: &|_| false };
             drop((around.socket(), around.state_dir(), around.config()));
             assert_eq!(variables.all_were_readable(), Err(NotUtf8(name.to_owned())));
         }
@@ -141,7 +141,7 @@ mod tests {
     fn socket(vars: &[(&str, &str)], present: &[&str]) -> String {
         let var = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
         let exists = |path: &Path| present.iter().any(|p| Path::new(p) == path);
-        Surroundings { var: &var, uid: 1000, exists: &exists }.socket().display().to_string()
+        Environment { var: &var, uid: 1000, exists: &exists }.socket().display().to_string()
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Place {
         self.path("run/harness/control.sock")
     }
 
-    /// A command with the surroundings of this place, our programs on its path.
+    /// A command with the environment of this place, our programs on its path.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         crate::signals::give_defaults_to_children();
         let mut path = directory().as_os_str().to_owned();

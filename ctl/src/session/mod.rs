@@ -12,7 +12,7 @@ pub(crate) mod submit_once;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use harness_protocol::paths::{Surroundings, Variables};
+use harness_protocol::paths::{Environment, Variables};
 use harness_protocol::rpc::Method;
 
 use crate::client::interrupt::Interrupt;
@@ -66,7 +66,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A session on `socket`, or on the one that the surroundings tell.
+    /// A session on `socket`, or on the one that the environment tell.
     ///
     /// # Errors
     /// Where a variable that tells it cannot be read.
@@ -75,7 +75,7 @@ impl Session {
         let variables = Variables::new(&var);
         let uid = nix::unistd::geteuid().as_raw();
         let around =
-            Surroundings { var: &|name| variables.get(name), uid, exists: &|path| path.symlink_metadata().is_ok() };
+            Environment { var: &|name| variables.get(name), uid, exists: &|path| path.symlink_metadata().is_ok() };
         let named = socket.is_some() || variables.get("HARNESS_SOCKET").is_some_and(|path| !path.is_empty());
         // The daemon has another working directory than we have.
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);

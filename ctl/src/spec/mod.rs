@@ -92,7 +92,7 @@ pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Re
         priority: settings.priority.map(Into::into),
         provider: name(&settings.provider),
         model: name(&settings.model),
-        // What the first run got of its surroundings, such as its PATH, stays.
+        // What the first run got of its environment, such as its PATH, stays.
         env: env::named(&settings.env, &settings.env_file, &env::here)?,
         limits: limits(settings),
         on_interaction: settings.on_interaction.map(Into::into),

@@ -9,18 +9,22 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::request::{Request, Wanted};
-use super::services::Door;
+use super::services::Services;
 use crate::world::api::Command;
 
 /// Checks one provider, or all of them beside each other.
-pub(super) async fn check(uid: u32, door: &Door, params: ProviderCheckParams) -> Result<ProviderChecks, RpcError> {
+pub(super) async fn check(
+    uid: u32,
+    services: &Services,
+    params: ProviderCheckParams,
+) -> Result<ProviderChecks, RpcError> {
     let names: Vec<Arc<str>> = match params.provider {
         Some(name) => vec![name],
-        None => (door.list_providers)().into_iter().map(|provider| provider.name).collect(),
+        None => (services.list_providers)().into_iter().map(|provider| provider.name).collect(),
     };
     let mut running = JoinSet::new();
     for name in names {
-        let check = (door.check_provider)(Arc::clone(&name), params.model.clone());
+        let check = (services.check_provider)(Arc::clone(&name), params.model.clone());
         running.spawn(async move { check.await.ok_or(name) });
     }
     let mut checks: Vec<ProviderCheck> = Vec::new();
@@ -29,7 +33,7 @@ pub(super) async fn check(uid: u32, door: &Door, params: ProviderCheckParams) ->
             Ok(Ok(check)) => checks.push(check),
             Ok(Err(name)) => {
                 let known: Vec<String> =
-                    (door.list_providers)().iter().map(|provider| provider.name.to_string()).collect();
+                    (services.list_providers)().iter().map(|provider| provider.name.to_string()).collect();
                 let message = format!("no provider {name:?} is configured; there are: {}", known.join(", "));
                 return Err(RpcError::new(ErrorKind::NotFound, message));
             }
@@ -40,7 +44,7 @@ pub(super) async fn check(uid: u32, door: &Door, params: ProviderCheckParams) ->
     for check in checks.iter().filter(|check| check.ok) {
         let (tell, told) = oneshot::channel();
         let wanted = Wanted::Own(Command::Release(Arc::clone(&check.provider)), tell);
-        door.inbox.put(Request::own(uid, wanted)).await;
+        services.inbox.put(Request::own(uid, wanted)).await;
         // It is no part of the answer whether there was anything to let go on.
         let _ = told.await;
     }

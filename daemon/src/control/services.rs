@@ -41,7 +41,7 @@ pub type Checked = Pin<Box<dyn Future<Output = Option<ProviderCheck>> + Send>>;
 pub type CheckProvider = dyn Fn(Arc<str>, Option<Arc<str>>) -> Checked + Send + Sync;
 
 /// What every connection works with.
-pub struct Door {
+pub struct Services {
     /// Where requests go.
     pub inbox: Inbox<Request>,
     /// Where events come from.

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::control::limits::request_place::Place;
 use crate::control::request::{Outgoing, Read, Wanted};
 use crate::fair::Party;
-use crate::inference::http::{Providers, Surroundings};
+use crate::inference::http::{Environment, Providers};
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
 use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
@@ -59,7 +59,7 @@ impl Bench {
         let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
         let executor_config = ExecutorConfig {
             tools: [("shell".into(), counter)].into(),
-            providers: Arc::new(Providers::new(&config.providers, Surroundings::default()).unwrap()),
+            providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
             scripts: Arc::new(crate::jobs::Scripts::new(tokio::runtime::Handle::current())),
             keepers: crate::process::tests::keepers(),
         };

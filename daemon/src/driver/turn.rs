@@ -150,7 +150,7 @@ impl<J: Journal> Driver<J> {
         match effect {
             Effect::Start(job) => self.parts.executor.start(job),
             Effect::Cancel { job, force } => self.parts.executor.cancel(job, force),
-            Effect::GoOn(job) => self.parts.executor.go_on(job),
+            Effect::Resume(job) => self.parts.executor.go_on(job),
             Effect::Release(run) => self.parts.executor.release(run),
             Effect::Reply { to, reply, .. } => self.replies.tell(to, reply, &mut self.waiters),
         }

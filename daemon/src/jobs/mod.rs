@@ -30,12 +30,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 pub use self::deltas::{DeltaSender, Deltas};
-pub use self::off_lane::{Cancelled, Seat};
+pub use self::off_lane::{Cancelled, LaneHandle};
 pub use self::registry::ReportTo;
 pub use self::scripts::Scripts;
 pub use self::tool::{Context, Execution, Tool, Tools};
 
-use self::registry::{Desk, Opened};
+use self::registry::{Opened, Registry};
 #[cfg(doc)]
 use crate::inbox::Report;
 use crate::inference::http::Providers;
@@ -68,7 +68,7 @@ pub struct Executor {
 
 struct Inner {
     config: ExecutorConfig,
-    desk: Arc<Desk>,
+    registry: Arc<Registry>,
     deltas: DeltaSender,
     closed: AtomicBool,
 }
@@ -79,15 +79,15 @@ impl Executor {
     /// # Panics
     /// Outside of a runtime.
     pub fn new(config: ExecutorConfig, report: ReportTo, deltas: DeltaSender) -> Self {
-        let desk = Arc::new(Desk::new(report));
-        let inner = Arc::new(Inner { config, desk, deltas, closed: AtomicBool::new(false) });
+        let registry = Arc::new(Registry::new(report));
+        let inner = Arc::new(Inner { config, registry, deltas, closed: AtomicBool::new(false) });
         Self { inner, runtime: Handle::current() }
     }
 
     /// Starts a job. It ends in exactly one outcome.
     pub fn start(&self, job: Job) {
         let id = job.id;
-        let Some(opened) = self.inner.desk.open(id) else {
+        let Some(opened) = self.inner.registry.open(id) else {
             tracing::error!(?id, "a job was started that is out already");
             return;
         };
@@ -96,22 +96,22 @@ impl Executor {
         }
         let inner = Arc::clone(&self.inner);
         let task = self.runtime.spawn(async move { inner.execute(job, opened).await });
-        self.inner.desk.attach(id, task.abort_handle());
+        self.inner.registry.attach(id, task.abort_handle());
     }
 
     /// Asks a job to end. It still has its one outcome. Without effect on a job that is not out.
     pub fn cancel(&self, job: JobId, force: bool) {
-        self.inner.desk.cancel(job, force);
+        self.inner.registry.cancel(job, force);
     }
 
     /// A job that was off its lane has its permit again.
     pub fn go_on(&self, job: JobId) {
-        self.inner.desk.go_on(job);
+        self.inner.registry.go_on(job);
     }
 
     /// A run has ended: ends whatever is left of it.
     pub fn release(&self, run: RunId) {
-        self.inner.desk.cancel_run(run, true);
+        self.inner.registry.cancel_run(run, true);
         let keepers = Arc::clone(&self.inner.config.keepers);
         if process::has_background(run, &keepers) {
             self.runtime.spawn(async move { process::release(run, &keepers, false).await });
@@ -130,18 +130,18 @@ impl Executor {
 
     async fn end_all(&self) {
         self.inner.closed.store(true, Ordering::Release);
-        self.inner.desk.cancel_all(false);
+        self.inner.registry.cancel_all(false);
         let keepers = &self.inner.config.keepers;
         let all = async {
-            self.inner.desk.emptied().await;
+            self.inner.registry.emptied().await;
             self.release_all(false).await;
             keepers.shut_down().await;
         };
         if timeout(GRACE, all).await.is_err() {
             tracing::warn!("jobs did not end in time and are dropped");
-            self.inner.desk.abort_all();
+            self.inner.registry.abort_all();
             let rest = async {
-                self.inner.desk.emptied().await;
+                self.inner.registry.emptied().await;
                 self.release_all(true).await;
                 keepers.shut_down().await;
             };
@@ -164,14 +164,14 @@ impl Executor {
 
 impl Inner {
     async fn execute(&self, job: Job, opened: Opened) {
-        let Opened { slot, cancel, way_back } = opened;
+        let Opened { slot, cancel, resumption } = opened;
         let Job { id, task } = job;
         let outcome = caught(async {
             match (task, id.work) {
                 (Task::Call(task), Work::Call(call)) => {
                     let deltas = Deltas::new(id.run, Some(call), self.deltas.clone());
-                    let seat = Seat::new(id, Arc::clone(&self.desk), way_back, cancel.clone());
-                    let context = Context { run: id.run, call, cancel, deltas, seat };
+                    let lane_handle = LaneHandle::new(id, Arc::clone(&self.registry), resumption, cancel.clone());
+                    let context = Context { run: id.run, call, cancel, deltas, lane_handle };
                     Outcome::Call(Arc::new(tool::execute(&self.config.tools, &task, context).await))
                 }
                 (Task::Inference(task), Work::Inference { attempt, .. }) => {

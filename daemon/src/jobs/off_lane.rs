@@ -8,16 +8,16 @@ use std::sync::atomic::Ordering;
 
 use harness_protocol::folder::FolderId;
 
-use super::registry::{Desk, WayBack};
+use super::registry::{Registry, Resumption};
 use crate::inbox::Report;
 use crate::process::Cancel;
 use crate::world::api::{Ask, JobId};
 
 /// The place of a job in its lane.
-pub struct Seat {
+pub struct LaneHandle {
     job: JobId,
-    desk: Arc<Desk>,
-    way_back: Arc<WayBack>,
+    registry: Arc<Registry>,
+    resumption: Arc<Resumption>,
     cancel: Cancel,
     /// Returns that were asked for and not waited for.
     returning: u32,
@@ -28,14 +28,14 @@ pub struct Seat {
 #[error("cancelled while it waited off its lane")]
 pub struct Cancelled;
 
-impl Seat {
-    pub(super) fn new(job: JobId, desk: Arc<Desk>, way_back: Arc<WayBack>, cancel: Cancel) -> Self {
-        Self { job, desk, way_back, cancel, returning: 0 }
+impl LaneHandle {
+    pub(super) fn new(job: JobId, registry: Arc<Registry>, resumption: Arc<Resumption>, cancel: Cancel) -> Self {
+        Self { job, registry, resumption, cancel, returning: 0 }
     }
 
     /// Tells which folder the working directory of the run is, in this boot.
     pub fn found(&self, folder: FolderId) {
-        self.desk.report(Report::Ask(self.job, Ask::Found(folder)));
+        self.registry.report(Report::Ask(self.job, Ask::Found(folder)));
     }
 
     /// Waits for `future` without a permit, and then until the world gives one back. Whoever drops this wait has no permit until
@@ -66,7 +66,7 @@ impl Seat {
             tokio::select! {
                 biased;
                 _ = self.cancel.wanted() => return Err(Cancelled),
-                granted = self.way_back.granted.acquire() => granted.map_err(|_| Cancelled)?.forget(),
+                granted = self.resumption.granted.acquire() => granted.map_err(|_| Cancelled)?.forget(),
             }
             self.returning -= 1;
         }
@@ -75,19 +75,19 @@ impl Seat {
 }
 
 /// The time away. Its end asks for the return, whatever ends it.
-struct Away<'a>(&'a mut Seat);
+struct Away<'a>(&'a mut LaneHandle);
 
 impl<'a> Away<'a> {
-    fn leave(seat: &'a mut Seat) -> Self {
-        seat.desk.report(Report::Ask(seat.job, Ask::OffLane));
-        Self(seat)
+    fn leave(lane_handle: &'a mut LaneHandle) -> Self {
+        lane_handle.registry.report(Report::Ask(lane_handle.job, Ask::OffLane));
+        Self(lane_handle)
     }
 }
 
 impl Drop for Away<'_> {
     fn drop(&mut self) {
         self.0.returning += 1;
-        self.0.way_back.asked.fetch_add(1, Ordering::AcqRel);
-        self.0.desk.report(Report::Ask(self.0.job, Ask::Return));
+        self.0.resumption.asked.fetch_add(1, Ordering::AcqRel);
+        self.0.registry.report(Report::Ask(self.0.job, Ask::Return));
     }
 }

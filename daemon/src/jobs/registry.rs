@@ -1,6 +1,6 @@
 //! The jobs that are out, and the slot of each: exactly one outcome, by construction.
 //!
-//! A [`Slot`] is made when a job starts and can be settled once, because settling consumes it. One that is dropped instead, by a
+//! An [`OutcomeGuard`] is made when a job starts and can be settled once, because settling consumes it. One that is dropped instead, by a
 //! panic, an abort or a runtime that goes down, settles itself.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::world::api::{JobId, Outcome, Work};
 pub type ReportTo = Arc<dyn Fn(Report) + Send + Sync>;
 
 /// The jobs that are out.
-pub(super) struct Desk {
+pub(super) struct Registry {
     out: Mutex<BTreeMap<JobId, Out>>,
     /// Slots that have not reported yet; a job leaves `out` just before it does.
     unsettled: AtomicUsize,
@@ -29,33 +29,33 @@ pub(super) struct Desk {
 
 struct Out {
     canceller: Canceller,
-    way_back: Arc<WayBack>,
+    resumption: Arc<Resumption>,
     task: Option<AbortHandle>,
 }
 
 /// How a job that was off its lane learns that it has a permit again.
 #[derive(Debug)]
-pub(super) struct WayBack {
+pub(super) struct Resumption {
     /// Returns that were asked for and not granted.
     pub(super) asked: AtomicU32,
     pub(super) granted: Semaphore,
 }
 
 /// The promise of one outcome.
-pub(super) struct Slot {
+pub(super) struct OutcomeGuard {
     job: JobId,
     /// `None` once settled.
-    desk: Option<Arc<Desk>>,
+    registry: Option<Arc<Registry>>,
 }
 
 /// A job that has its slot.
 pub(super) struct Opened {
-    pub(super) slot: Slot,
+    pub(super) slot: OutcomeGuard,
     pub(super) cancel: Cancel,
-    pub(super) way_back: Arc<WayBack>,
+    pub(super) resumption: Arc<Resumption>,
 }
 
-impl Desk {
+impl Registry {
     pub(super) fn new(report: ReportTo) -> Self {
         Self { out: Mutex::default(), unsettled: AtomicUsize::new(0), settled: Notify::new(), report }
     }
@@ -67,14 +67,14 @@ impl Desk {
     /// Makes the slot of a job; `None` where that job is out already.
     pub(super) fn open(self: &Arc<Self>, job: JobId) -> Option<Opened> {
         let (canceller, cancel) = canceller();
-        let way_back = Arc::new(WayBack { asked: AtomicU32::new(0), granted: Semaphore::new(0) });
+        let resumption = Arc::new(Resumption { asked: AtomicU32::new(0), granted: Semaphore::new(0) });
         let mut out = self.out();
         if out.contains_key(&job) {
             return None;
         }
-        out.insert(job, Out { canceller, way_back: Arc::clone(&way_back), task: None });
+        out.insert(job, Out { canceller, resumption: Arc::clone(&resumption), task: None });
         self.unsettled.fetch_add(1, Ordering::AcqRel);
-        Some(Opened { slot: Slot { job, desk: Some(Arc::clone(self)) }, cancel, way_back })
+        Some(Opened { slot: OutcomeGuard { job, registry: Some(Arc::clone(self)) }, cancel, resumption })
     }
 
     /// Says which task executes a job, unless it has ended by now.
@@ -112,8 +112,8 @@ impl Desk {
     pub(super) fn go_on(&self, job: JobId) {
         if let Some(out) = self.out().get(&job) {
             let one_less = |asked: u32| asked.checked_sub(1);
-            if out.way_back.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
-                out.way_back.granted.add_permits(1);
+            if out.resumption.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok() {
+                out.resumption.granted.add_permits(1);
             }
         }
     }
@@ -142,24 +142,24 @@ impl Desk {
     }
 }
 
-impl Slot {
+impl OutcomeGuard {
     /// Reports the outcome.
     pub(super) fn settle(mut self, outcome: Outcome) {
-        if let Some(desk) = self.desk.take() {
-            desk.close(self.job, outcome);
+        if let Some(registry) = self.registry.take() {
+            registry.close(self.job, outcome);
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for OutcomeGuard {
     fn drop(&mut self) {
-        if let Some(desk) = self.desk.take() {
+        if let Some(registry) = self.registry.take() {
             let outcome = if std::thread::panicking() {
                 Outcome::Panicked("the code of the job panicked".to_owned())
             } else {
                 Outcome::Lost
             };
-            desk.close(self.job, outcome);
+            registry.close(self.job, outcome);
         }
     }
 }
@@ -176,16 +176,16 @@ mod tests {
         JobId { run: RUN, work: Work::Call(CallId::from_u64(number)) }
     }
 
-    fn desk() -> (Arc<Desk>, Arc<Mutex<Vec<Report>>>) {
+    fn registry() -> (Arc<Registry>, Arc<Mutex<Vec<Report>>>) {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let into = Arc::clone(&reports);
-        (Arc::new(Desk::new(Arc::new(move |report| into.lock().unwrap().push(report)))), reports)
+        (Arc::new(Registry::new(Arc::new(move |report| into.lock().unwrap().push(report)))), reports)
     }
 
-    fn outcome(of: impl FnOnce(Slot)) -> Vec<Report> {
-        let (desk, reports) = desk();
-        of(desk.open(job(1)).unwrap().slot);
-        assert!(desk.out().is_empty());
+    fn outcome(of: impl FnOnce(OutcomeGuard)) -> Vec<Report> {
+        let (registry, reports) = registry();
+        of(registry.open(job(1)).unwrap().slot);
+        assert!(registry.out().is_empty());
         let reports = reports.lock().unwrap();
         reports.clone()
     }
@@ -205,53 +205,53 @@ mod tests {
 
     #[test]
     fn a_job_that_is_out_is_not_opened_again() {
-        let (desk, reports) = desk();
-        let opened = desk.open(job(1)).unwrap();
-        assert!(desk.open(job(1)).is_none());
+        let (registry, reports) = registry();
+        let opened = registry.open(job(1)).unwrap();
+        assert!(registry.open(job(1)).is_none());
         assert!(reports.lock().unwrap().is_empty());
         drop(opened);
-        assert!(desk.open(job(1)).is_some());
+        assert!(registry.open(job(1)).is_some());
     }
 
     #[test]
     fn a_cancel_of_a_run_takes_its_jobs_and_no_others() {
-        let (desk, _reports) = desk();
+        let (registry, _reports) = registry();
         let other = RunId::from_u64(2);
         let opened = [
             job(u64::MAX),
             JobId { run: RUN, work: Work::Inference { step: 3, attempt: 1 } },
             JobId { run: other, work: Work::Call(CallId::from_u64(0)) },
         ]
-        .map(|job| desk.open(job).unwrap());
-        desk.cancel_run(RUN, false);
+        .map(|job| registry.open(job).unwrap());
+        registry.cancel_run(RUN, false);
         assert_eq!(opened.map(|opened| opened.cancel.is_wanted()), [true, true, false]);
     }
 
     #[test]
     fn nobody_goes_on_who_has_not_asked() {
-        let (desk, _reports) = desk();
-        let opened = desk.open(job(1)).unwrap();
-        desk.go_on(job(1));
-        assert_eq!(opened.way_back.granted.available_permits(), 0);
-        opened.way_back.asked.store(1, Ordering::Release);
-        desk.go_on(job(1));
-        desk.go_on(job(1));
-        assert_eq!(opened.way_back.granted.available_permits(), 1);
+        let (registry, _reports) = registry();
+        let opened = registry.open(job(1)).unwrap();
+        registry.go_on(job(1));
+        assert_eq!(opened.resumption.granted.available_permits(), 0);
+        opened.resumption.asked.store(1, Ordering::Release);
+        registry.go_on(job(1));
+        registry.go_on(job(1));
+        assert_eq!(opened.resumption.granted.available_permits(), 1);
     }
 
     proptest! {
         #[test]
         fn every_slot_reports_once_however_it_goes(ways in proptest::collection::vec(0u8..4, 1..30)) {
-            let (desk, reports) = desk();
+            let (registry, reports) = registry();
             let mut open = Vec::new();
             for (number, way) in (0u64..).zip(&ways) {
-                let slot = desk.open(job(number)).unwrap().slot;
+                let slot = registry.open(job(number)).unwrap().slot;
                 match way {
                     0 => slot.settle(Outcome::Lost),
                     1 => drop(slot),
                     2 => {
-                        desk.cancel(job(number), true);
-                        desk.go_on(job(number));
+                        registry.cancel(job(number), true);
+                        registry.go_on(job(number));
                         open.push(slot);
                     }
                     _ => open.push(slot),
@@ -263,7 +263,7 @@ mod tests {
             }).collect();
             jobs.sort_unstable();
             prop_assert_eq!(jobs, (0..ways.len() as u64).map(job).collect::<Vec<_>>());
-            prop_assert_eq!(desk.unsettled.load(Ordering::Acquire), 0);
+            prop_assert_eq!(registry.unsettled.load(Ordering::Acquire), 0);
         }
     }
 }

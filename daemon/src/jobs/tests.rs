@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::*;
 use crate::config::{self, Config};
 use crate::inbox::Report;
-use crate::inference::http::{Providers, Surroundings};
+use crate::inference::http::{Environment, Providers};
 use crate::process::Outputs;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 use crate::tools::shell::Shell;
@@ -76,19 +76,19 @@ impl Bench {
             double("panics early", |_, _| panic!("early")),
             double("waits", |_, mut context| {
                 Box::pin(async move {
-                    let waited = context.seat.off_lane(std::future::ready(7)).await;
+                    let waited = context.lane_handle.off_lane(std::future::ready(7)).await;
                     said(&context, &format!("{waited:?}"))
                 })
             }),
             double("waits for ever", |_, mut context| {
                 Box::pin(async move {
-                    let waited = context.seat.off_lane(std::future::pending::<()>()).await;
+                    let waited = context.lane_handle.off_lane(std::future::pending::<()>()).await;
                     said(&context, &format!("{waited:?}"))
                 })
             }),
             double("panics off lane", |_, mut context| {
                 Box::pin(async move {
-                    let _ = context.seat.off_lane(async { panic!("away") }).await;
+                    let _ = context.lane_handle.off_lane(async { panic!("away") }).await;
                     said(&context, "not reached")
                 })
             }),
@@ -96,16 +96,16 @@ impl Bench {
                 Box::pin(async move {
                     let dropped = tokio::select! {
                         biased;
-                        _ = context.seat.off_lane(std::future::pending::<()>()) => false,
+                        _ = context.lane_handle.off_lane(std::future::pending::<()>()) => false,
                         () = std::future::ready(()) => true,
                     };
-                    let again = context.seat.off_lane(std::future::ready(())).await;
+                    let again = context.lane_handle.off_lane(std::future::ready(())).await;
                     said(&context, &format!("{dropped} {again:?}"))
                 })
             }),
             double("is deaf", |_, _| Box::pin(std::future::pending())),
         ]);
-        let providers = Arc::new(Providers::new(&Config::default().providers, Surroundings::default()).unwrap());
+        let providers = Arc::new(Providers::new(&Config::default().providers, Environment::default()).unwrap());
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));

@@ -8,7 +8,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::run::CallResult;
 
 use super::deltas::Deltas;
-use super::off_lane::Seat;
+use super::off_lane::LaneHandle;
 use crate::process::Cancel;
 use crate::tools::shell::{Asked, Shell};
 use crate::world::api::CallTask;
@@ -33,7 +33,7 @@ pub struct Context {
     /// Takes its output as it comes.
     pub deltas: Deltas,
     /// Its place in the lane.
-    pub seat: Seat,
+    pub lane_handle: LaneHandle,
 }
 
 /// Tools by name.
@@ -52,11 +52,11 @@ pub(super) async fn execute(tools: &Tools, task: &CallTask, context: Context) ->
 
 impl Tool for Shell {
     fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
-        let Context { run, call, mut cancel, mut deltas, seat } = context;
+        let Context { run, call, mut cancel, mut deltas, lane_handle } = context;
         Box::pin(async move {
             let mut on_piece = |stream, offset, bytes: &[u8]| deltas.piece(stream, offset, bytes);
             let asked = Asked { tool: &task.tool, args: &task.args, spec: &task.spec };
-            let on_found = |folder| seat.found(folder);
+            let on_found = |folder| lane_handle.found(folder);
             let result = self.call(run, call, asked, &mut cancel, &mut on_piece, &on_found).await;
             deltas.finish();
             result

@@ -32,7 +32,7 @@ use crate::control::connection;
 use crate::control::limits::memory::Memory;
 use crate::control::request::{ConnectionId, Request};
 use crate::control::rights::Origin;
-use crate::control::services::Door;
+use crate::control::services::Services;
 use crate::control::socket::listener::Listener;
 use crate::control::socket::lock::StateDir;
 use crate::control::socket::peer::Members;
@@ -40,7 +40,7 @@ use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Servi
 use crate::feed::Feed;
 use crate::folders::{self, Folders};
 use crate::inbox::Inbox;
-use crate::inference::http::{BuildError, Providers, Surroundings, Variables};
+use crate::inference::http::{BuildError, Environment, Providers, Variables};
 use crate::inference::scripted::validate::ScriptError;
 use crate::jobs::{Executor, ExecutorConfig, Scripts, Tool};
 use crate::journal::disk;
@@ -73,7 +73,7 @@ pub struct Setup {
     pub config: Config,
     /// Where it came from, to be read again.
     pub config_source: ConfigSource,
-    /// The open door. Connections wait until they are accepted.
+    /// The open door: the listening socket. Connections wait until they are accepted.
     pub listener: Listener,
     // After the listener: whoever gets this lock finds the socket gone.
     /// The state directory, locked.
@@ -135,7 +135,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
     let clock = Clock::start();
-    let around = Surroundings {
+    let around = Environment {
         variables: std::mem::take(&mut setup.variables),
         credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
         now: Arc::new(move || clock.now().wall),
@@ -172,8 +172,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let blocking = Blocking::on(setup.background.clone(), READS);
     let folders = Folders::new(folders::boot());
     let reading = (feed.clone(), history.clone(), (setup.background.clone(), blocking.clone()), folders.clone());
-    let door = door(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
-    let door = Arc::new(door);
+    let services = services(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
+    let services = Arc::new(services);
     let keepers_of_tools = Arc::clone(&keepers);
     let shell =
         Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), keepers_of_tools, folders);
@@ -241,9 +241,9 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let driven = loop {
         tokio::select! {
             driven = &mut driver => break driven,
-            accepted = listener.accept(&door.trace) => {
+            accepted = listener.accept(&services.trace) => {
                 number += 1;
-                connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&door), stop.clone()));
+                connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&services), stop.clone()));
             }
             _ = connections.join_next(), if !connections.is_empty() => {}
             _ = look_after.tick() => listener.look_after(),
@@ -361,17 +361,17 @@ fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
     KeeperProgram { program: Sealed::own(), args, env: Vec::new(), lock: Some(lock) }
 }
 
-fn door(
+fn services(
     config: &Config,
     inbox: Inbox<Request>,
     (feed, history, (background, blocking), folders): (Feed, History, (Handle, Blocking), Folders),
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
     (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
-) -> Door {
+) -> Services {
     let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
     let (listed, checked, scripts) = (Arc::clone(providers), Arc::clone(providers), Arc::clone(scripts));
     let default = config.run.provider.clone();
-    Door {
+    Services {
         inbox,
         feed,
         history,

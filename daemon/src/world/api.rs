@@ -303,7 +303,7 @@ pub enum LaneChange {
 pub enum Ask {
     /// It waits with no time bound; its permit is of no use to it.
     OffLane,
-    /// It has done waiting and stands still until the world says [`Effect::GoOn`].
+    /// It has done waiting and stands still until the world says [`Effect::Resume`].
     Return,
     /// Nothing: it tells which folder its run's working directory is, in this boot.
     Found(FolderId),
@@ -358,7 +358,7 @@ pub enum Effect {
         force: bool,
     },
     /// A job that was off its lane has its permit again.
-    GoOn(JobId),
+    Resume(JobId),
     /// Answer a request.
     Reply {
         /// Which.

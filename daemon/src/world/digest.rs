@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::Engine;
 use super::model::components::{
-    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, LastAsked, Life, Mail, Origin, Pool, Spec,
-    Spent, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
+    Batch, BudgetReserve, Children, Compacting, CompactionFailures, ContextOverflow, Denials, Ended, Identity,
+    LastAsked, Life, OpenQuestions, Origin, Pool, QueuedMessages, Spec, Stopwatch, ToldUnder, Transcript, UsageTotal,
+    WaitedOnBy,
 };
 use super::model::ids::Ids;
-use super::model::indexes::{Daemon, Gates, Interactions, Lanes, Postponed, Runs, Timers, WantsExtra};
+use super::model::indexes::{Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Timers, WantsExtra};
 
 impl Engine {
     /// Everything but the lanes, which remember whom they served.
@@ -34,7 +35,7 @@ impl Engine {
             text,
             "{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
             world.resource::<Postponed>(),
-            world.resource::<Gates>(),
+            world.resource::<ProviderHealth>(),
             world.resource::<Interactions>(),
             world.resource::<Timers>(),
             world.resource::<WantsExtra>()
@@ -55,21 +56,21 @@ impl Engine {
                 world.get::<ToldUnder>(entity),
                 world.get::<Stopwatch>(entity),
                 world.get::<Transcript>(entity),
-                world.get::<Spent>(entity),
+                world.get::<UsageTotal>(entity),
                 world.get::<LastAsked>(entity),
-                world.get::<Mail>(entity),
+                world.get::<QueuedMessages>(entity),
                 world.get::<Children>(entity),
             );
             let _ = writeln!(
                 text,
                 "  {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
-                world.get::<Unsummarised>(entity),
+                world.get::<CompactionFailures>(entity),
                 world.get::<Pool>(entity),
-                world.get::<Held>(entity),
-                world.get::<TooLong>(entity),
+                world.get::<BudgetReserve>(entity),
+                world.get::<ContextOverflow>(entity),
                 world.get::<Compacting>(entity),
-                world.get::<Watchers>(entity),
-                world.get::<Asked>(entity),
+                world.get::<WaitedOnBy>(entity),
+                world.get::<OpenQuestions>(entity),
                 world.get::<Denials>(entity),
                 world.get::<Ended>(entity),
                 world.get::<Batch>(entity),

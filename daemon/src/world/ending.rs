@@ -9,7 +9,7 @@ use harness_protocol::run::{CallResult, exit};
 use crate::world::api::{Effect, JobId, Work};
 use crate::world::model::components::Stage;
 use crate::world::model::phase::Phase;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 use crate::world::view::fit::{MOST_ERROR, fit_text};
 
 /// Bytes of the result of one call as JSON, so that its event and its entry fit into a frame.
@@ -20,27 +20,27 @@ pub(in crate::world) const UNREADABLE: &str =
     "a record of this run cannot be read, so it cannot go on; the daemon's log names it";
 
 /// Tells a run to end: what is out is cancelled, nothing else starts. Says whether that changed anything.
-pub(in crate::world) fn stop(scene: &mut Scene<'_>, run: RunId, reason: StopReason, force: bool) -> bool {
-    let Some(life) = scene.life(run) else { return false };
+pub(in crate::world) fn stop(tx: &mut Tx<'_>, run: RunId, reason: StopReason, force: bool) -> bool {
+    let Some(life) = tx.life(run) else { return false };
     if matches!(life.phase, Phase::Ended(_)) || (life.stopping.is_some() && !force) {
         return false;
     }
-    let jobs = jobs_out(scene, run);
-    scene.emit(Some(run), EventBody::RunStopping { reason, force });
+    let jobs = jobs_out(tx, run);
+    tx.emit(Some(run), EventBody::RunStopping { reason, force });
     for job in jobs {
-        scene.effect(Effect::Cancel { job, force });
+        tx.effect(Effect::Cancel { job, force });
     }
     true
 }
 
 /// The jobs of a run that are out.
-pub(in crate::world) fn jobs_out(scene: &Scene<'_>, run: RunId) -> Vec<JobId> {
-    let Some(life) = scene.life(run) else { return Vec::new() };
+pub(in crate::world) fn jobs_out(tx: &Tx<'_>, run: RunId) -> Vec<JobId> {
+    let Some(life) = tx.life(run) else { return Vec::new() };
     match life.phase {
         Phase::Thinking(_) => {
             vec![JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } }]
         }
-        Phase::Acting => scene.batch(run).map_or_else(Vec::new, |batch| {
+        Phase::Acting => tx.batch(run).map_or_else(Vec::new, |batch| {
             let out = batch.0.calls.iter().filter(|call| call.stage.has_job());
             out.map(|call| JobId { run, work: Work::Call(call.id) }).collect()
         }),
@@ -50,52 +50,52 @@ pub(in crate::world) fn jobs_out(scene: &Scene<'_>, run: RunId) -> Vec<JobId> {
 
 /// Gives a call its result, as plain text.
 pub(in crate::world) fn finish_call(
-    scene: &mut Scene<'_>,
+    tx: &mut Tx<'_>,
     run: RunId,
     call: CallId,
     text: impl Into<Arc<str>>,
     is_error: bool,
 ) {
-    let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map(|call| Arc::clone(&call.tool));
+    let tool = tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| Arc::clone(&call.tool));
     if let Some(tool) = tool {
-        emit_result(scene, run, CallResult::plain(call, tool, text, is_error));
+        emit_result(tx, run, CallResult::plain(call, tool, text, is_error));
     }
 }
 
-pub(in crate::world) fn emit_result(scene: &mut Scene<'_>, run: RunId, result: CallResult) {
+pub(in crate::world) fn emit_result(tx: &mut Tx<'_>, run: RunId, result: CallResult) {
     let result = CallResult { envelope: fit_text(&result.envelope, MOST_RESULT), ..result };
-    scene.emit(Some(run), EventBody::CallFinished { result: Arc::new(result) });
+    tx.emit(Some(run), EventBody::CallFinished { result: Arc::new(result) });
 }
 
 /// Ends a run. Nothing of it is out any more.
-pub(in crate::world) fn finish_run(scene: &mut Scene<'_>, run: RunId, ending: Ending) {
-    scene.emit(Some(run), EventBody::RunFinished { ending });
-    scene.effect(Effect::Release(run));
+pub(in crate::world) fn finish_run(tx: &mut Tx<'_>, run: RunId, ending: Ending) {
+    tx.emit(Some(run), EventBody::RunFinished { ending });
+    tx.effect(Effect::Release(run));
 }
 
-pub(in crate::world) fn fail_run(scene: &mut Scene<'_>, run: RunId, error: impl Into<Arc<str>>, exit_code: u8) {
+pub(in crate::world) fn fail_run(tx: &mut Tx<'_>, run: RunId, error: impl Into<Arc<str>>, exit_code: u8) {
     let error = fit_text(&error.into(), MOST_ERROR);
-    finish_run(scene, run, Ending::Failed { error, exit_code });
+    finish_run(tx, run, Ending::Failed { error, exit_code });
 }
 
 /// Goes on with ending a run that was told to: nothing more to do while jobs are out; then every call gets its result,
 /// then the run its end.
-pub(in crate::world) fn wind_up(scene: &mut Scene<'_>, run: RunId, reason: StopReason) {
-    if !jobs_out(scene, run).is_empty() {
-        give_back(scene, run);
+pub(in crate::world) fn wind_up(tx: &mut Tx<'_>, run: RunId, reason: StopReason) {
+    if !jobs_out(tx, run).is_empty() {
+        give_back(tx, run);
         return;
     }
-    let open: Vec<(CallId, Arc<str>, Stage)> = scene.batch(run).map_or_else(Vec::new, |batch| {
+    let open: Vec<(CallId, Arc<str>, Stage)> = tx.batch(run).map_or_else(Vec::new, |batch| {
         let open = batch.0.calls.iter().filter(|call| call.stage != Stage::Done);
         open.map(|call| (call.id, Arc::clone(&call.tool), call.stage.clone())).collect()
     });
     for (call, tool, stage) in open {
         if let Stage::Asking(interaction) = stage {
-            scene.emit(Some(run), EventBody::InteractionClosed { interaction });
+            tx.emit(Some(run), EventBody::InteractionClosed { interaction });
         }
         let text = "Not run: the run was ended first.";
         let result = CallResult { cancelled: true, ..CallResult::plain(call, tool, text, true) };
-        emit_result(scene, run, result);
+        emit_result(tx, run, result);
     }
     let failed = |error: &str, exit_code| Ending::Failed { error: error.into(), exit_code };
     let ending = match reason {
@@ -107,15 +107,15 @@ pub(in crate::world) fn wind_up(scene: &mut Scene<'_>, run: RunId, reason: StopR
             failed("it asked a person, and nobody may answer (--on-interaction=fail)", exit::NEEDS_ANSWER)
         }
     };
-    finish_run(scene, run, ending);
+    finish_run(tx, run, ending);
 }
 
 /// Lets go of permits under which nothing executes any more, while other jobs of the run are still being ended.
-fn give_back(scene: &mut Scene<'_>, run: RunId) {
-    let Some(batch) = scene.batch(run) else { return };
-    let (executing, held) = (batch.0.executing(), batch.0.ticket.map_or(0, |ticket| scene.lanes().tool.held(ticket)));
+fn give_back(tx: &mut Tx<'_>, run: RunId) {
+    let Some(batch) = tx.batch(run) else { return };
+    let (executing, held) = (batch.0.executing(), batch.0.ticket.map_or(0, |ticket| tx.lanes().tool.held(ticket)));
     if held > executing {
         let keeps = u32::from(executing);
-        scene.emit(Some(run), if executing == 0 { EventBody::BatchParked } else { EventBody::BatchYielded { keeps } });
+        tx.emit(Some(run), if executing == 0 { EventBody::BatchParked } else { EventBody::BatchYielded { keeps } });
     }
 }

@@ -13,9 +13,11 @@ use harness_protocol::time::{Span, Timestamp};
 use super::api::{self, Damage, Effect, Input, Made, Now};
 use super::model::clock::{Clock, Reading};
 use super::model::ids::Ids;
-use super::model::indexes::{Agenda, Daemon, Gates, Interactions, Lanes, Postponed, Runs, Setup, Timers, WantsExtra};
+use super::model::indexes::{
+    Agenda, Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Setup, Timers, WantsExtra,
+};
 use super::model::step_io::{Incoming, Outgoing};
-use super::tx::Scene;
+use super::tx::Tx;
 use super::{apply, recover, steps};
 use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
@@ -50,7 +52,7 @@ impl Engine {
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();
         world.init_resource::<Timers>();
-        world.init_resource::<Gates>();
+        world.init_resource::<ProviderHealth>();
         world.init_resource::<Agenda>();
         world.init_resource::<WantsExtra>();
         world.init_resource::<Postponed>();
@@ -139,7 +141,7 @@ impl Engine {
 
     fn set_clock(&mut self, set_from: Option<Timestamp>) {
         if let Some(from) = set_from {
-            Scene::new(&mut self.world).emit(None, EventBody::ClockSet { from });
+            Tx::new(&mut self.world).emit(None, EventBody::ClockSet { from });
         }
     }
 

@@ -123,7 +123,7 @@ mod tests {
             Engine::rebuild(simulation::config(), simulation::tools(), 7, events.iter().map(|event| &**event));
         engine.catch_up(made);
         let text = engine.digest_of_runs();
-        text.lines().filter(|line| !line.starts_with("Gates(")).map(ToOwned::to_owned).collect()
+        text.lines().filter(|line| !line.starts_with("ProviderHealth(")).map(ToOwned::to_owned).collect()
     }
 
     /// A19: in random histories, with crashes, however many are to stay.

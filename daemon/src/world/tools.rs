@@ -18,7 +18,7 @@ use super::commands::submit::{Descent, submit};
 use super::ending::{finish_call, stop};
 use super::model::components::{Call, Children, Ended, Stage};
 use super::model::ids::Ids;
-use super::tx::Scene;
+use super::tx::Tx;
 use harness_protocol::event::Ending;
 
 /// Bytes of the answers in the result of one wait.
@@ -70,12 +70,12 @@ fn short(error: &str) -> Cow<'_, str> {
 }
 
 /// Reads the arguments of a call, or gives it the reason why they cannot be read as its result.
-fn arguments<'a, T: Deserialize<'a>>(scene: &mut Scene<'_>, run: RunId, call: &'a Call) -> Option<T> {
+fn arguments<'a, T: Deserialize<'a>>(tx: &mut Tx<'_>, run: RunId, call: &'a Call) -> Option<T> {
     match serde_json::from_str(&call.args) {
         Ok(args) => Some(args),
         Err(error) => {
             finish_call(
-                scene,
+                tx,
                 run,
                 call.id,
                 format!("The arguments of {} do not fit: {}", call.tool, short(&error.to_string())),
@@ -86,40 +86,34 @@ fn arguments<'a, T: Deserialize<'a>>(scene: &mut Scene<'_>, run: RunId, call: &'
     }
 }
 
-pub(super) fn ask_user(scene: &mut Scene<'_>, run: RunId, call: &Call) {
-    let Some(AskArgs { question }) = arguments(scene, run, call) else { return };
-    match scene.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default() {
+pub(super) fn ask_user(tx: &mut Tx<'_>, run: RunId, call: &Call) {
+    let Some(AskArgs { question }) = arguments(tx, run, call) else { return };
+    match tx.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default() {
         OnInteraction::Wait => {
-            let interaction = scene.res::<Ids>().next_interaction();
-            scene.emit(Some(run), EventBody::InteractionOpened { interaction, call: call.id, question });
+            let interaction = tx.res::<Ids>().next_interaction();
+            tx.emit(Some(run), EventBody::InteractionOpened { interaction, call: call.id, question });
         }
         OnInteraction::Deny => {
-            scene.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
-            finish_call(scene, run, call.id, "Denied: nobody is there to answer. Go on without an answer.", true);
+            tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
+            finish_call(tx, run, call.id, "Denied: nobody is there to answer. Go on without an answer.", true);
         }
         OnInteraction::Fail => {
-            scene.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
-            stop(scene, run, StopReason::NeedsAnswer, false);
+            tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
+            stop(tx, run, StopReason::NeedsAnswer, false);
         }
     }
 }
 
-pub(super) fn spawn_agent(scene: &mut Scene<'_>, run: RunId, call: &Call) {
-    let Some(args) = arguments::<SpawnArgs>(scene, run, call) else { return };
-    let (Some(above), Some(identity)) = (scene.spec(run), scene.identity(run)) else { return };
+pub(super) fn spawn_agent(tx: &mut Tx<'_>, run: RunId, call: &Call) {
+    let Some(args) = arguments::<SpawnArgs>(tx, run, call) else { return };
+    let (Some(above), Some(identity)) = (tx.spec(run), tx.identity(run)) else { return };
     let above = Arc::clone(&above.0);
     let script = match &args.script {
         None => None,
         Some(name) => match above.script.as_ref().and_then(|script| script.scripts.get(name)) {
             Some(script) => Some(Arc::clone(script)),
             None => {
-                finish_call(
-                    scene,
-                    run,
-                    call.id,
-                    format!("There is no script {} for a child here.", quoted(name)),
-                    true,
-                );
+                finish_call(tx, run, call.id, format!("There is no script {} for a child here.", quoted(name)), true);
                 return;
             }
         },
@@ -133,47 +127,46 @@ pub(super) fn spawn_agent(scene: &mut Scene<'_>, run: RunId, call: &Call) {
         ..(*above).clone()
     };
     let descent = Descent { owner: identity.owner, parent: Some(run), ..Descent::default() };
-    match submit(scene, &spec, descent) {
-        Ok(child) => finish_call(scene, run, call.id, format!("Started agent {}.", child.id), false),
-        Err(refusal) => finish_call(scene, run, call.id, format!("Not started: {refusal}."), true),
+    match submit(tx, &spec, descent) {
+        Ok(child) => finish_call(tx, run, call.id, format!("Started agent {}.", child.id), false),
+        Err(refusal) => finish_call(tx, run, call.id, format!("Not started: {refusal}."), true),
     }
 }
 
-pub(super) fn wait_for_agent(scene: &mut Scene<'_>, run: RunId, call: &Call) {
-    let Some(args) = arguments::<WaitArgs>(scene, run, call) else { return };
-    let targets = match targets(scene, run, &args) {
+pub(super) fn wait_for_agent(tx: &mut Tx<'_>, run: RunId, call: &Call) {
+    let Some(args) = arguments::<WaitArgs>(tx, run, call) else { return };
+    let targets = match targets(tx, run, &args) {
         Ok(targets) => targets,
         Err(refusal) => {
-            finish_call(scene, run, call.id, refusal, true);
+            finish_call(tx, run, call.id, refusal, true);
             return;
         }
     };
-    if let Some(ring) = ring(scene, run, &targets) {
-        let named: Vec<String> = ring.iter().map(|&member| name_of(scene, member)).collect();
+    if let Some(ring) = ring(tx, run, &targets) {
+        let named: Vec<String> = ring.iter().map(|&member| name_of(tx, member)).collect();
         let text = format!("Refused: these agents would wait for each other: {}.", named.join(" -> "));
-        finish_call(scene, run, call.id, text, true);
+        finish_call(tx, run, call.id, text, true);
         return;
     }
-    scene.emit(Some(run), EventBody::CallWaiting { call: call.id, runs: targets, any: args.mode == WaitMode::Any });
+    tx.emit(Some(run), EventBody::CallWaiting { call: call.id, runs: targets, any: args.mode == WaitMode::Any });
 }
 
 /// The runs that are to be waited for: those named, or all children.
-fn targets(scene: &Scene<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>, String> {
+fn targets(tx: &Tx<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>, String> {
     let names: Vec<&String> = args.agent.iter().chain(&args.agents).collect();
     let mut targets = Vec::new();
     if names.is_empty() {
-        let children = scene.entity(run).and_then(|entity| scene.get::<Children>(entity));
+        let children = tx.entity(run).and_then(|entity| tx.get::<Children>(entity));
         targets.extend(children.into_iter().flat_map(|children| children.0.iter().copied()));
         if targets.is_empty() {
             return Err("There is nothing to wait for: no agent is named, and none was started.".to_owned());
         }
     }
-    let identity = scene.identity(run).ok_or("This agent is gone.")?;
+    let identity = tx.identity(run).ok_or("This agent is gone.")?;
     for name in names {
-        let (target, entity) = select::one_for(scene.world(), name, identity.owner, Some(identity.root))
+        let (target, entity) = select::one_for(tx.world(), name, identity.owner, Some(identity.root))
             .map_err(|e| format!("Refused: {e}."))?;
-        let same_tree =
-            scene.get::<super::model::components::Identity>(entity).is_some_and(|i| i.root == identity.root);
+        let same_tree = tx.get::<super::model::components::Identity>(entity).is_some_and(|i| i.root == identity.root);
         if !same_tree {
             return Err(format!("Refused: agent {target} does not belong to this agent's tree."));
         }
@@ -188,7 +181,7 @@ fn targets(scene: &Scene<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>,
 }
 
 /// A way from `targets` over waits back to `run`: whoever would stand in it would wait for ever.
-fn ring(scene: &Scene<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> {
+fn ring(tx: &Tx<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> {
     let mut seen: BTreeMap<RunId, RunId> = BTreeMap::new();
     let mut open: Vec<RunId> = Vec::new();
     for &target in targets {
@@ -208,8 +201,8 @@ fn ring(scene: &Scene<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> 
             ring.reverse();
             return Some(ring);
         }
-        for target in waits_of(scene, at) {
-            if !scene.has_ended(target) && !seen.contains_key(&target) {
+        for target in waits_of(tx, at) {
+            if !tx.has_ended(target) && !seen.contains_key(&target) {
                 seen.insert(target, at);
                 open.push(target);
             }
@@ -218,8 +211,8 @@ fn ring(scene: &Scene<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> 
     None
 }
 
-fn waits_of(scene: &Scene<'_>, run: RunId) -> Vec<RunId> {
-    let Some(batch) = scene.batch(run) else { return Vec::new() };
+fn waits_of(tx: &Tx<'_>, run: RunId) -> Vec<RunId> {
+    let Some(batch) = tx.batch(run) else { return Vec::new() };
     let waits = batch.0.calls.iter().filter_map(|call| match &call.stage {
         Stage::Waiting { runs, .. } => Some(runs.iter().copied()),
         _ => None,
@@ -227,8 +220,8 @@ fn waits_of(scene: &Scene<'_>, run: RunId) -> Vec<RunId> {
     waits.flatten().collect()
 }
 
-fn name_of(scene: &Scene<'_>, run: RunId) -> String {
-    match scene.spec(run).and_then(|spec| spec.0.name.clone()) {
+fn name_of(tx: &Tx<'_>, run: RunId) -> String {
+    match tx.spec(run).and_then(|spec| spec.0.name.clone()) {
         Some(name) => format!("{name} ({run})"),
         None => run.to_string(),
     }
@@ -247,22 +240,22 @@ fn cut(text: &str, room: usize) -> Cow<'_, str> {
 }
 
 /// Gives a wait that is over its result: how each run ended, and with what.
-pub(super) fn end_wait(scene: &mut Scene<'_>, run: RunId, call: CallId) {
-    let waited = scene.batch(run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
+pub(super) fn end_wait(tx: &mut Tx<'_>, run: RunId, call: CallId) {
+    let waited = tx.batch(run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
     let Some(Stage::Waiting { runs, .. }) = waited else { return };
     let mut text = String::new();
     let room = WAIT_BYTES / runs.len().max(1);
     for target in runs {
-        let name = name_of(scene, target);
-        let ended = scene.entity(target).and_then(|entity| scene.get::<Ended>(entity));
+        let name = name_of(tx, target);
+        let ended = tx.entity(target).and_then(|entity| tx.get::<Ended>(entity));
         // Writing to a String cannot fail.
         let _ = match ended.map(|ended| &ended.ending) {
             Some(Ending::Succeeded { answer }) => writeln!(text, "Agent {name} succeeded:\n{}", cut(answer, room)),
             Some(Ending::Failed { error, .. }) => writeln!(text, "Agent {name} failed: {}", cut(error, room)),
             Some(Ending::Cancelled { .. }) => writeln!(text, "Agent {name} was cancelled."),
-            None if scene.entity(target).is_some() => writeln!(text, "Agent {name} is still at work."),
+            None if tx.entity(target).is_some() => writeln!(text, "Agent {name} is still at work."),
             None => writeln!(text, "Agent {name} has ended; nothing more is known of it."),
         };
     }
-    finish_call(scene, run, call, text, false);
+    finish_call(tx, run, call, text, false);
 }

@@ -1,6 +1,6 @@
 //! What a system sees of the world: everything to read, and one way to change it, by emitting an event.
 //!
-//! A system that holds a [`Scene`] cannot write a component: that invariant is kept by this type.
+//! A system that holds a [`Tx`] cannot write a component: that invariant is kept by this type.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::world::model::indexes::{Agenda, Daemon, Lanes, Runs, Setup};
 use crate::world::model::step_io::{Incoming, Outgoing};
 
 /// The world, to read, and to change by events.
-pub(crate) struct Scene<'w> {
+pub(crate) struct Tx<'w> {
     world: &'w mut World,
     cause: Cause,
 }
 
-impl<'w> Scene<'w> {
+impl<'w> Tx<'w> {
     pub(crate) fn new(world: &'w mut World) -> Self {
         Self { world, cause: Cause::HARNESS }
     }

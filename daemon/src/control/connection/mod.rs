@@ -31,15 +31,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::decode::Line;
 use super::connection::reading::{gone, place_among, receive, unless_gone};
+use super::effort::{Effort, by_effort};
 use super::limits::memory::Requests;
 use super::limits::request_place::Place;
 use super::limits::request_weight;
-use super::effort::{Effort, by_effort};
 use super::outgoing::{Outgoing, Piece, ROOM};
 use super::provider_check;
 use super::request::{ConnectionId, OutputPlace, Read, Request, Responder, Wanted};
 use super::rights::{Kind, Who};
-use super::services::Door;
+use super::services::Services;
 use super::socket::listener::Accepted;
 use super::subscription::{self, Past, Sink};
 use super::workdir::Workdirs;
@@ -64,16 +64,16 @@ const OUTPUT_BYTES: u32 = 1024 * 1024;
 const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
 
 /// Serves a connection to its end: on the runtime that this is called in, or in the background while it asks much.
-pub async fn serve(accepted: Accepted, id: ConnectionId, door: Arc<Door>, stop: CancellationToken) {
-    let (effort, background) = (Arc::new(Effort::default()), door.background.clone());
-    let serving = serve_here(accepted, id, door, stop, (Arc::clone(&effort), Handle::current()));
+pub async fn serve(accepted: Accepted, id: ConnectionId, services: Arc<Services>, stop: CancellationToken) {
+    let (effort, background) = (Arc::new(Effort::default()), services.background.clone());
+    let serving = serve_here(accepted, id, services, stop, (Arc::clone(&effort), Handle::current()));
     by_effort(serving, &effort, &background).await;
 }
 
 async fn serve_here(
     accepted: Accepted,
     id: ConnectionId,
-    door: Arc<Door>,
+    services: Arc<Services>,
     stop: CancellationToken,
     (effort, runtime): (Arc<Effort>, Handle),
 ) {
@@ -85,24 +85,24 @@ async fn serve_here(
     };
     // Those of whom nobody can tell who they are have their descriptors closed in one line.
     let looks_as = if matches!(who, Who::Nobody { .. }) { Party::Connection(u64::MAX) } else { party };
-    let workdirs = Workdirs::new(door.folders.clone(), looks_as, slot);
+    let workdirs = Workdirs::new(services.folders.clone(), looks_as, slot);
     let (read, write) = stream.into_split();
-    let answers = door.memory.answers(who.kind() == Kind::Operator);
-    let requests = door.memory.requests(who.kind() == Kind::Operator);
-    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers), door.background.clone()));
+    let answers = services.memory.answers(who.kind() == Kind::Operator);
+    let requests = services.memory.requests(who.kind() == Kind::Operator);
+    let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers), services.background.clone()));
     let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
     let (stuck, room) = (Arc::new(AtomicBool::new(false)), requests.clone());
     let mut connection = Connection {
         id,
         who,
         party,
-        places: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize)),
+        places: Arc::new(Semaphore::new(services.bounds.requests_per_connection as usize)),
         large: Arc::clone(&large),
         answers: Arc::clone(&answers),
         requests,
         stuck: Arc::clone(&stuck),
-        waits: Arc::new(Semaphore::new(door.bounds.requests_per_connection as usize * 3 / 4)),
-        door,
+        waits: Arc::new(Semaphore::new(services.bounds.requests_per_connection as usize * 3 / 4)),
+        services,
         outgoing: Arc::clone(&outgoing),
         subscriptions: BTreeMap::new(),
         next_subscription: 1,
@@ -170,7 +170,7 @@ struct Connection {
     id: ConnectionId,
     who: Who,
     party: Party,
-    door: Arc<Door>,
+    services: Arc<Services>,
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -200,7 +200,7 @@ impl Connection {
         let mut decoder = Decoder::new(MAX_FRAME_BYTES);
         let mut buffer = vec![0; READ_BYTES];
         let mut passed = Vec::new();
-        let mut held = self.door.memory.hold(self.who.kind() == Kind::Operator);
+        let mut held = self.services.memory.hold(self.who.kind() == Kind::Operator);
         let mut half = pin!(tokio::time::sleep(HALF_A_FRAME));
         let mut is_half = false;
         loop {
@@ -275,7 +275,7 @@ impl Connection {
 
     /// The peer has said what it wanted to say, and may still wait for answers: stays until it has them or is gone.
     async fn flush(&mut self, read: &OwnedReadHalf) {
-        let all = self.door.bounds.requests_per_connection;
+        let all = self.services.bounds.requests_per_connection;
         let answered = async {
             // Every place is free again once every answer is written.
             let _ = self.places.acquire_many(all).await;
@@ -307,7 +307,7 @@ impl Connection {
         };
         let line = if memory.is_some() {
             let line = line.to_vec();
-            let parsed = self.door.parsing.get(self.party, move || decode::read(&line)).await;
+            let parsed = self.services.parsing.get(self.party, move || decode::read(&line)).await;
             parsed.unwrap_or_else(decode::lost)
         } else {
             decode::read(line)
@@ -358,7 +358,7 @@ impl Connection {
                 // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit has nothing checked.
                 if let Call::RunSubmit(params) = &*call
                     && self.who.admit(call.name()).is_ok()
-                    && let Err(error) = (self.door.check_spec)(&params.spec).await
+                    && let Err(error) = (self.services.check_spec)(&params.spec).await
                 {
                     Responder::new(id, Arc::clone(&self.outgoing), place).send::<()>(Err(error));
                     return true;
@@ -434,10 +434,10 @@ impl Connection {
             },
             Call::EventSubscribe(params) => return self.subscribe(caller, params, responder, read).await,
             Call::RunOutput(params) => return self.output(caller, params, responder, read).await,
-            Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.door.list_providers)() })),
+            Call::ProviderList(_) => responder.send(Ok(ProviderViews { providers: (self.services.list_providers)() })),
             Call::ProviderCheck(params) => {
-                let (uid, door) = (caller.uid, Arc::clone(&self.door));
-                let check = async move { responder.send(provider_check::check(uid, &door, params).await) };
+                let (uid, services) = (caller.uid, Arc::clone(&self.services));
+                let check = async move { responder.send(provider_check::check(uid, &services, params).await) };
                 self.tasks.spawn_on(check, &self.runtime);
             }
             other => return self.ask(caller, other, refused, responder, read).await,
@@ -490,9 +490,9 @@ impl Connection {
 
     /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone before.
     async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
-        let Err(request) = self.door.inbox.request(self.request(caller, wanted)) else { return true };
+        let Err(request) = self.services.inbox.request(self.request(caller, wanted)) else { return true };
         tokio::select! {
-            () = self.door.inbox.put(request) => true,
+            () = self.services.inbox.put(request) => true,
             () = gone(read) => false,
         }
     }
@@ -505,8 +505,8 @@ impl Connection {
         read: &OwnedReadHalf,
     ) -> bool {
         self.subscriptions.retain(|_, task| !task.is_finished());
-        if self.subscriptions.len() >= self.door.bounds.subscriptions_per_connection as usize {
-            let most = self.door.bounds.subscriptions_per_connection;
+        if self.subscriptions.len() >= self.services.bounds.subscriptions_per_connection as usize {
+            let most = self.services.bounds.subscriptions_per_connection;
             let message =
                 format!("a connection has at most {most} subscriptions (limits.subscriptions_per_connection)");
             responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
@@ -524,11 +524,11 @@ impl Connection {
         }
         let subscription = SubscriptionId(self.next_subscription);
         self.next_subscription += 1;
-        let (history, blocking) = (self.door.history.clone(), self.door.blocking.clone());
-        let [operators, others] = &self.door.pages;
+        let (history, blocking) = (self.services.history.clone(), self.services.blocking.clone());
+        let [operators, others] = &self.services.pages;
         let pages = Arc::clone(if self.who.kind() == Kind::Operator { operators } else { others });
-        let (feed, past) = (self.door.feed.clone(), Past { history, blocking, pages, party: self.party });
-        let (outgoing, door) = (Arc::clone(&self.outgoing), Arc::clone(&self.door));
+        let (feed, past) = (self.services.feed.clone(), Past { history, blocking, pages, party: self.party });
+        let (outgoing, services) = (Arc::clone(&self.outgoing), Arc::clone(&self.services));
         let follow = async move {
             match told.await {
                 Ok(Ok(follow)) => {
@@ -539,7 +539,7 @@ impl Connection {
                         last_seq: follow.last,
                         epoch: follow.epochs.last().map(|epoch| epoch.id),
                     }));
-                    let sink = Sink::new(&outgoing, &door.follower_turns);
+                    let sink = Sink::new(&outgoing, &services.follower_turns);
                     subscription::run(subscription, follow, deltas, &feed, &past, sink).await;
                 }
                 Ok(Err(error)) => responder.send::<()>(Err(error)),
@@ -547,7 +547,7 @@ impl Connection {
             }
         };
         // However many follow, what wakes them is not in the way of those that ask.
-        let task = self.tasks.spawn_on(follow, &self.door.background);
+        let task = self.tasks.spawn_on(follow, &self.services.background);
         self.subscriptions.insert(subscription, task);
         true
     }
@@ -565,15 +565,15 @@ impl Connection {
         if !self.put(caller, Wanted::Output(params, tell), read).await {
             return false;
         }
-        let (door, party) = (Arc::clone(&self.door), self.party);
+        let (services, party) = (Arc::clone(&self.services), self.party);
         self.tasks.spawn(async move {
             let Ok(place) = told.await else { return drop(responder) };
             let OutputPlace { run, call, live } = match place {
                 Ok(place) => place,
                 Err(error) => return responder.send::<()>(Err(error)),
             };
-            let blocking = door.blocking.clone();
-            let read = blocking.get(party, move || (door.read_output)(run, call, stream, offset, limit)).await;
+            let blocking = services.blocking.clone();
+            let read = blocking.get(party, move || (services.read_output)(run, call, stream, offset, limit)).await;
             responder.send(match read {
                 Some(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
                 Some(Err(error)) => {
@@ -592,6 +592,6 @@ impl Connection {
         // Who may not even wait for a run has nobody waiting here.
         let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
         // It always fits.
-        let _ = self.door.inbox.request(self.request(caller, Wanted::Left));
+        let _ = self.services.inbox.request(self.request(caller, Wanted::Left));
     }
 }

@@ -50,7 +50,7 @@ struct Open {
     socket: Arc<UnixListener>,
 }
 
-/// The open door.
+/// The open services.
 #[derive(Debug)]
 pub struct Listener {
     path: PathBuf,

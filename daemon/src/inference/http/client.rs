@@ -11,7 +11,7 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderNa
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, NoProxy, Proxy, Url};
 
-use super::key::{self, Secret, Surroundings};
+use super::key::{self, Environment, Secret};
 use super::scrub::Scrubber;
 use super::timed_file;
 use crate::config::{Dialect, Endpoint, Provider};
@@ -60,7 +60,7 @@ pub struct Client {
     pub(super) model: Option<Arc<str>>,
     /// An answer has come to its end, so a connection may have been kept.
     pub(super) has_answered: AtomicBool,
-    around: Surroundings,
+    around: Environment,
     key: RwLock<Result<Option<Secret>, String>>,
 }
 
@@ -69,7 +69,7 @@ impl Client {
     ///
     /// # Errors
     /// Where something that was configured cannot be used. A key that is not there is no such thing: it is told when it is needed.
-    pub fn new(name: &Arc<str>, provider: &Provider, around: &Surroundings) -> Result<Option<Self>, BuildError> {
+    pub fn new(name: &Arc<str>, provider: &Provider, around: &Environment) -> Result<Option<Self>, BuildError> {
         let dialect = match provider.dialect {
             Dialect::Scripted => return Ok(None),
             Dialect::OpenAi => HttpDialect::OpenAi,
@@ -147,7 +147,7 @@ impl Client {
     }
 }
 
-fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Surroundings) -> Result<reqwest::Client, BuildError> {
+fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Environment) -> Result<reqwest::Client, BuildError> {
     // Where another part was first, its choice is the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let other = |why: String| BuildError::Other { provider: Arc::clone(name), why };

@@ -50,7 +50,7 @@ impl Variables {
 
 /// What clients have around them.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct Environment {
     /// Variables of the environment.
     pub variables: Variables,
     /// Where systemd put the credentials.
@@ -59,7 +59,7 @@ pub struct Surroundings {
     pub now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
-impl Default for Surroundings {
+impl Default for Environment {
     /// Nothing around, and a clock that stands still.
     fn default() -> Self {
         Self { variables: Variables::default(), credentials: None, now: Arc::new(Timestamp::default) }
@@ -94,7 +94,7 @@ impl Secret {
 }
 
 /// Reads a key from where it is.
-pub(super) fn read(source: &KeySource, around: &Surroundings) -> Result<Secret, String> {
+pub(super) fn read(source: &KeySource, around: &Environment) -> Result<Secret, String> {
     match source {
         KeySource::Environment(name) => {
             let value = around.variables.get(name).map_err(|error| error.to_string())?.ok_or_else(|| {
@@ -129,9 +129,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn around(variables: &[(&str, &str)], credentials: Option<&Path>) -> Surroundings {
+    fn around(variables: &[(&str, &str)], credentials: Option<&Path>) -> Environment {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
-        Surroundings {
+        Environment {
             variables: Variables(variables),
             credentials: credentials.map(Path::to_owned),
             now: Arc::new(Timestamp::default),

@@ -20,5 +20,5 @@ mod timed_file;
 
 pub use ask::{Question, Sink};
 pub use client::{BuildError, Client};
-pub use key::{Surroundings, Variables};
+pub use key::{Environment, Variables};
 pub use registry::{Providers, Served};

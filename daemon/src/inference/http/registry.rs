@@ -10,7 +10,7 @@ use harness_protocol::run::exit;
 
 use super::ask::Question;
 use super::client::{BuildError, Client};
-use super::key::Surroundings;
+use super::key::Environment;
 use crate::config::{Price, Provider};
 use crate::prompt::{ErrorClass, Message, Prompt};
 
@@ -36,7 +36,7 @@ impl Served {
 /// The providers. Shared by whoever asks and whoever configures.
 pub struct Providers {
     by_name: RwLock<BTreeMap<Arc<str>, Served>>,
-    around: Surroundings,
+    around: Environment,
 }
 
 impl Providers {
@@ -44,7 +44,7 @@ impl Providers {
     ///
     /// # Errors
     /// Where one of them cannot be used as it is configured.
-    pub fn new(providers: &BTreeMap<Arc<str>, Provider>, around: Surroundings) -> Result<Self, BuildError> {
+    pub fn new(providers: &BTreeMap<Arc<str>, Provider>, around: Environment) -> Result<Self, BuildError> {
         let by_name = RwLock::new(serve(providers, &around)?);
         Ok(Self { by_name, around })
     }
@@ -129,7 +129,7 @@ impl Providers {
 
 fn serve(
     providers: &BTreeMap<Arc<str>, Provider>,
-    around: &Surroundings,
+    around: &Environment,
 ) -> Result<BTreeMap<Arc<str>, Served>, BuildError> {
     let serve = |(name, provider): (&Arc<str>, &Provider)| {
         let client = Client::new(name, provider, around)?.map(Arc::new);

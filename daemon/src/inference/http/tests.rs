@@ -11,7 +11,7 @@ use std::thread;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::{Providers, Question, Surroundings};
+use super::{Environment, Providers, Question};
 use crate::config::{Dialect, Endpoint, Provider};
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 
@@ -76,7 +76,7 @@ async fn ask(url: String, ca_file: Option<PathBuf>) -> Result<Completion, Infere
         endpoint: Some(Arc::new(endpoint)),
         ..Provider::scripted(1)
     };
-    let providers = Providers::new(&BTreeMap::from([("p".into(), provider)]), Surroundings::default()).unwrap();
+    let providers = Providers::new(&BTreeMap::from([("p".into(), provider)]), Environment::default()).unwrap();
     let client = providers.get("p").unwrap().client.unwrap();
     let prompt = Prompt::from_transcript(&[]);
     let question = Question { model: None, prompt: &prompt, tools: &[], max_output_tokens: None, is_budgeted: false };
@@ -106,7 +106,7 @@ async fn certificates_that_cannot_be_read_are_told_with_their_key() {
     };
     for path in ["/no/such.pem", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
         let providers = BTreeMap::from([("p".into(), provider(path.into()))]);
-        let error = Providers::new(&providers, Surroundings::default()).err().unwrap().to_string();
+        let error = Providers::new(&providers, Environment::default()).err().unwrap().to_string();
         assert!(error.starts_with("`provider.p.ca_file`: cannot read"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::time::{Span, Timestamp};
 
 use super::super::model::components::{Batch, Ended, Life, Stopwatch};
-use super::super::model::indexes::{Gates, Interactions, Lanes, Runs, Timer, Timers};
+use super::super::model::indexes::{Interactions, Lanes, ProviderHealth, Runs, Timer, Timers};
 use super::super::model::phase::Phase;
 use super::{deadline, edit};
 use crate::lane::TimeSet;
@@ -25,9 +25,9 @@ pub(super) fn set(world: &mut World, from: Timestamp, to: Timestamp) {
     let mut interactions = world.resource_mut::<Interactions>();
     interactions.open.values_mut().for_each(|open| open.since = set.shown(open.since));
     interactions.closed.values_mut().for_each(|closed| closed.at = set.shown(closed.at));
-    for gate in world.resource_mut::<Gates>().0.values_mut() {
-        gate.failed_at = set.measured(gate.failed_at);
-        if let Some(hold) = &mut gate.hold {
+    for breaker in world.resource_mut::<ProviderHealth>().0.values_mut() {
+        breaker.failed_at = set.measured(breaker.failed_at);
+        if let Some(hold) = &mut breaker.hold {
             (hold.since, hold.until) = (set.shown(hold.since), hold.until.map(|until| set.future(until)));
         }
     }

@@ -10,8 +10,8 @@ use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
 use super::super::model::components::{
-    Batch, BatchState, Call, Compacting, Identity, LastAsked, Life, Mail, Spec, Stage, TooLong, Transcript, Trouble,
-    Unsummarised,
+    Batch, BatchState, Call, Compacting, CompactionFailures, ContextOverflow, Identity, LastAsked, Life,
+    QueuedMessages, Spec, Stage, Transcript, Trouble,
 };
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{Lanes, Runs, Setup, Timer, Timers};
@@ -23,7 +23,7 @@ use super::{asked, claim, edit, phase, pools, providers, wake, with_provider_lan
 pub(super) fn step_begun(world: &mut World, entity: Entity) {
     let mut entity = world.entity_mut(entity);
     entity.remove::<Compacting>();
-    let mail = entity.take::<Mail>().map(|mail| mail.0).unwrap_or_default();
+    let mail = entity.take::<QueuedMessages>().map(|mail| mail.0).unwrap_or_default();
     if let Some(mut transcript) = entity.get_mut::<Transcript>() {
         transcript.0.extend(mail.into_iter().map(|text| Entry::User { text }));
     }
@@ -117,7 +117,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     pools::spent(world, entity, usage);
     let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
     let mut of_run = world.entity_mut(entity);
-    of_run.remove::<TooLong>();
+    of_run.remove::<ContextOverflow>();
     // Some servers do not tell.
     if usage.input_tokens > 0 {
         // What it thought does not go back, unless its provider wants it.
@@ -170,8 +170,8 @@ pub(super) fn compaction_finished(
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
     pools::spent(world, entity, usage);
     // How long the next prompt is, nobody has counted.
-    world.entity_mut(entity).remove::<(Compacting, LastAsked, Unsummarised)>();
-    edit::<TooLong>(world, entity, |too_long| too_long.due = false);
+    world.entity_mut(entity).remove::<(Compacting, LastAsked, CompactionFailures)>();
+    edit::<ContextOverflow>(world, entity, |too_long| too_long.due = false);
     edit::<Life>(world, entity, |life| {
         life.phase = Phase::Retrying(at);
         life.answered = true;
@@ -198,12 +198,12 @@ pub(super) fn failed(
     }
     let summarised = world.entity_mut(entity).take::<Compacting>().is_some();
     if summarised && fault == ProviderFault::Refused {
-        let tries = world.get::<Unsummarised>(entity).map_or(0, |tries| tries.0);
-        world.entity_mut(entity).insert(Unsummarised(tries.saturating_add(1)));
+        let tries = world.get::<CompactionFailures>(entity).map_or(0, |tries| tries.0);
+        world.entity_mut(entity).insert(CompactionFailures(tries.saturating_add(1)));
     }
     if fault == ProviderFault::ContextTooLong {
-        let refused = world.get::<TooLong>(entity).map_or(0, |too_long| too_long.refused);
-        world.entity_mut(entity).insert(TooLong { refused: refused.saturating_add(1), due: true });
+        let refused = world.get::<ContextOverflow>(entity).map_or(0, |too_long| too_long.refused);
+        world.entity_mut(entity).insert(ContextOverflow { refused: refused.saturating_add(1), due: true });
     }
     let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
     world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));

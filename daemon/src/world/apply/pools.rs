@@ -7,7 +7,7 @@ use bevy_ecs::world::World;
 use harness_protocol::id::RunId;
 use harness_protocol::run::{Reserve, Usage};
 
-use super::super::model::components::{Held, Identity, Pool, Spec, Spent};
+use super::super::model::components::{BudgetReserve, Identity, Pool, Spec, UsageTotal};
 use super::super::model::indexes::Postponed;
 use super::super::model::phase::Phase;
 use super::{entity, phase, wake};
@@ -44,10 +44,10 @@ pub(super) fn left(world: &mut World, of: Entity) {
 
 /// An answer was paid for.
 pub(super) fn spent(world: &mut World, of: Entity, usage: &Usage) {
-    match world.get_mut::<Spent>(of) {
+    match world.get_mut::<UsageTotal>(of) {
         Some(mut spent) => spent.0.add(usage),
         None => {
-            world.entity_mut(of).insert(Spent(*usage));
+            world.entity_mut(of).insert(UsageTotal(*usage));
         }
     }
     each_pool(world, of, |pool| match &mut pool.spent {
@@ -58,7 +58,7 @@ pub(super) fn spent(world: &mut World, of: Entity, usage: &Usage) {
 
 /// So much is held back for a run from here on, in place of what was.
 pub(super) fn hold(world: &mut World, of: Entity, reserve: Option<Reserve>) {
-    let before = world.entity_mut(of).take::<Held>().map(|held| held.0);
+    let before = world.entity_mut(of).take::<BudgetReserve>().map(|held| held.0);
     if before == reserve && reserve.is_none() {
         return;
     }
@@ -73,7 +73,7 @@ pub(super) fn hold(world: &mut World, of: Entity, reserve: Option<Reserve>) {
         }
     });
     if let Some(reserve) = reserve {
-        world.entity_mut(of).insert(Held(reserve));
+        world.entity_mut(of).insert(BudgetReserve(reserve));
     }
     if before.is_some() {
         wake_next(world, of);

@@ -7,67 +7,67 @@ use harness_protocol::event::ProviderFault;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
-use super::super::model::indexes::{Gate, Gates, Hold, Lanes, Timer, Timers};
+use super::super::model::indexes::{Breaker, Hold, Lanes, ProviderHealth, Timer, Timers};
 
-fn edit(world: &mut World, provider: &Arc<str>, change: impl FnOnce(&mut Gate)) {
-    let mut gates = world.resource_mut::<Gates>();
-    let gate = gates.0.entry(Arc::clone(provider)).or_default();
-    change(gate);
-    let (limiter, at_most) = (gate.hold.as_ref().map(|hold| hold.limiter), gate.at_most);
-    if *gate == Gate::default() {
-        gates.0.remove(provider);
+fn edit(world: &mut World, provider: &Arc<str>, change: impl FnOnce(&mut Breaker)) {
+    let mut breakers = world.resource_mut::<ProviderHealth>();
+    let breaker = breakers.0.entry(Arc::clone(provider)).or_default();
+    change(breaker);
+    let (limiter, at_most) = (breaker.hold.as_ref().map(|hold| hold.limiter), breaker.at_most);
+    if *breaker == Breaker::default() {
+        breakers.0.remove(provider);
     }
     world.resource_mut::<Lanes>().provider(provider).set_gate(limiter, at_most);
 }
 
 pub(super) fn held(world: &mut World, provider: &Arc<str>, hold: Hold) {
     world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), hold.until);
-    edit(world, provider, |gate| {
+    edit(world, provider, |breaker| {
         if hold.probe {
             // Of holds that follow upon each other each is longer; one that only becomes longer is still the same.
-            gate.rests = gate.rests.saturating_add(u32::from(gate.hold.is_none()));
-            gate.at_most = None;
+            breaker.rests = breaker.rests.saturating_add(u32::from(breaker.hold.is_none()));
+            breaker.at_most = None;
         }
-        gate.hold = Some(hold);
+        breaker.hold = Some(hold);
     });
 }
 
 pub(super) fn released(world: &mut World, provider: &Arc<str>, at_most: Option<u32>) {
     world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), None);
-    edit(world, provider, |gate| {
-        let was = gate.hold.take().map(|hold| hold.limiter);
+    edit(world, provider, |breaker| {
+        let was = breaker.hold.take().map(|hold| hold.limiter);
         // Whoever lets it go on by hand, or after a mere limit, believes it to be well.
         let by_time = at_most.is_some() || was == Some(Limiter::RateLimit);
         if !by_time {
-            (gate.failures, gate.failed_at, gate.rests) = (0, Timestamp::default(), 0);
+            (breaker.failures, breaker.failed_at, breaker.rests) = (0, Timestamp::default(), 0);
         }
         let probed = at_most.map(|most| (most, was.unwrap_or(Limiter::Failing)));
-        gate.at_most = probed.or(gate.at_most.filter(|_| by_time));
+        breaker.at_most = probed.or(breaker.at_most.filter(|_| by_time));
     });
 }
 
 /// It answered, or refused as one that is well does.
 pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
-    if world.resource::<Gates>().get(provider).is_none() {
+    if world.resource::<ProviderHealth>().get(provider).is_none() {
         return;
     }
     let width = world.resource_mut::<Lanes>().provider(provider).width();
-    let failing = world.resource::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref());
+    let failing = world.resource::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref());
     let ends_hold = failing.is_some_and(|hold| hold.limiter == Limiter::Failing);
     if ends_hold {
         world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), None);
     }
-    edit(world, provider, |gate| {
-        (gate.failures, gate.failed_at) = (0, Timestamp::default());
+    edit(world, provider, |breaker| {
+        (breaker.failures, breaker.failed_at) = (0, Timestamp::default());
         if ends_hold {
             // Somebody got through while it was left alone.
-            gate.hold = None;
-            gate.at_most = Some((1, Limiter::Failing));
+            breaker.hold = None;
+            breaker.at_most = Some((1, Limiter::Failing));
         }
-        let doubled = gate.at_most.map(|(most, why)| (most.saturating_mul(2), why));
-        gate.at_most = doubled.filter(|&(most, _)| most < width);
-        if gate.at_most.is_none() {
-            gate.rests = 0;
+        let doubled = breaker.at_most.map(|(most, why)| (most.saturating_mul(2), why));
+        breaker.at_most = doubled.filter(|&(most, _)| most < width);
+        if breaker.at_most.is_none() {
+            breaker.rests = 0;
         }
     });
 }
@@ -81,10 +81,10 @@ pub(super) fn failed(
     (began, at): (Timestamp, Timestamp),
 ) {
     match fault {
-        ProviderFault::Failing => edit(world, provider, |gate| {
-            if gate.failures == 0 || began >= gate.failed_at {
-                gate.failures = gate.failures.saturating_add(1);
-                gate.failed_at = at;
+        ProviderFault::Failing => edit(world, provider, |breaker| {
+            if breaker.failures == 0 || began >= breaker.failed_at {
+                breaker.failures = breaker.failures.saturating_add(1);
+                breaker.failed_at = at;
             }
         }),
         ProviderFault::Refused | ProviderFault::ContextTooLong | ProviderFault::AnswerTooLarge => {
@@ -101,9 +101,9 @@ pub(super) fn failed(
 /// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds
 /// out. A hold whose end is known lasts all the same.
 pub(super) fn forgive(world: &mut World) {
-    let names: Vec<Arc<str>> = world.resource::<Gates>().0.keys().cloned().collect();
+    let names: Vec<Arc<str>> = world.resource::<ProviderHealth>().0.keys().cloned().collect();
     for name in names {
-        let hold = world.resource::<Gates>().get(&name).and_then(|gate| gate.hold.as_ref());
+        let hold = world.resource::<ProviderHealth>().get(&name).and_then(|breaker| breaker.hold.as_ref());
         let why = hold.map(|hold| (hold.limiter, hold.until));
         let at_most = match why {
             Some((_, Some(_))) => continue,
@@ -111,6 +111,6 @@ pub(super) fn forgive(world: &mut World) {
             _ => None,
         };
         world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(&name)), None);
-        edit(world, &name, |gate| *gate = Gate { at_most, ..Gate::default() });
+        edit(world, &name, |breaker| *breaker = Breaker { at_most, ..Breaker::default() });
     }
 }

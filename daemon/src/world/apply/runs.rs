@@ -13,8 +13,8 @@ use harness_protocol::time::Timestamp;
 
 use super::super::api::KeySpace;
 use super::super::model::components::{
-    Asked, Batch, Children, Compacting, Denials, Ended, Held, Identity, Life, Mail, Origin, SentAs, Spec, Stage,
-    Stopping, Stopwatch, ToldUnder, TooLong, Transcript, Unsummarised, Watchers,
+    Batch, BudgetReserve, Children, Compacting, CompactionFailures, ContextOverflow, Denials, Ended, Identity, Life,
+    OpenQuestions, Origin, QueuedMessages, SentAs, Spec, Stage, Stopping, Stopwatch, ToldUnder, Transcript, WaitedOnBy,
 };
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
@@ -129,7 +129,7 @@ pub(super) fn denied(world: &mut World, entity: Entity, what: &Arc<str>) {
 }
 
 pub(super) fn message_received(world: &mut World, run: RunId, entity: Entity, text: &Arc<str>) {
-    world.entity_mut(entity).entry::<Mail>().or_default().get_mut().0.push(Arc::clone(text));
+    world.entity_mut(entity).entry::<QueuedMessages>().or_default().get_mut().0.push(Arc::clone(text));
     wake(world, run);
 }
 
@@ -150,7 +150,7 @@ pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestam
     edit::<Life>(world, entity, |life| life.paused = true);
     match phase(world, entity) {
         // Nobody waits for what somebody holds who does not use it.
-        Some(Phase::Wanting(ticket)) if world.get::<Held>(entity).is_some() => {
+        Some(Phase::Wanting(ticket)) if world.get::<BudgetReserve>(entity).is_some() => {
             with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
             edit::<Life>(world, entity, |life| life.phase = Phase::Retrying(at));
             world.entity_mut(entity).remove::<Compacting>();
@@ -250,8 +250,8 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
         Ending::Cancelled { .. } => RunState::Cancelled,
     };
     edit::<Life>(world, entity, |life| (life.phase, life.trouble) = (Phase::Ended(state), None));
-    world.entity_mut(entity).remove::<(Compacting, TooLong, Unsummarised)>();
-    let watchers = world.entity_mut(entity).take::<Watchers>();
+    world.entity_mut(entity).remove::<(Compacting, ContextOverflow, CompactionFailures)>();
+    let watchers = world.entity_mut(entity).take::<WaitedOnBy>();
     let said = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.bytes());
     let bytes = said + world.get::<Spec>(entity).map_or(0, |spec| spec.0.approximate_bytes() as u64);
     world.entity_mut(entity).insert(Ended { ending: ending.clone(), at, bytes });
@@ -356,7 +356,7 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     if runs.last_of.get(&identity.owner) == Some(&run) {
         runs.last_of.remove(&identity.owner);
     }
-    let asked = world.entity_mut(entity).take::<Asked>();
+    let asked = world.entity_mut(entity).take::<OpenQuestions>();
     let closed = &mut world.resource_mut::<Interactions>().closed;
     for interaction in asked.map(|asked| asked.0).unwrap_or_default() {
         closed.remove(&interaction);

@@ -23,7 +23,7 @@ use crate::world::inference::budget;
 use crate::world::model::components::{Children, Spec};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{Daemon, Runs, Setup};
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 
 /// Bytes of a specification as JSON, so that the event that has it fits into a frame.
 const MOST_SPEC: usize = harness_protocol::MAX_FRAME_BYTES - 128 * 1024;
@@ -51,8 +51,8 @@ pub(crate) struct Descent {
 impl Descent {
     /// The root of the tree that the run is to belong to; none for one that an operator submits. Of a parent that is
     /// gone it is that parent: nothing is made below it.
-    fn root(&self, scene: &Scene<'_>) -> Option<RunId> {
-        self.parent.map(|parent| scene.identity(parent).map_or(parent, |above| above.root))
+    fn root(&self, tx: &Tx<'_>) -> Option<RunId> {
+        self.parent.map(|parent| tx.identity(parent).map_or(parent, |above| above.root))
     }
 }
 
@@ -60,8 +60,8 @@ impl Descent {
 const KEPT: u32 = 8;
 
 /// Makes a run, or finds the one that the same key made.
-pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
-    if let Some(made) = made(scene, &descent)? {
+pub(crate) fn submit(tx: &mut Tx<'_>, spec: &RunSpec, descent: Descent) -> Result<Submitted, RpcError> {
+    if let Some(made) = made(tx, &descent)? {
         return Ok(made);
     }
     if let Some(key) = &descent.idempotency_key {
@@ -69,21 +69,21 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
             return Err(invalid("an idempotency key has 1 to 256 bytes"));
         }
         check_characters("the idempotency key", "idempotency_key", key)?;
-        if let Some(existing) = existing(scene, key, spec, &descent)? {
+        if let Some(existing) = existing(tx, key, spec, &descent)? {
             return Ok(existing);
         }
     }
     if descent.sent.asks_variables {
-        ask_for_variables(&scene.setup().config.shell.pass)?;
+        ask_for_variables(&tx.setup().config.shell.pass)?;
     }
-    let mut spec = with_defaults(scene, spec, &descent)?;
-    admit(scene, &spec, &descent)?;
+    let mut spec = with_defaults(tx, spec, &descent)?;
+    admit(tx, &spec, &descent)?;
     if let Some(refusal) = descent.sent.refused {
         return Err(*refusal);
     }
     // A tree shares what its runs have in common: most children have their parent's texts.
-    intern(scene, &mut spec, descent.parent);
-    let (number, id) = scene.res::<Ids>().next_run();
+    intern(tx, &mut spec, descent.parent);
+    let (number, id) = tx.res::<Ids>().next_run();
     let body = EventBody::RunSubmitted {
         number,
         owner: descent.owner,
@@ -95,7 +95,7 @@ pub(crate) fn submit(scene: &mut Scene<'_>, spec: &RunSpec, descent: Descent) ->
         spec: Arc::new(spec),
         earlier: descent.earlier,
     };
-    let seq = scene.emit(Some(id), body);
+    let seq = tx.emit(Some(id), body);
     Ok(Submitted { id, seq, existing: false })
 }
 
@@ -114,13 +114,13 @@ fn ask_for_variables(names: &[Arc<str>]) -> Result<(), RpcError> {
 }
 
 /// The run that this very submit has made already: its reply was lost, and it was sent again.
-fn made(scene: &Scene<'_>, descent: &Descent) -> Result<Option<Submitted>, RpcError> {
+fn made(tx: &Tx<'_>, descent: &Descent) -> Result<Option<Submitted>, RpcError> {
     let Some(key) = descent.sent.key else { return Ok(None) };
     if descent.idempotency_key.is_some() {
         return Err(invalid("a submit has an idempotency key or a submit key, not both"));
     }
-    let here = scene.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
-        let identity = scene.identity(run)?;
+    let here = tx.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
+        let identity = tx.identity(run)?;
         Some(MadeRun { id: run, seq: identity.seq, parent: identity.parent })
     });
     match here.or(descent.sent.made) {
@@ -132,23 +132,18 @@ fn made(scene: &Scene<'_>, descent: &Descent) -> Result<Option<Submitted>, RpcEr
     }
 }
 
-fn existing(
-    scene: &Scene<'_>,
-    key: &Arc<str>,
-    spec: &RunSpec,
-    descent: &Descent,
-) -> Result<Option<Submitted>, RpcError> {
-    let space = KeySpace::of(descent.root(scene), descent.owner);
-    let here = scene.res::<Runs>().keys.get(&(space, Arc::clone(key))).and_then(|&run| {
-        let (identity, spec) = (scene.identity(run)?, scene.spec(run)?);
+fn existing(tx: &Tx<'_>, key: &Arc<str>, spec: &RunSpec, descent: &Descent) -> Result<Option<Submitted>, RpcError> {
+    let space = KeySpace::of(descent.root(tx), descent.owner);
+    let here = tx.res::<Runs>().keys.get(&(space, Arc::clone(key))).and_then(|&run| {
+        let (identity, spec) = (tx.identity(run)?, tx.spec(run)?);
         Some((run, identity.seq, identity.parent, &*spec.0))
     });
     let left = descent.known.as_ref().map(|known| (known.id, known.seq, known.parent, &*known.spec));
     let Some((run, seq, parent, existing)) = here.or(left) else { return Ok(None) };
     let asked = filled(spec, existing, parent);
-    let inherited = parent.and_then(|parent| scene.spec(parent)).and_then(|above| {
+    let inherited = parent.and_then(|parent| tx.spec(parent)).and_then(|above| {
         let mut inherited = asked.clone();
-        inherit(&mut inherited, &above.0, scene.setup().config.shell.limits).ok().map(|()| inherited)
+        inherit(&mut inherited, &above.0, tx.setup().config.shell.limits).ok().map(|()| inherited)
     });
     let is_same = is_same(existing, &asked) || inherited.is_some_and(|inherited| is_same(existing, &inherited));
     if parent != descent.parent || !is_same {
@@ -182,7 +177,7 @@ fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
 }
 
 /// Whether two specifications ask for the same. Where the caller's PATH pointed, whether a terminal was there, and which folder was at
-/// the path of the working directory are surroundings: the same command repeated by cron is the same command.
+/// the path of the working directory are circumstances: the same command repeated by cron is the same command.
 fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
     let without_surroundings = |spec: &RunSpec| {
         let mut spec = RunSpec { on_interaction: Default::default(), workdir_id: None, ..spec.clone() };
@@ -212,12 +207,12 @@ pub(crate) fn closed(world: &World) -> Option<RpcError> {
 }
 
 /// Whether there is room, and nothing stands against it.
-fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
-    if let Some(refusal) = closed(scene.world()) {
+fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError> {
+    if let Some(refusal) = closed(tx.world()) {
         return Err(refusal);
     }
-    let bounds = &scene.setup().config.limits;
-    let runs = scene.res::<Runs>();
+    let bounds = &tx.setup().config.limits;
+    let runs = tx.res::<Runs>();
     // What runs submit takes the last place from no operator.
     if descent.parent.is_some() && runs.live.len() >= (bounds.live_runs - bounds.live_runs / KEPT) as usize {
         let message = format!(
@@ -227,11 +222,11 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
         );
         return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
     }
-    if spec.limits.deadline_at.is_some_and(|deadline| deadline <= scene.now()) {
+    if spec.limits.deadline_at.is_some_and(|deadline| deadline <= tx.now()) {
         return Err(invalid("its deadline has passed already"));
     }
     if let Some(name) = &spec.name
-        && let Some(other) = match descent.root(scene) {
+        && let Some(other) = match descent.root(tx) {
             Some(root) => runs.names.in_tree(name, root),
             None => runs.names.top(name),
         }
@@ -239,26 +234,26 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
         return Err(RpcError::new(ErrorKind::Conflict, format!("the live run {other} has the name {name:?}")));
     }
     if let Some(name) = &spec.name
-        && let Some(other) = select::with_id_like(scene.world(), name)
+        && let Some(other) = select::with_id_like(tx.world(), name)
     {
         // To a child nothing is told of runs that are not of its tree.
         let of = if descent.parent.is_some() { "a run".to_owned() } else { format!("run {other}") };
         return Err(invalid(format!("{name:?} is the beginning of the id of {of}, and cannot be a name")));
     }
     let Some(parent) = descent.parent else { return Ok(()) };
-    let Some(identity) = scene.identity(parent) else {
+    let Some(identity) = tx.identity(parent) else {
         return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} is gone")));
     };
     if !runs.live.contains_key(&identity.number) {
         return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} has ended")));
     }
-    if scene.life(parent).is_some_and(|life| life.stopping.is_some()) {
+    if tx.life(parent).is_some_and(|life| life.stopping.is_some()) {
         return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("the parent {parent} is being ended")));
     }
     if identity.depth >= bounds.depth {
         return Err(invalid(format!("a tree of runs has at most {} levels (limits.depth)", bounds.depth)));
     }
-    let children = scene.entity(parent).and_then(|entity| scene.get::<Children>(entity)).map_or(0, |c| c.0.len());
+    let children = tx.entity(parent).and_then(|entity| tx.get::<Children>(entity)).map_or(0, |c| c.0.len());
     if children >= bounds.children as usize {
         return Err(invalid(format!("a run has at most {} children (limits.children)", bounds.children)));
     }
@@ -266,12 +261,12 @@ fn admit(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Rpc
 }
 
 /// The specification with what was left out, checked.
-fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result<RunSpec, RpcError> {
-    let config = &scene.setup().config;
+fn with_defaults(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<RunSpec, RpcError> {
+    let config = &tx.setup().config;
     let mut spec = spec.clone();
-    let above = descent.parent.and_then(|parent| scene.spec(parent)).map(|above| Arc::clone(&above.0));
+    let above = descent.parent.and_then(|parent| tx.spec(parent)).map(|above| Arc::clone(&above.0));
     check_call_limits(&spec.limits)?;
-    check_tools(scene, &spec)?;
+    check_tools(tx, &spec)?;
     // A run that is tried again or gone on from was taken once.
     if descent.retry_of.is_none() && descent.continues.is_none() {
         check_what_is_said(&spec)?;
@@ -324,7 +319,7 @@ fn with_defaults(scene: &Scene<'_>, spec: &RunSpec, descent: &Descent) -> Result
         return Err(invalid("the prompt is empty"));
     }
     choose_model(config, &provider, &mut spec)?;
-    check_cost(scene, &provider, &spec, descent.parent)?;
+    check_cost(tx, &provider, &spec, descent.parent)?;
     spec.provider = Some(provider);
     let workdir = spec.workdir.get_or_insert_with(|| "/".into());
     if !workdir.starts_with('/') || workdir.contains('\0') {
@@ -364,12 +359,12 @@ fn choose_model(config: &Config, provider: &Arc<str>, spec: &mut RunSpec) -> Res
 }
 
 /// A budget that cannot be watched is none.
-fn check_cost(scene: &Scene<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Option<RunId>) -> Result<(), RpcError> {
-    let config = &scene.setup().config;
+fn check_cost(tx: &Tx<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Option<RunId>) -> Result<(), RpcError> {
+    let config = &tx.setup().config;
     if spec.limits.max_cost_usd.is_some_and(|max| !max.is_finite() || max <= 0.0) {
         return Err(invalid("a limit on cost is a number of USD, more than 0"));
     }
-    if spec.limits.max_cost_usd.is_none() && !parent.is_some_and(|parent| budget::has_cost_limit(scene, parent)) {
+    if spec.limits.max_cost_usd.is_none() && !parent.is_some_and(|parent| budget::has_cost_limit(tx, parent)) {
         return Ok(());
     }
     let Some(settings) = config.providers.get(provider) else { return Ok(()) };
@@ -390,8 +385,8 @@ fn check_cost(scene: &Scene<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Op
     Ok(())
 }
 
-fn check_tools(scene: &Scene<'_>, spec: &RunSpec) -> Result<(), RpcError> {
-    let known = &scene.setup().tools;
+fn check_tools(tx: &Tx<'_>, spec: &RunSpec) -> Result<(), RpcError> {
+    let known = &tx.setup().tools;
     match spec.tools.iter().flat_map(|tools| tools.iter()).find(|tool| !known.contains_key(*tool)) {
         Some(tool) => {
             let names: Vec<&str> = known.keys().map(|name| &**name).collect();
@@ -517,8 +512,8 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), RpcError> {
 }
 
 /// Lets a child share its parent's texts instead of having copies of them.
-fn intern(scene: &Scene<'_>, spec: &mut RunSpec, parent: Option<RunId>) {
-    let Some(Spec(above)) = parent.and_then(|parent| scene.spec(parent)) else { return };
+fn intern(tx: &Tx<'_>, spec: &mut RunSpec, parent: Option<RunId>) {
+    let Some(Spec(above)) = parent.and_then(|parent| tx.spec(parent)) else { return };
     for (mine, theirs) in [
         (&mut spec.share, &above.share),
         (&mut spec.provider, &above.provider),

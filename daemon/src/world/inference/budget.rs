@@ -15,8 +15,8 @@ use harness_protocol::spec::RunSpec;
 use crate::config::{Price, Provider, Thinking};
 use crate::prompt::compaction::tokens_of_request;
 use crate::prompt::context::{current, tokens_of, tokens_of_message};
-use crate::world::model::components::{Held, LastAsked, Mail, Pool, Transcript};
-use crate::world::tx::Scene;
+use crate::world::model::components::{BudgetReserve, LastAsked, Pool, QueuedMessages, Transcript};
+use crate::world::tx::Tx;
 
 /// Bytes that make a token of the specifications of tools, which are JSON.
 const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
@@ -43,14 +43,14 @@ pub(crate) enum Budget {
 
 /// What is left for the next inference of a run, which goes to its own provider or to the one that is asked `instead`: for its next answer, or
 /// for the summary that is planned.
-pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan: Option<&Compaction>) -> Budget {
-    let pools = pools(scene, run);
-    let (Some(entity), Some(spec), false) = (scene.entity(run), scene.spec(run), pools.is_empty()) else {
+pub(crate) fn of(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>, plan: Option<&Compaction>) -> Budget {
+    let pools = pools(tx, run);
+    let (Some(entity), Some(spec), false) = (tx.entity(run), tx.spec(run), pools.is_empty()) else {
         return Budget::Enough(None);
     };
-    let input = plan.map_or_else(|| next_input(scene, run), tokens_of_request);
-    let own = scene.get::<Held>(entity).map(|held| held.0);
-    let provider = scene.setup().config.providers.get(instead.or(spec.0.provider.as_ref()).map_or("", |name| name));
+    let input = plan.map_or_else(|| next_input(tx, run), tokens_of_request);
+    let own = tx.get::<BudgetReserve>(entity).map(|held| held.0);
+    let provider = tx.setup().config.providers.get(instead.or(spec.0.provider.as_ref()).map_or("", |name| name));
     let price = provider.and_then(|provider| price(provider, &spec.0, instead.is_some()));
     let configured = provider.and_then(|provider| provider.endpoint.as_ref()?.max_output_tokens).map(u64::from);
     let wanted = plan.map(|plan| u64::from(plan.max_tokens)).or(configured).unwrap_or_else(|| usual_answer(provider));
@@ -58,7 +58,7 @@ pub(crate) fn of(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>, plan
     for (owner, pool) in pools {
         let whose = if owner == run { "its budget".to_owned() } else { format!("the budget of {owner}, above it,") };
         let of_others = Others::of(pool, own);
-        let Some(limits) = scene.spec(owner).map(|spec| &spec.0.limits) else { continue };
+        let Some(limits) = tx.spec(owner).map(|spec| &spec.0.limits) else { continue };
         let parts = [
             limits.max_tokens.map(|max| tokens_left(pool, &of_others, max, input, &whose)),
             limits.max_cost_usd.map(|max| cost_left(pool, &of_others, max, input, price, &whose)),
@@ -94,8 +94,8 @@ fn usual_answer(provider: Option<&Provider>) -> u64 {
 }
 
 /// The nearest run from `run` upward that has a budget.
-pub(crate) fn owner(scene: &Scene<'_>, run: RunId) -> Option<RunId> {
-    pools(scene, run).first().map(|(owner, _)| *owner)
+pub(crate) fn owner(tx: &Tx<'_>, run: RunId) -> Option<RunId> {
+    pools(tx, run).first().map(|(owner, _)| *owner)
 }
 
 /// What of a pool others hold.
@@ -172,19 +172,19 @@ fn nano_usd(usd: f64) -> u64 {
 }
 
 /// The budgets that a run is paid from: its own, and those of the runs above it.
-fn pools<'a>(scene: &'a Scene<'_>, run: RunId) -> Vec<(RunId, &'a Pool)> {
+fn pools<'a>(tx: &'a Tx<'_>, run: RunId) -> Vec<(RunId, &'a Pool)> {
     let mut pools = Vec::new();
     let mut at = Some(run);
     while let Some(current) = at {
-        pools.extend(scene.entity(current).and_then(|entity| scene.get::<Pool>(entity)).map(|pool| (current, pool)));
-        at = scene.identity(current).and_then(|identity| identity.parent);
+        pools.extend(tx.entity(current).and_then(|entity| tx.get::<Pool>(entity)).map(|pool| (current, pool)));
+        at = tx.identity(current).and_then(|identity| identity.parent);
     }
     pools
 }
 
 /// Whether something above a run, or it itself, has a limit on cost.
-pub(crate) fn has_cost_limit(scene: &Scene<'_>, run: RunId) -> bool {
-    let limits = pools(scene, run).into_iter().filter_map(|(owner, _)| scene.spec(owner));
+pub(crate) fn has_cost_limit(tx: &Tx<'_>, run: RunId) -> bool {
+    let limits = pools(tx, run).into_iter().filter_map(|(owner, _)| tx.spec(owner));
     limits.into_iter().any(|spec| spec.0.limits.max_cost_usd.is_some())
 }
 
@@ -193,21 +193,21 @@ fn price(provider: &Provider, spec: &RunSpec, stands_in: bool) -> Option<Price> 
 }
 
 /// What the tools take of the first prompt. A script is not told of them.
-fn specs(scene: &Scene<'_>, run: RunId) -> u64 {
-    let is_scripted = scene.spec(run).is_none_or(|spec| spec.0.script.is_some());
-    let setup = scene.setup();
+fn specs(tx: &Tx<'_>, run: RunId) -> u64 {
+    let is_scripted = tx.spec(run).is_none_or(|spec| spec.0.script.is_some());
+    let setup = tx.setup();
     let bytes: usize = setup.specs.iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
     if is_scripted { 0 } else { (bytes as u64).div_ceil(BYTES_OF_A_SPEC_TOKEN) }
 }
 
 /// About how many tokens the next prompt takes: the last one and its answer are known, what came after is estimated.
-pub(crate) fn next_input(scene: &Scene<'_>, run: RunId) -> u64 {
-    let Some(entity) = scene.entity(run) else { return 0 };
-    let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
-    let transcript = match scene.get::<LastAsked>(entity) {
+pub(crate) fn next_input(tx: &Tx<'_>, run: RunId) -> u64 {
+    let Some(entity) = tx.entity(run) else { return 0 };
+    let entries = tx.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
+    let transcript = match tx.get::<LastAsked>(entity) {
         Some(last) => last.tokens + entries.iter().skip(last.entries).map(tokens_of).sum::<u64>(),
-        None => specs(scene, run) + current(entries).map(tokens_of).sum::<u64>(),
+        None => specs(tx, run) + current(entries).map(tokens_of).sum::<u64>(),
     };
-    let unread = scene.get::<Mail>(entity).map_or(&[][..], |mail| &mail.0);
+    let unread = tx.get::<QueuedMessages>(entity).map_or(&[][..], |mail| &mail.0);
     transcript + unread.iter().map(|text| tokens_of_message(text.len() as u64)).sum::<u64>()
 }

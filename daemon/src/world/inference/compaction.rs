@@ -18,8 +18,8 @@ use harness_protocol::spec::RunSpec;
 
 use super::budget;
 use crate::prompt::compaction;
-use crate::world::model::components::{TooLong, Transcript, Unsummarised};
-use crate::world::tx::Scene;
+use crate::world::model::components::{CompactionFailures, ContextOverflow, Transcript};
+use crate::world::tx::Tx;
 
 /// Tokens that are left for an answer, where nothing else is configured and the model takes as much.
 const ANSWER: u64 = 16_384;
@@ -43,51 +43,51 @@ pub(in crate::world) enum Fit {
 }
 
 /// What of the next prompt of a run, for its own provider or for the one that is asked `instead`.
-pub(in crate::world) fn fit(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Fit {
-    let (Some(entity), Some(spec)) = (scene.entity(run), scene.spec(run)) else { return Fit::Fits };
-    let window = window(scene, &spec.0, instead);
-    let too_long = scene.get::<TooLong>(entity);
+pub(in crate::world) fn fit(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> Fit {
+    let (Some(entity), Some(spec)) = (tx.entity(run), tx.spec(run)) else { return Fit::Fits };
+    let window = window(tx, &spec.0, instead);
+    let too_long = tx.get::<ContextOverflow>(entity);
     if too_long.is_some_and(|too_long| too_long.due) {
         let refused = too_long.map_or(1, |too_long| too_long.refused);
-        return plan(scene, run, window, refused).map_or(Fit::TooLong, Fit::Compact);
+        return plan(tx, run, window, refused).map_or(Fit::TooLong, Fit::Compact);
     }
     let Some(window) = window else { return Fit::Fits };
-    if budget::next_input(scene, run) <= window.tokens - window.answer {
+    if budget::next_input(tx, run) <= window.tokens - window.answer {
         return Fit::Fits;
     }
     // Only the provider knows for sure: where nothing can be left out, it is asked.
-    plan(scene, run, Some(window), 0).map_or(Fit::Fits, Fit::Compact)
+    plan(tx, run, Some(window), 0).map_or(Fit::Fits, Fit::Compact)
 }
 
 /// Whether a prompt that the provider found too long can be made shorter.
-pub(in crate::world) fn can_shorten(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> bool {
-    let (Some(entity), Some(spec)) = (scene.entity(run), scene.spec(run)) else { return false };
-    let refused = scene.get::<TooLong>(entity).map_or(0, |too_long| too_long.refused) + 1;
-    plan(scene, run, window(scene, &spec.0, instead), refused).is_some()
+pub(in crate::world) fn can_shorten(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> bool {
+    let (Some(entity), Some(spec)) = (tx.entity(run), tx.spec(run)) else { return false };
+    let refused = tx.get::<ContextOverflow>(entity).map_or(0, |too_long| too_long.refused) + 1;
+    plan(tx, run, window(tx, &spec.0, instead), refused).is_some()
 }
 
 /// The limit of an answer, made to fit beside the prompt: many servers refuse more. Where neither the configuration nor a budget (`affordable`) has
 /// a limit, servers give what there is room for.
 pub(in crate::world) fn room(
-    scene: &Scene<'_>,
+    tx: &Tx<'_>,
     run: RunId,
     instead: Option<&Arc<str>>,
     affordable: Option<u32>,
 ) -> Option<u32> {
-    let window = window(scene, &scene.spec(run)?.0, instead)?;
+    let window = window(tx, &tx.spec(run)?.0, instead)?;
     let sent = [window.configured, affordable.map(u64::from)].into_iter().flatten().min()?;
-    let input = budget::next_input(scene, run);
+    let input = budget::next_input(tx, run);
     let left = window.tokens.saturating_sub(input + (input / MARGIN).max(LEAST_MARGIN));
     // An estimate is on the safe side, and half an answer helps nobody.
     u32::try_from(left.max(window.answer / 2).min(sent)).ok()
 }
 
 /// Aims at half of what the model takes, or of what it refused, and at half of that after each further refusal.
-fn plan(scene: &Scene<'_>, run: RunId, window: Option<Window>, refused: u32) -> Option<Compaction> {
-    let transcript = scene.get::<Transcript>(scene.entity(run)?)?;
-    let input = budget::next_input(scene, run);
+fn plan(tx: &Tx<'_>, run: RunId, window: Option<Window>, refused: u32) -> Option<Compaction> {
+    let transcript = tx.get::<Transcript>(tx.entity(run)?)?;
+    let input = budget::next_input(tx, run);
     let whole = window.map_or(input, |window| window.tokens.min(input));
-    let tries = scene.get::<Unsummarised>(scene.entity(run)?).map_or(0, |tries| tries.0);
+    let tries = tx.get::<CompactionFailures>(tx.entity(run)?).map_or(0, |tries| tries.0);
     compaction::plan(&transcript.0, whole >> refused.clamp(1, 63), tries)
 }
 
@@ -101,9 +101,9 @@ struct Window {
     configured: Option<u64>,
 }
 
-fn window(scene: &Scene<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Option<Window> {
+fn window(tx: &Tx<'_>, spec: &RunSpec, instead: Option<&Arc<str>>) -> Option<Window> {
     let model = spec.model.as_deref().filter(|_| instead.is_none());
-    let provider = scene.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?;
+    let provider = tx.setup().config.providers.get(instead.or(spec.provider.as_ref())?)?;
     let tokens = u64::from(provider.context_of(model)?);
     let configured = provider.endpoint.as_ref().and_then(|endpoint| endpoint.answer_tokens()).map(u64::from);
     Some(Window { tokens, answer: configured.unwrap_or(ANSWER).min(tokens / 4), configured })

@@ -11,38 +11,38 @@ use super::compaction::{self, Fit};
 use super::provider_health;
 use crate::config::Provider;
 use crate::world::ending::fail_run;
-use crate::world::model::components::{Held, Identity, Life};
+use crate::world::model::components::{BudgetReserve, Identity, Life};
 use crate::world::model::indexes::{Postponed, Runs, is_stalled};
 use crate::world::model::phase::Phase;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 
 /// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it. Where the budget is
 /// held by others, it waits for them.
-pub(in crate::world) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
+pub(in crate::world) fn begin(tx: &mut Tx<'_>, run: RunId, step: u32) {
     // A fallback may be too dear.
-    let provider = next_provider(scene, run);
-    let plan = match compaction::fit(scene, run, provider.as_ref()) {
+    let provider = next_provider(tx, run);
+    let plan = match compaction::fit(tx, run, provider.as_ref()) {
         Fit::Fits => None,
         Fit::Compact(plan) => Some(Arc::new(plan)),
         Fit::TooLong => {
-            fail_run(scene, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
+            fail_run(tx, run, compaction::NOTHING_TO_LEAVE_OUT, exit::FAILED);
             return;
         }
     };
     // Nothing is held for who would only stand still with it.
-    let stalled = asked(scene, run, provider.as_ref()).filter(|asked| is_stalled(scene.world(), asked));
-    let reserve = match budget::of(scene, run, provider.as_ref(), plan.as_deref()) {
+    let stalled = asked(tx, run, provider.as_ref()).filter(|asked| is_stalled(tx.world(), asked));
+    let reserve = match budget::of(tx, run, provider.as_ref(), plan.as_deref()) {
         Budget::UsedUp(why) => {
-            fail_run(scene, run, why, exit::BUDGET);
+            fail_run(tx, run, why, exit::BUDGET);
             return;
         }
         Budget::Enough(Some(_)) | Budget::Held(_) if stalled.is_some() => {
-            postpone(scene, run, step, budget::owner(scene, run), stalled);
+            postpone(tx, run, step, budget::owner(tx, run), stalled);
             return;
         }
         Budget::Enough(reserve) => reserve,
         Budget::Held(budget_of) => {
-            postpone(scene, run, step, Some(budget_of), None);
+            postpone(tx, run, step, Some(budget_of), None);
             return;
         }
     };
@@ -50,78 +50,78 @@ pub(in crate::world) fn begin(scene: &mut Scene<'_>, run: RunId, step: u32) {
         None => EventBody::StepBegun { step, provider, reserve },
         Some(plan) => EventBody::CompactionBegun { step, provider, plan, reserve },
     };
-    scene.emit(Some(run), body);
+    tx.emit(Some(run), body);
 }
 
 /// The fallback that a run asks next, where it does not ask its own provider.
-fn next_provider(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
-    let can_be_paid = |instead: &Arc<str>| !matches!(budget::of(scene, run, Some(instead), None), Budget::UsedUp(_));
-    provider_health::choice(scene, run, can_be_paid)
+fn next_provider(tx: &Tx<'_>, run: RunId) -> Option<Arc<str>> {
+    let can_be_paid = |instead: &Arc<str>| !matches!(budget::of(tx, run, Some(instead), None), Budget::UsedUp(_));
+    provider_health::choice(tx, run, can_be_paid)
 }
 
 /// The provider that a run asks: its own, or the one that stands in.
-fn asked(scene: &Scene<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Arc<str>> {
-    instead.or(scene.spec(run)?.0.provider.as_ref()).cloned()
+fn asked(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Arc<str>> {
+    instead.or(tx.spec(run)?.0.provider.as_ref()).cloned()
 }
 
 /// Lets a run wait outside its provider's lane: until others give back what they hold of the budget of `budget_of`, or until the provider that is
 /// `stalled` may be asked again.
-fn postpone(scene: &mut Scene<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
+fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
     let Some(budget_of) = budget_of else { return };
-    let waits_already = scene.identity(run).zip(scene.life(run)).is_some_and(|(identity, life)| {
-        let waits = scene.res::<Postponed>();
+    let waits_already = tx.identity(run).zip(tx.life(run)).is_some_and(|(identity, life)| {
+        let waits = tx.res::<Postponed>();
         let is_stalled = waits.stalled.contains(&(identity.number, run));
         let is_same = life.phase == Phase::Postponed(budget_of) && life.step == step;
         is_same && is_stalled == stalled.is_some()
     });
     if !waits_already {
-        scene.emit(Some(run), EventBody::StepPostponed { step, budget_of, provider: stalled });
+        tx.emit(Some(run), EventBody::StepPostponed { step, budget_of, provider: stalled });
     }
 }
 
 /// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back what they hold of a budget.
-pub(in crate::world) fn give_back(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    if !is_stalled(scene.world(), provider) {
+pub(in crate::world) fn give_back(tx: &mut Tx<'_>, provider: &Arc<str>) {
+    if !is_stalled(tx.world(), provider) {
         return;
     }
     let holds = |entity| {
-        let (life, _) = (scene.get::<Life>(entity)?, scene.get::<Held>(entity)?);
-        let run = scene.get::<Identity>(entity)?.id;
-        let is_here = asked(scene, run, life.provider.as_ref()).as_ref() == Some(provider);
+        let (life, _) = (tx.get::<Life>(entity)?, tx.get::<BudgetReserve>(entity)?);
+        let run = tx.get::<Identity>(entity)?.id;
+        let is_here = asked(tx, run, life.provider.as_ref()).as_ref() == Some(provider);
         (is_here && matches!(life.phase, Phase::Wanting(_))).then_some((run, life.step))
     };
-    let holders: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
+    let holders: Vec<(RunId, u32)> = tx.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
     for (run, step) in holders {
-        let budget_of = budget::owner(scene, run);
-        postpone(scene, run, step, budget_of, Some(Arc::clone(provider)));
+        let budget_of = budget::owner(tx, run);
+        postpone(tx, run, step, budget_of, Some(Arc::clone(provider)));
         // It may have stood in the lane of a stand-in, and its own provider answers again.
-        scene.wake(run);
+        tx.wake(run);
     }
 }
 
 /// A provider is left alone from here on, or is asked again, and it is the fallback of some, or has some: runs that stand in a lane that is left
 /// alone go where they are served. Where no fallback is there for them, they wait for their own provider.
-pub(in crate::world) fn reconsider(scene: &mut Scene<'_>, provider: &Arc<str>) {
+pub(in crate::world) fn reconsider(tx: &mut Tx<'_>, provider: &Arc<str>) {
     let concerned = |(name, other): (&Arc<str>, &Provider)| {
         other.fallbacks.contains(provider) || (name == provider && !other.fallbacks.is_empty())
     };
-    if !scene.setup().config.providers.iter().any(concerned) {
+    if !tx.setup().config.providers.iter().any(concerned) {
         return;
     }
     let waits = |entity| {
-        let life = scene.get::<Life>(entity)?;
+        let life = tx.get::<Life>(entity)?;
         let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
-        wants.then_some((scene.get::<Identity>(entity)?.id, life.step))
+        wants.then_some((tx.get::<Identity>(entity)?.id, life.step))
     };
-    let waiting: Vec<(RunId, u32)> = scene.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
+    let waiting: Vec<(RunId, u32)> = tx.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
     for (run, step) in waiting {
-        let stands_in = scene.life(run).and_then(|life| life.provider.clone());
-        if !asked(scene, run, stands_in.as_ref()).is_some_and(|asked| provider_health::is_away(scene, &asked)) {
+        let stands_in = tx.life(run).and_then(|life| life.provider.clone());
+        if !asked(tx, run, stands_in.as_ref()).is_some_and(|asked| provider_health::is_away(tx, &asked)) {
             continue;
         }
-        let next = next_provider(scene, run);
+        let next = next_provider(tx, run);
         if next != stands_in {
-            begin(scene, run, step);
+            begin(tx, run, step);
         }
     }
 }

@@ -20,8 +20,8 @@ use harness_protocol::time::Span;
 
 use crate::lane::TicketState;
 use crate::prompt::ErrorClass;
-use crate::world::model::indexes::{Gate, Gates, is_stalled};
-use crate::world::tx::Scene;
+use crate::world::model::indexes::{Breaker, ProviderHealth, is_stalled};
+use crate::world::tx::Tx;
 
 /// Failures in a row, whichever runs they are of, until a provider is left alone.
 pub(crate) const FAILURES: u32 = 5;
@@ -85,42 +85,42 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
 
 /// The provider that a run asks next, where that is not its own: the first of that one's fallbacks that is not left alone itself and that suits,
 /// while its own is left alone. What a fallback's own fallbacks are does not matter.
-pub(crate) fn choice(scene: &Scene<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool) -> Option<Arc<str>> {
-    let own = scene.spec(run)?.0.provider.as_ref()?;
-    let fallbacks = &scene.setup().config.providers.get(own)?.fallbacks;
-    if fallbacks.is_empty() || !is_away(scene, own) {
+pub(crate) fn choice(tx: &Tx<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool) -> Option<Arc<str>> {
+    let own = tx.spec(run)?.0.provider.as_ref()?;
+    let fallbacks = &tx.setup().config.providers.get(own)?.fallbacks;
+    if fallbacks.is_empty() || !is_away(tx, own) {
         return None;
     }
-    let is_there = |other: &&Arc<str>| !is_away(scene, other) && !is_stalled(scene.world(), other);
+    let is_there = |other: &&Arc<str>| !is_away(tx, other) && !is_stalled(tx.world(), other);
     fallbacks.iter().filter(is_there).find(|other| suits(other)).cloned()
 }
 
 /// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to have.
-pub(crate) fn is_away(scene: &Scene<'_>, provider: &Arc<str>) -> bool {
-    let Some(gate) = scene.res::<Gates>().get(provider) else { return false };
-    if let Some(hold) = &gate.hold {
-        let soon = scene.now() + WORTH_WAITING;
+pub(crate) fn is_away(tx: &Tx<'_>, provider: &Arc<str>) -> bool {
+    let Some(breaker) = tx.res::<ProviderHealth>().get(provider) else { return false };
+    if let Some(hold) = &breaker.hold {
+        let soon = tx.now() + WORTH_WAITING;
         return hold.limiter != Limiter::RateLimit || hold.until.is_none_or(|until| until > soon);
     }
-    let Some(((most, _), lane)) = gate.at_most.zip(scene.lanes().get(provider)) else { return false };
+    let Some(((most, _), lane)) = breaker.at_most.zip(tx.lanes().get(provider)) else { return false };
     lane.permits() + lane.tickets(TicketState::Queued) >= most
 }
 
 /// How long a provider is left alone that says no time, or one that is hardly worth the asking: twice as long each time.
-fn rest(gate: &Gate) -> Span {
-    Span::from_micros(FIRST_REST.as_micros() << gate.rests.min(6)).min(LONGEST_REST)
+fn rest(breaker: &Breaker) -> Span {
+    Span::from_micros(FIRST_REST.as_micros() << breaker.rests.min(6)).min(LONGEST_REST)
 }
 
 /// After a failure: whether its provider is left alone from here on, and was not before, or not for so long.
-pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) -> bool {
-    let now = scene.now();
-    let gate = scene.res::<Gates>().get(provider).cloned().unwrap_or_default();
-    let hold = gate.hold.as_ref();
+pub(crate) fn judge(tx: &mut Tx<'_>, provider: &Arc<str>, class: ErrorClass, error: &Arc<str>) -> bool {
+    let now = tx.now();
+    let breaker = tx.res::<ProviderHealth>().get(provider).cloned().unwrap_or_default();
+    let hold = breaker.hold.as_ref();
     let (limiter, until, probe) = match class {
-        ErrorClass::Credentials if !gate.is_held_for_good() => (Limiter::Credentials, None, false),
-        ErrorClass::NoKey if !gate.is_held_for_good() => (Limiter::Key, None, false),
+        ErrorClass::Credentials if !breaker.is_held_for_good() => (Limiter::Credentials, None, false),
+        ErrorClass::NoKey if !breaker.is_held_for_good() => (Limiter::Key, None, false),
         ErrorClass::Quota(wait) => {
-            let until = wait.filter(|wait| *wait <= LONGEST_QUOTA).map(|wait| now + wait.max(rest(&gate)));
+            let until = wait.filter(|wait| *wait <= LONGEST_QUOTA).map(|wait| now + wait.max(rest(&breaker)));
             let stays = hold.is_some_and(|hold| match (hold.limiter, hold.until, until) {
                 (Limiter::Credentials | Limiter::Key, _, _) => true,
                 (Limiter::Quota, None, None) | (Limiter::Quota, Some(_), None) => true,
@@ -144,40 +144,45 @@ pub(crate) fn judge(scene: &mut Scene<'_>, provider: &Arc<str>, class: ErrorClas
                 _ => (Limiter::RateLimit, Some(until), false),
             }
         }
-        ErrorClass::RateLimit(None) if hold.is_none() => (Limiter::RateLimit, Some(now + rest(&gate)), true),
-        ErrorClass::Retry if hold.is_none() && (gate.failures >= FAILURES || gate.at_most.is_some()) => {
-            (Limiter::Failing, Some(now + rest(&gate)), true)
+        ErrorClass::RateLimit(None) if hold.is_none() => (Limiter::RateLimit, Some(now + rest(&breaker)), true),
+        ErrorClass::Retry if hold.is_none() && (breaker.failures >= FAILURES || breaker.at_most.is_some()) => {
+            (Limiter::Failing, Some(now + rest(&breaker)), true)
         }
         _ => return false,
     };
     let error = Arc::clone(error);
-    scene.emit(None, EventBody::ProviderHeld { provider: Arc::clone(provider), limiter, until, error, probe });
+    tx.emit(None, EventBody::ProviderHeld { provider: Arc::clone(provider), limiter, until, error, probe });
     true
 }
 
 /// The time is up for which a provider was left alone.
-pub(crate) fn rested(scene: &mut Scene<'_>, provider: Arc<str>) {
-    let hold = scene.res::<Gates>().get(&provider).and_then(|gate| gate.hold.as_ref());
+pub(crate) fn rested(tx: &mut Tx<'_>, provider: Arc<str>) {
+    let hold = tx.res::<ProviderHealth>().get(&provider).and_then(|breaker| breaker.hold.as_ref());
     let at_most = hold.is_some_and(|hold| hold.probe).then_some(1);
-    scene.emit(None, EventBody::ProviderReleased { provider, at_most });
+    tx.emit(None, EventBody::ProviderReleased { provider, at_most });
 }
 
 /// A provider that was left alone, for whatever reason, was asked and is well: it is asked again.
-pub(crate) fn release(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    if scene.res::<Gates>().get(provider).is_some_and(|gate| gate.hold.is_some() || gate.at_most.is_some()) {
-        scene.emit(None, EventBody::ProviderReleased { provider: Arc::clone(provider), at_most: None });
+pub(crate) fn release(tx: &mut Tx<'_>, provider: &Arc<str>) {
+    if tx
+        .res::<ProviderHealth>()
+        .get(provider)
+        .is_some_and(|breaker| breaker.hold.is_some() || breaker.at_most.is_some())
+    {
+        tx.emit(None, EventBody::ProviderReleased { provider: Arc::clone(provider), at_most: None });
     }
 }
 
 /// Somebody may have seen to it: one run asks, where what was wrong was the account or the key, and all of them otherwise.
-pub(crate) fn try_again(scene: &mut Scene<'_>, provider: &Arc<str>) {
-    let held_by = scene.res::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref()).map(|hold| hold.limiter);
+pub(crate) fn try_again(tx: &mut Tx<'_>, provider: &Arc<str>) {
+    let held_by =
+        tx.res::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref()).map(|hold| hold.limiter);
     match held_by {
         Some(Limiter::Quota | Limiter::Credentials | Limiter::Key) => {
             let provider = Arc::clone(provider);
-            scene.emit(None, EventBody::ProviderReleased { provider, at_most: Some(1) });
+            tx.emit(None, EventBody::ProviderReleased { provider, at_most: Some(1) });
         }
-        _ => release(scene, provider),
+        _ => release(tx, provider),
     }
 }
 

@@ -129,7 +129,7 @@ impl Transcript {
 
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
-pub(crate) struct Spent(pub(crate) Usage);
+pub(crate) struct UsageTotal(pub(crate) Usage);
 
 /// What of its budget is used and held back, by it and by all below it. Present for runs with a budget.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
@@ -146,7 +146,7 @@ pub(crate) struct Pool {
 
 /// What is held back for the inference that it wants, or that is out.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held(pub(crate) Reserve);
+pub(crate) struct BudgetReserve(pub(crate) Reserve);
 
 /// What its last prompt and the answer to it took, and how long its transcript was then.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +157,7 @@ pub(crate) struct LastAsked {
 
 /// That its prompt was too long for its model. Absent once that has answered.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooLong {
+pub(crate) struct ContextOverflow {
     /// So often in a row, be it the prompt itself or that for its summary.
     pub(crate) refused: u32,
     /// Nothing was done about it yet.
@@ -166,7 +166,7 @@ pub(crate) struct TooLong {
 
 /// How often in a row its model was asked for a summary and gave none. Absent before, and once there is one.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unsummarised(pub(crate) u32);
+pub(crate) struct CompactionFailures(pub(crate) u32);
 
 /// That the inference that it wants, or that is out, is to summarise what is older. Present for so long.
 #[derive(Component, Debug, Clone, PartialEq)]
@@ -174,7 +174,7 @@ pub(crate) struct Compacting(pub(crate) Arc<Compaction>);
 
 /// Messages that its model has not read.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
-pub(crate) struct Mail(pub(crate) Vec<Arc<str>>);
+pub(crate) struct QueuedMessages(pub(crate) Vec<Arc<str>>);
 
 /// Runs that it spawned.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
@@ -182,11 +182,11 @@ pub(crate) struct Children(pub(crate) Vec<RunId>);
 
 /// Calls of other runs that wait for it.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
-pub(crate) struct Watchers(pub(crate) Vec<RunId>);
+pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 
 /// What it asked people, as far as that is no longer open.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
-pub(crate) struct Asked(pub(crate) Vec<InteractionId>);
+pub(crate) struct OpenQuestions(pub(crate) Vec<InteractionId>);
 
 /// What was refused because nobody was there.
 #[derive(Component, Debug, Clone, PartialEq, Default)]

@@ -120,11 +120,11 @@ pub(crate) enum Timer {
 
 /// How the providers are, as far as that is not well.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
-pub(crate) struct Gates(pub(crate) BTreeMap<Arc<str>, Gate>);
+pub(crate) struct ProviderHealth(pub(crate) BTreeMap<Arc<str>, Breaker>);
 
 /// How a provider is.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Gate {
+pub(crate) struct Breaker {
     /// Inferences in a row that it failed, each begun after the one before had failed.
     pub(crate) failures: u32,
     /// When the last of these did.
@@ -148,7 +148,7 @@ pub(crate) struct Hold {
     pub(crate) probe: bool,
 }
 
-impl Gate {
+impl Breaker {
     pub(crate) fn is_held_for_good(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| hold.until.is_none())
     }
@@ -159,8 +159,8 @@ impl Gate {
     }
 }
 
-impl Gates {
-    pub(crate) fn get(&self, provider: &str) -> Option<&Gate> {
+impl ProviderHealth {
+    pub(crate) fn get(&self, provider: &str) -> Option<&Breaker> {
         self.0.get(provider)
     }
 }
@@ -302,6 +302,6 @@ pub(crate) struct Daemon {
 
 /// Whether a provider is asked nothing for hours, or until somebody has seen to it.
 pub(crate) fn is_stalled(world: &World, provider: &str) -> bool {
-    world.resource::<Gates>().get(provider).is_some_and(Gate::is_held_for_long)
+    world.resource::<ProviderHealth>().get(provider).is_some_and(Breaker::is_held_for_long)
         || world.resource::<Lanes>().get(provider).is_some_and(Lane::is_paused)
 }

@@ -9,7 +9,7 @@ use harness_protocol::time::Timestamp;
 use super::super::Engine;
 use super::super::api::Now;
 use super::super::model::components::{Batch, Life, Spec, Stage};
-use super::super::model::indexes::{Gates, Lanes, Runs, TOOL_LANE};
+use super::super::model::indexes::{Lanes, ProviderHealth, Runs, TOOL_LANE};
 use crate::lane::Lane;
 use crate::world::view::run::summary;
 
@@ -30,7 +30,7 @@ impl Engine {
 
     fn lane_report(&self, lane: &Lane, at: Timestamp) -> LaneReport {
         let mut report = lane.report(at);
-        let hold = self.world.resource::<Gates>().get(&report.name).and_then(|gate| gate.hold.as_ref());
+        let hold = self.world.resource::<ProviderHealth>().get(&report.name).and_then(|breaker| breaker.hold.as_ref());
         report.held = hold.map(|hold| LaneHold {
             limiter: Some(hold.limiter),
             since: hold.since,

@@ -17,75 +17,74 @@ use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
 use crate::world::inference::next::begin;
-use crate::world::model::components::{Call, Mail, Stage, Transcript};
+use crate::world::model::components::{Call, QueuedMessages, Stage, Transcript};
 use crate::world::model::indexes::Daemon;
 use crate::world::model::phase::Phase;
 use crate::world::tools;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
     schedule.add_systems(decide.in_set(StepSystems::Decide));
 }
 
 fn decide(world: &mut World) {
-    let mut scene = Scene::new(world);
-    while let Some((run, _)) = scene.next_on_agenda() {
-        next(&mut scene, run);
+    let mut tx = Tx::new(world);
+    while let Some((run, _)) = tx.next_on_agenda() {
+        next(&mut tx, run);
     }
 }
 
 /// Lets a run do what it does next. What that changes puts it on the agenda again.
-fn next(scene: &mut Scene<'_>, run: RunId) {
-    let Some(life) = scene.life(run) else { return };
+fn next(tx: &mut Tx<'_>, run: RunId) {
+    let Some(life) = tx.life(run) else { return };
     if let Phase::Ended(_) = life.phase {
         return;
     }
     if let Some(stopping) = life.stopping {
-        wind_up(scene, run, stopping.reason);
+        wind_up(tx, run, stopping.reason);
         return;
     }
     match life.phase {
-        Phase::Acting => act(scene, run),
+        Phase::Acting => act(tx, run),
         _ if life.paused => {}
-        Phase::Resting => go_on(scene, run),
-        Phase::Retrying(until) if until <= scene.now() => {
+        Phase::Resting => go_on(tx, run),
+        Phase::Retrying(until) if until <= tx.now() => {
             let step = life.step;
-            begin(scene, run, step);
+            begin(tx, run, step);
         }
         Phase::Postponed(_) => {
             let step = life.step;
-            begin(scene, run, step);
+            begin(tx, run, step);
         }
         Phase::Retrying(_) | Phase::Wanting(_) | Phase::Thinking(_) | Phase::Ended(_) => {}
     }
 }
 
 /// Every call has its result, or there was none: the run answers, or asks its model again, or is at a limit.
-fn go_on(scene: &mut Scene<'_>, run: RunId) {
-    let Some(entity) = scene.entity(run) else { return };
-    let (Some(life), Some(spec)) = (scene.life(run), scene.spec(run)) else { return };
-    let unread = scene.get::<Mail>(entity).is_some();
+fn go_on(tx: &mut Tx<'_>, run: RunId) {
+    let Some(entity) = tx.entity(run) else { return };
+    let (Some(life), Some(spec)) = (tx.life(run), tx.spec(run)) else { return };
+    let unread = tx.get::<QueuedMessages>(entity).is_some();
     // An answer that an earlier run gave is not this one's.
     if life.step > 0
         && !unread
-        && let Some(Entry::Assistant { text, calls, cut, .. }) =
-            scene.get::<Transcript>(entity).and_then(|t| t.0.last())
+        && let Some(Entry::Assistant { text, calls, cut, .. }) = tx.get::<Transcript>(entity).and_then(|t| t.0.last())
         && calls.is_empty()
     {
         // Half an answer is still worth having; whoever reads it must know.
         let answer = if *cut { with_note(text).into() } else { Arc::clone(text) };
-        finish_run(scene, run, Ending::Succeeded { answer });
+        finish_run(tx, run, Ending::Succeeded { answer });
         return;
     }
     let limits = &spec.0.limits;
     if let Some(max) = limits.max_steps
         && life.step >= max
     {
-        fail_run(scene, run, format!("its budget of {max} steps is used up (--max-steps)"), exit::BUDGET);
+        fail_run(tx, run, format!("its budget of {max} steps is used up (--max-steps)"), exit::BUDGET);
         return;
     }
     let step = life.step + 1;
-    begin(scene, run, step);
+    begin(tx, run, step);
 }
 
 fn with_note(text: &str) -> String {
@@ -94,19 +93,19 @@ fn with_note(text: &str) -> String {
 }
 
 /// A batch: its world calls are carried out, the waits that are over end, and its ticket wants what its calls need.
-fn act(scene: &mut Scene<'_>, run: RunId) {
-    while let Some(call) = settled_wait(scene, run) {
-        tools::end_wait(scene, run, call);
+fn act(tx: &mut Tx<'_>, run: RunId) {
+    while let Some(call) = settled_wait(tx, run) {
+        tools::end_wait(tx, run, call);
     }
-    refuse_surplus(scene, run);
-    let Some((life, batch)) = scene.life(run).zip(scene.batch(run)) else { return };
+    refuse_surplus(tx, run);
+    let Some((life, batch)) = tx.life(run).zip(tx.batch(run)) else { return };
     let batch = &batch.0;
     if batch.group().is_empty() {
         // A paused run keeps its batch, and gives back what that held.
         if life.paused {
-            balance(scene, run)
+            balance(tx, run)
         } else {
-            go_on(scene, run)
+            go_on(tx, run)
         }
         return;
     }
@@ -114,26 +113,26 @@ fn act(scene: &mut Scene<'_>, run: RunId) {
         let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
         // A child that may not start now is not refused for good: it waits for the end of the drain.
         let put_off =
-            |call: &Call| scene.res::<Daemon>().draining && call.kind == Some(ToolKind::World(WorldTool::SpawnAgent));
+            |call: &Call| tx.res::<Daemon>().draining && call.kind == Some(ToolKind::World(WorldTool::SpawnAgent));
         if let Some(call) = at_hand.filter(|call| !put_off(call)).cloned() {
-            perform(scene, run, &call);
+            perform(tx, run, &call);
             // It may be first in line again, and is on the agenda only where something about it changed.
-            scene.wake(run);
+            tx.wake(run);
             return;
         }
     }
-    balance(scene, run);
+    balance(tx, run);
 }
 
 /// A model may ask for any number of calls at once; those beyond the bound are refused before any of the batch begins.
-fn refuse_surplus(scene: &mut Scene<'_>, run: RunId) {
-    let bound = scene.setup().config.limits.calls_per_step as usize;
-    let surplus: Vec<CallId> = scene.batch(run).map_or_else(Vec::new, |batch| {
+fn refuse_surplus(tx: &mut Tx<'_>, run: RunId) {
+    let bound = tx.setup().config.limits.calls_per_step as usize;
+    let surplus: Vec<CallId> = tx.batch(run).map_or_else(Vec::new, |batch| {
         batch.0.calls.iter().skip(bound).filter(|call| call.stage == Stage::Pending).map(|call| call.id).collect()
     });
     for call in surplus {
         let text = format!("Not run: at most {bound} calls are executed in one step (limits.calls_per_step).");
-        finish_call(scene, run, call, text, true);
+        finish_call(tx, run, call, text, true);
     }
 }
 
@@ -141,33 +140,33 @@ fn is_job(call: &Call) -> bool {
     matches!(call.kind, Some(ToolKind::Job { .. }))
 }
 
-fn perform(scene: &mut Scene<'_>, run: RunId, call: &Call) {
+fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     match call.kind {
         Some(ToolKind::World(tool)) => match tool {
-            WorldTool::AskUser => tools::ask_user(scene, run, call),
-            WorldTool::SpawnAgent => tools::spawn_agent(scene, run, call),
-            WorldTool::WaitForAgent => tools::wait_for_agent(scene, run, call),
+            WorldTool::AskUser => tools::ask_user(tx, run, call),
+            WorldTool::SpawnAgent => tools::spawn_agent(tx, run, call),
+            WorldTool::WaitForAgent => tools::wait_for_agent(tx, run, call),
         },
         Some(ToolKind::Job { .. }) => {}
         None => {
-            let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(scene, run, &call.tool).into());
-            finish_call(scene, run, call.id, text, true);
+            let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(tx, run, &call.tool).into());
+            finish_call(tx, run, call.id, text, true);
         }
     }
 }
 
-fn unknown_tool(scene: &Scene<'_>, run: RunId, name: &str) -> String {
-    let is_allowed = |name: &&str| scene.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
-    let known: Vec<&str> = scene.setup().tools.keys().map(|name| &**name).filter(is_allowed).collect();
+fn unknown_tool(tx: &Tx<'_>, run: RunId, name: &str) -> String {
+    let is_allowed = |name: &&str| tx.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
+    let known: Vec<&str> = tx.setup().tools.keys().map(|name| &**name).filter(is_allowed).collect();
     format!("There is no tool {}. There are: {}.", quoted(name), known.join(", "))
 }
 
 /// A wait for other runs that is over.
-fn settled_wait(scene: &Scene<'_>, run: RunId) -> Option<CallId> {
-    let batch = scene.batch(run)?;
+fn settled_wait(tx: &Tx<'_>, run: RunId) -> Option<CallId> {
+    let batch = tx.batch(run)?;
     let over = |call: &&Call| match &call.stage {
-        Stage::Waiting { runs, any: true } => runs.iter().any(|&target| scene.has_ended(target)),
-        Stage::Waiting { runs, any: false } => runs.iter().all(|&target| scene.has_ended(target)),
+        Stage::Waiting { runs, any: true } => runs.iter().any(|&target| tx.has_ended(target)),
+        Stage::Waiting { runs, any: false } => runs.iter().all(|&target| tx.has_ended(target)),
         _ => false,
     };
     batch.0.calls.iter().find(over).map(|call| call.id)
@@ -175,30 +174,30 @@ fn settled_wait(scene: &Scene<'_>, run: RunId) -> Option<CallId> {
 
 /// Makes the ticket of a batch fit its calls. Permits held and not used go to the next call, or back to the lane; where
 /// nothing executes and something waits, the ticket is parked; where a call needs a permit, the ticket wants one.
-fn balance(scene: &mut Scene<'_>, run: RunId) {
-    let Some((life, batch)) = scene.life(run).zip(scene.batch(run)) else { return };
-    let lane = &scene.lanes().tool;
+fn balance(tx: &mut Tx<'_>, run: RunId) {
+    let Some((life, batch)) = tx.life(run).zip(tx.batch(run)) else { return };
+    let lane = &tx.lanes().tool;
     let state = batch.0.ticket.and_then(|ticket| lane.state(ticket));
     let held = batch.0.ticket.map_or(0, |ticket| lane.held(ticket));
     let executing = batch.0.executing();
     let candidate = if life.paused { None } else { batch.0.candidate().cloned() };
     match (state, candidate) {
         (Some(TicketState::Busy), Some(call)) if held > executing => {
-            grant::put_to_work(scene, run, &call);
+            grant::put_to_work(tx, run, &call);
             // It may hold permits for more of its calls.
-            scene.wake(run);
+            tx.wake(run);
         }
         (Some(TicketState::Busy), None) if held > executing && executing == 0 => {
-            scene.emit(Some(run), EventBody::BatchParked);
+            tx.emit(Some(run), EventBody::BatchParked);
         }
         (Some(TicketState::Busy), None) if held > executing => {
-            scene.emit(Some(run), EventBody::BatchYielded { keeps: u32::from(executing) });
+            tx.emit(Some(run), EventBody::BatchYielded { keeps: u32::from(executing) });
         }
         (None | Some(TicketState::Parked | TicketState::Deferred), Some(_)) => {
-            scene.emit(Some(run), EventBody::BatchQueued);
+            tx.emit(Some(run), EventBody::BatchQueued);
         }
         (None | Some(TicketState::Queued | TicketState::Resuming), None) => {
-            scene.emit(Some(run), EventBody::BatchParked);
+            tx.emit(Some(run), EventBody::BatchParked);
         }
         _ => {}
     }

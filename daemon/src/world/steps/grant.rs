@@ -14,10 +14,10 @@ use crate::catalogue::ToolSpec;
 use crate::prompt::{Prompt, compaction};
 use crate::world::api::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use crate::world::ending::{stop, wind_up};
-use crate::world::model::components::{Call, Compacting, Held, Stage, Transcript};
+use crate::world::model::components::{BudgetReserve, Call, Compacting, Stage, Transcript};
 use crate::world::model::indexes::WantsExtra;
 use crate::world::model::step_io::Incoming;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
     let grants = (grant_inferences, grant_batches, grant_extras).chain().run_if(is_not_held);
@@ -30,15 +30,15 @@ fn is_not_held(incoming: Res<Incoming>) -> bool {
 }
 
 fn grant_inferences(world: &mut World) {
-    let mut scene = Scene::new(world);
-    let next = |scene: &Scene<'_>| scene.lanes().providers.values().find_map(|lane| lane.peek());
-    while let Some((ticket, run)) = next(&scene) {
+    let mut tx = Tx::new(world);
+    let next = |tx: &Tx<'_>| tx.lanes().providers.values().find_map(|lane| lane.peek());
+    while let Some((ticket, run)) = next(&tx) {
         // Numbers of tickets are those of one lane.
-        let is_stuck = |scene: &Scene<'_>| next(scene) == Some((ticket, run));
-        start_inference(&mut scene, run);
-        if is_stuck(&scene) {
-            end_stuck(&mut scene, run);
-            if is_stuck(&scene) {
+        let is_stuck = |tx: &Tx<'_>| next(tx) == Some((ticket, run));
+        start_inference(&mut tx, run);
+        if is_stuck(&tx) {
+            end_stuck(&mut tx, run);
+            if is_stuck(&tx) {
                 break;
             }
         }
@@ -47,14 +47,14 @@ fn grant_inferences(world: &mut World) {
 
 /// Ends a run whose ticket is granted without effect: it does not fit what the run is, so a record of it is missing. Without that
 /// the same ticket would be next for ever.
-fn end_stuck(scene: &mut Scene<'_>, run: RunId) {
-    if stop(scene, run, StopReason::Unreadable, true) {
-        wind_up(scene, run, StopReason::Unreadable);
+fn end_stuck(tx: &mut Tx<'_>, run: RunId) {
+    if stop(tx, run, StopReason::Unreadable, true) {
+        wind_up(tx, run, StopReason::Unreadable);
     }
 }
 
-fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
-    let (Some(life), Some(spec), Some(entity)) = (scene.life(run), scene.spec(run), scene.entity(run)) else {
+fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
+    let (Some(life), Some(spec), Some(entity)) = (tx.life(run), tx.spec(run), tx.entity(run)) else {
         return false;
     };
     let (step, attempt) = (life.step, life.attempt + 1);
@@ -63,14 +63,14 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         Some(instead) => (Arc::clone(instead), None),
         None => (spec.0.provider.clone().unwrap_or_else(|| "".into()), spec.0.model.clone()),
     };
-    let plan = scene.get::<Compacting>(entity).map(|compacting| &*compacting.0);
-    let affordable = scene.get::<Held>(entity).map(|held| held.0.answer_tokens);
-    let entries = scene.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
+    let plan = tx.get::<Compacting>(entity).map(|compacting| &*compacting.0);
+    let affordable = tx.get::<BudgetReserve>(entity).map(|held| held.0.answer_tokens);
+    let entries = tx.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
     let (prompt, tools, room) = match plan {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
-            let room = crate::world::inference::compaction::room(scene, run, life.provider.as_ref(), affordable);
-            (Prompt::from_transcript(entries).of_provider(&provider), tools(scene, &spec.0), room)
+            let room = crate::world::inference::compaction::room(tx, run, life.provider.as_ref(), affordable);
+            (Prompt::from_transcript(entries).of_provider(&provider), tools(tx, &spec.0), room)
         }
     };
     let task = InferenceTask {
@@ -84,14 +84,14 @@ fn start_inference(scene: &mut Scene<'_>, run: RunId) -> bool {
         is_summary: plan.is_some(),
     };
     let id = JobId { run, work: Work::Inference { step, attempt } };
-    scene.emit(Some(run), EventBody::InferenceStarted { step, attempt });
-    scene.effect(Effect::Start(Job { id, task: Task::Inference(task) }));
+    tx.emit(Some(run), EventBody::InferenceStarted { step, attempt });
+    tx.effect(Effect::Start(Job { id, task: Task::Inference(task) }));
     true
 }
 
 /// What a model is told of the tools that its run may call.
-fn tools(scene: &Scene<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
-    let all = &scene.setup().specs;
+fn tools(tx: &Tx<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
+    let all = &tx.setup().specs;
     match spec.tools {
         None => Arc::clone(all),
         Some(_) => all.iter().filter(|tool| spec.allows_tool(&tool.name)).cloned().collect(),
@@ -99,19 +99,19 @@ fn tools(scene: &Scene<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
 }
 
 fn grant_batches(world: &mut World) {
-    let mut scene = Scene::new(world);
-    let is_stuck = |scene: &Scene<'_>, ticket| scene.lanes().tool.peek().is_some_and(|(again, _)| again == ticket);
-    while let Some((ticket, run)) = scene.lanes().tool.peek() {
-        match scene.batch(run).and_then(|batch| batch.0.candidate()).cloned() {
-            Some(call) => put_to_work(&mut scene, run, &call),
+    let mut tx = Tx::new(world);
+    let is_stuck = |tx: &Tx<'_>, ticket| tx.lanes().tool.peek().is_some_and(|(again, _)| again == ticket);
+    while let Some((ticket, run)) = tx.lanes().tool.peek() {
+        match tx.batch(run).and_then(|batch| batch.0.candidate()).cloned() {
+            Some(call) => put_to_work(&mut tx, run, &call),
             // Decide queues a ticket only for a call that can use it; without one it leaves the queue again.
             None => {
-                scene.emit(Some(run), EventBody::BatchParked);
+                tx.emit(Some(run), EventBody::BatchParked);
             }
         }
-        if is_stuck(&scene, ticket) {
-            end_stuck(&mut scene, run);
-            if is_stuck(&scene, ticket) {
+        if is_stuck(&tx, ticket) {
+            end_stuck(&mut tx, run);
+            if is_stuck(&tx, ticket) {
                 break;
             }
         }
@@ -119,42 +119,41 @@ fn grant_batches(world: &mut World) {
 }
 
 /// Lets a call execute: its job starts, or goes on.
-pub(in crate::world) fn put_to_work(scene: &mut Scene<'_>, run: RunId, call: &Call) {
+pub(in crate::world) fn put_to_work(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     let id = JobId { run, work: Work::Call(call.id) };
     if call.stage == Stage::Returning {
-        scene.emit(Some(run), EventBody::CallResumed { call: call.id });
-        scene.effect(Effect::GoOn(id));
+        tx.emit(Some(run), EventBody::CallResumed { call: call.id });
+        tx.effect(Effect::Resume(id));
     } else {
-        let Some(spec) = scene.spec(run).map(|spec| Arc::clone(&spec.0)) else { return };
-        scene.emit(Some(run), EventBody::CallStarted { call: call.id });
+        let Some(spec) = tx.spec(run).map(|spec| Arc::clone(&spec.0)) else { return };
+        tx.emit(Some(run), EventBody::CallStarted { call: call.id });
         let task = CallTask { tool: Arc::clone(&call.tool), args: Arc::clone(&call.args), spec };
-        scene.effect(Effect::Start(Job { id, task: Task::Call(task) }));
+        tx.effect(Effect::Start(Job { id, task: Task::Call(task) }));
     }
 }
 
 /// Lets neighbours execute beside each other, while nobody else wants the permits.
 fn grant_extras(world: &mut World) {
-    let mut scene = Scene::new(world);
+    let mut tx = Tx::new(world);
     let mut after = None;
     loop {
-        let wants = &scene.res::<WantsExtra>().0;
+        let wants = &tx.res::<WantsExtra>().0;
         let next = match after {
             None => wants.first().copied(),
             Some(last) => wants.range((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded)).next().copied(),
         };
         let Some((number, run)) = next else { return };
         after = Some((number, run));
-        while let Some(call) = extra_for(&scene, run) {
-            put_to_work(&mut scene, run, &call);
+        while let Some(call) = extra_for(&tx, run) {
+            put_to_work(&mut tx, run, &call);
         }
     }
 }
 
-fn extra_for(scene: &Scene<'_>, run: RunId) -> Option<Call> {
-    let batch = scene.batch(run)?;
-    let lane = &scene.lanes().tool;
-    let share =
-        scene.spec(run)?.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(crate::lane::ShareId(0));
+fn extra_for(tx: &Tx<'_>, run: RunId) -> Option<Call> {
+    let batch = tx.batch(run)?;
+    let lane = &tx.lanes().tool;
+    let share = tx.spec(run)?.0.share.as_deref().and_then(|name| lane.share(name)).unwrap_or(crate::lane::ShareId(0));
     let free = batch.0.ticket.is_some_and(|ticket| lane.held(ticket) > 0) && lane.has_extra(share);
     free.then(|| batch.0.candidate().cloned()).flatten()
 }

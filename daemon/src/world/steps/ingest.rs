@@ -22,11 +22,11 @@ use crate::world::commands::select;
 use crate::world::commands::submit::{Descent, check_message, check_text, check_what_is_said, submit};
 use crate::world::ending;
 use crate::world::inference::{next, provider_health};
-use crate::world::model::components::{Children, Ended, Mail, ToldUnder};
+use crate::world::model::components::{Children, Ended, QueuedMessages, ToldUnder};
 use crate::world::model::ids::Ids;
-use crate::world::model::indexes::{Daemon, Gates, Interactions, Runs, TOOL_LANE};
+use crate::world::model::indexes::{Daemon, Interactions, ProviderHealth, Runs, TOOL_LANE};
 use crate::world::model::phase::Phase;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 
 /// A relief for longer than this is a slip of the pen.
 const LONGEST_RELIEF: Span = Span::from_secs(366 * 86_400);
@@ -40,20 +40,20 @@ pub(in crate::world) fn install(schedule: &mut Schedule) {
 }
 
 fn take_commands(world: &mut World) {
-    let mut scene = Scene::new(world);
+    let mut tx = Tx::new(world);
     let mut rest = Vec::new();
-    for input in scene.take_inputs() {
+    for input in tx.take_inputs() {
         match input {
             Input::Command { reply, caller, command } => {
-                scene.caused_by(Cause { via: Via::Socket, uid: Some(caller.uid), by_run: caller.run });
+                tx.caused_by(Cause { via: Via::Socket, uid: Some(caller.uid), by_run: caller.run });
                 let synced = is_promise(&command);
-                let answer = obey(&mut scene, caller, command);
-                scene.effect(Effect::Reply { to: reply, reply: answer, synced });
+                let answer = obey(&mut tx, caller, command);
+                tx.effect(Effect::Reply { to: reply, reply: answer, synced });
             }
             other => rest.push(other),
         }
     }
-    scene.leave_inputs(rest);
+    tx.leave_inputs(rest);
 }
 
 /// Whether the answer promises something that must survive power loss.
@@ -68,7 +68,7 @@ fn is_promise(command: &Command) -> bool {
     }
 }
 
-fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply, RpcError> {
+fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, RpcError> {
     if let Some(run) = caller.run
         && !matches!(command, Command::Submit { .. })
     {
@@ -79,71 +79,70 @@ fn obey(scene: &mut Scene<'_>, caller: Caller, command: Command) -> Result<Reply
     }
     match command {
         Command::Submit { spec, idempotency_key, known, sent } => {
-            let owner = caller.run.and_then(|run| scene.identity(run)).map_or(caller.uid, |parent| parent.owner);
+            let owner = caller.run.and_then(|run| tx.identity(run)).map_or(caller.uid, |parent| parent.owner);
             let descent = Descent { owner, parent: caller.run, idempotency_key, known, sent, ..Descent::default() };
-            submit(scene, &spec, descent).map(Reply::Submitted)
+            submit(tx, &spec, descent).map(Reply::Submitted)
         }
-        Command::Retry { run, changes, left, sent } => retry(scene, caller, &run, &changes, left, sent),
-        Command::Message { run, text, left, sent } => message(scene, caller, &run, text, left, sent),
-        Command::Cancel { select, force } => cancel(scene, caller, &select, force),
-        Command::Pause(select) => pause(scene, caller, &select, true),
-        Command::Resume(select) => pause(scene, caller, &select, false),
-        Command::Each(change, runs) => Ok(each(scene, change, &runs)),
-        Command::Prune(runs) => Ok(Reply::Changed(prune(scene, &runs))),
+        Command::Retry { run, changes, left, sent } => retry(tx, caller, &run, &changes, left, sent),
+        Command::Message { run, text, left, sent } => message(tx, caller, &run, text, left, sent),
+        Command::Cancel { select, force } => cancel(tx, caller, &select, force),
+        Command::Pause(select) => pause(tx, caller, &select, true),
+        Command::Resume(select) => pause(tx, caller, &select, false),
+        Command::Each(change, runs) => Ok(each(tx, change, &runs)),
+        Command::Prune(runs) => Ok(Reply::Changed(prune(tx, &runs))),
         Command::PruneEvents(events) => {
-            scene.emit(None, EventBody::EventsPruned { events });
+            tx.emit(None, EventBody::EventsPruned { events });
             Ok(Reply::Done)
         }
-        Command::Answer { interaction, answer } => settle(scene, caller, &interaction, &answer),
-        Command::Lane { lane, change } => change_lane(scene, lane, &change),
+        Command::Answer { interaction, answer } => settle(tx, caller, &interaction, &answer),
+        Command::Lane { lane, change } => change_lane(tx, lane, &change),
         Command::Drain(on) => {
-            if scene.res::<Daemon>().draining != on {
-                scene.emit(None, if on { EventBody::DrainStarted } else { EventBody::DrainEnded });
+            if tx.res::<Daemon>().draining != on {
+                tx.emit(None, if on { EventBody::DrainStarted } else { EventBody::DrainEnded });
             }
             Ok(Reply::Done)
         }
         Command::Reconfigure(lanes) => {
             for (lane, width) in lanes {
-                if scene.lanes().get(&lane).is_none_or(|l| l.configured_width() != width) {
-                    scene.emit(None, EventBody::LaneConfigured { lane, width });
+                if tx.lanes().get(&lane).is_none_or(|l| l.configured_width() != width) {
+                    tx.emit(None, EventBody::LaneConfigured { lane, width });
                 }
             }
-            let held: Vec<Arc<str>> = scene.res::<Gates>().0.keys().cloned().collect();
+            let held: Vec<Arc<str>> = tx.res::<ProviderHealth>().0.keys().cloned().collect();
             for provider in &held {
-                provider_health::try_again(scene, provider);
-                next::reconsider(scene, provider);
+                provider_health::try_again(tx, provider);
+                next::reconsider(tx, provider);
             }
             Ok(Reply::Done)
         }
         Command::Release(provider) => {
-            provider_health::release(scene, &provider);
-            next::reconsider(scene, &provider);
+            provider_health::release(tx, &provider);
+            next::reconsider(tx, &provider);
             Ok(Reply::Done)
         }
     }
 }
 
 /// What this very request has done already: its reply was lost, and it was sent again.
-fn done_before(scene: &Scene<'_>, sent: &Sent) -> Option<Reply> {
+fn done_before(tx: &Tx<'_>, sent: &Sent) -> Option<Reply> {
     let key = sent.key?;
-    let here = scene.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
-        let told =
-            scene.get::<ToldUnder>(scene.entity(run)?).and_then(|told| told.0.iter().find(|(one, _)| *one == key));
-        Some((run, told.map_or(scene.identity(run)?.seq, |(_, seq)| *seq)))
+    let here = tx.res::<Runs>().submit_keys.get(&key).and_then(|&run| {
+        let told = tx.get::<ToldUnder>(tx.entity(run)?).and_then(|told| told.0.iter().find(|(one, _)| *one == key));
+        Some((run, told.map_or(tx.identity(run)?.seq, |(_, seq)| *seq)))
     });
     let (id, seq) = here.or(sent.made.map(|made| (made.id, made.seq)))?;
     Some(Reply::Submitted(Submitted { id, seq, existing: true }))
 }
 
 fn retry(
-    scene: &mut Scene<'_>,
+    tx: &mut Tx<'_>,
     caller: Caller,
     name: &str,
     changes: &SpecChanges,
     left: Option<Box<Finished>>,
     sent: Sent,
 ) -> Result<Reply, RpcError> {
-    if let Some(done) = done_before(scene, &sent) {
+    if let Some(done) = done_before(tx, &sent) {
         return Ok(done);
     }
     // The specification was taken once, what changes was not.
@@ -151,12 +150,12 @@ fn retry(
     let mut first = match left {
         Some(left) => *left,
         None => {
-            let (run, entity) = select::one(scene.world(), name, caller.uid)?;
-            if !select::state(scene.world(), entity).is_some_and(RunState::is_terminal) {
+            let (run, entity) = select::one(tx.world(), name, caller.uid)?;
+            if !select::state(tx.world(), entity).is_some_and(RunState::is_terminal) {
                 let message = format!("run {run} has not ended; a retry is of a finished one");
                 return Err(RpcError::new(ErrorKind::Invalid, message));
             }
-            select::finished(scene.world(), entity).ok_or_else(|| gone(run))?
+            select::finished(tx.world(), entity).ok_or_else(|| gone(run))?
         }
     };
     first.transcript.truncate(first.earlier);
@@ -168,7 +167,7 @@ fn retry(
         sent,
         ..Descent::default()
     };
-    submit(scene, &changes.applied_to(&first.spec), descent).map(Reply::Submitted)
+    submit(tx, &changes.applied_to(&first.spec), descent).map(Reply::Submitted)
 }
 
 fn gone(run: RunId) -> RpcError {
@@ -176,46 +175,41 @@ fn gone(run: RunId) -> RpcError {
 }
 
 fn message(
-    scene: &mut Scene<'_>,
+    tx: &mut Tx<'_>,
     caller: Caller,
     name: &str,
     text: Arc<str>,
     left: Option<Box<Finished>>,
     sent: Sent,
 ) -> Result<Reply, RpcError> {
-    if let Some(done) = done_before(scene, &sent) {
+    if let Some(done) = done_before(tx, &sent) {
         return Ok(done);
     }
-    check_message(&text, scene.setup().config.limits.text_bytes)?;
+    check_message(&text, tx.setup().config.limits.text_bytes)?;
     if let Some(left) = left {
-        return go_on_from(scene, caller, *left, text, sent);
+        return go_on_from(tx, caller, *left, text, sent);
     }
-    let (run, entity) = select::one(scene.world(), name, caller.uid)?;
-    let Some(life) = scene.life(run) else { return Err(gone(run)) };
+    let (run, entity) = select::one(tx.world(), name, caller.uid)?;
+    let Some(life) = tx.life(run) else { return Err(gone(run)) };
     if !matches!(life.phase, Phase::Ended(_)) {
-        let unread: usize = scene.get::<Mail>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
-        if unread + text.len() > scene.setup().config.limits.text_bytes as usize {
+        let unread: usize =
+            tx.get::<QueuedMessages>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
+        if unread + text.len() > tx.setup().config.limits.text_bytes as usize {
             let message = format!("run {run} has too many messages that its model has not read yet");
             return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
         }
         if life.stopping.is_some() {
             return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is being ended")));
         }
-        let seq = scene.emit(Some(run), EventBody::MessageReceived { text, submit_key: sent.key });
+        let seq = tx.emit(Some(run), EventBody::MessageReceived { text, submit_key: sent.key });
         return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
     }
-    let finished = select::finished(scene.world(), entity).ok_or_else(|| gone(run))?;
-    go_on_from(scene, caller, finished, text, sent)
+    let finished = select::finished(tx.world(), entity).ok_or_else(|| gone(run))?;
+    go_on_from(tx, caller, finished, text, sent)
 }
 
 /// A new run that begins with the transcript of a finished one.
-fn go_on_from(
-    scene: &mut Scene<'_>,
-    caller: Caller,
-    first: Finished,
-    text: Arc<str>,
-    sent: Sent,
-) -> Result<Reply, RpcError> {
+fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, sent: Sent) -> Result<Reply, RpcError> {
     if first.transcript.is_empty() {
         return Err(RpcError::new(ErrorKind::Invalid, format!("run {} has no transcript to go on from", first.id)));
     }
@@ -227,37 +221,37 @@ fn go_on_from(
         sent,
         ..Descent::default()
     };
-    submit(scene, &spec, descent).map(Reply::Submitted)
+    submit(tx, &spec, descent).map(Reply::Submitted)
 }
 
-fn cancel(scene: &mut Scene<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
+fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     let mut seen = BTreeSet::new();
-    for (run, entity) in select::several(scene.world(), select, caller.uid)? {
+    for (run, entity) in select::several(tx.world(), select, caller.uid)? {
         let mut subtree = vec![(run, entity)];
         let mut next = 0;
         while let Some(&(_, at)) = subtree.get(next) {
             next += 1;
-            let children = scene.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
-            subtree.extend(children.into_iter().filter_map(|child| Some((child, scene.entity(child)?))));
+            let children = tx.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
+            subtree.extend(children.into_iter().filter_map(|child| Some((child, tx.entity(child)?))));
         }
         let before = changed.runs.len();
         let known = seen.contains(&run);
         for (run, _) in subtree {
-            if seen.insert(run) && ending::stop(scene, run, StopReason::Cancelled, force) {
+            if seen.insert(run) && ending::stop(tx, run, StopReason::Cancelled, force) {
                 changed.runs.push(run);
             }
         }
         if changed.runs.len() == before && !known {
-            changed.unchanged.push(Unchanged { run, why: over(scene, entity) });
+            changed.unchanged.push(Unchanged { run, why: over(tx, entity) });
         }
     }
     Ok(Reply::Changed(changed))
 }
 
 /// Why nothing about a run can be changed any more.
-fn over(scene: &Scene<'_>, entity: Entity) -> String {
-    match select::state(scene.world(), entity) {
+fn over(tx: &Tx<'_>, entity: Entity) -> String {
+    match select::state(tx.world(), entity) {
         Some(RunState::Succeeded) => "it has succeeded already".to_owned(),
         Some(RunState::Failed) => "it has failed already".to_owned(),
         Some(RunState::Cancelled) => "it was cancelled already".to_owned(),
@@ -265,19 +259,19 @@ fn over(scene: &Scene<'_>, entity: Entity) -> String {
     }
 }
 
-fn pause(scene: &mut Scene<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
+fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
-    for (run, entity) in select::several(scene.world(), select, caller.uid)? {
-        pause_one(scene, run, entity, pause, &mut changed);
+    for (run, entity) in select::several(tx.world(), select, caller.uid)? {
+        pause_one(tx, run, entity, pause, &mut changed);
     }
     Ok(Reply::Changed(changed))
 }
 
-fn pause_one(scene: &mut Scene<'_>, run: RunId, entity: Entity, pause: bool, changed: &mut Changed) {
-    let Some(life) = scene.life(run) else { return };
+fn pause_one(tx: &mut Tx<'_>, run: RunId, entity: Entity, pause: bool, changed: &mut Changed) {
+    let Some(life) = tx.life(run) else { return };
     let refusal = match life.phase {
         Phase::Ended(_) => {
-            Some(format!("it has {} already", select::state(scene.world(), entity).map_or("ended", RunState::as_str)))
+            Some(format!("it has {} already", select::state(tx.world(), entity).map_or("ended", RunState::as_str)))
         }
         _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
         _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
@@ -287,7 +281,7 @@ fn pause_one(scene: &mut Scene<'_>, run: RunId, entity: Entity, pause: bool, cha
     match refusal {
         Some(why) => changed.unchanged.push(Unchanged { run, why }),
         None => {
-            scene.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
+            tx.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
             changed.runs.push(run);
         }
     }
@@ -295,22 +289,22 @@ fn pause_one(scene: &mut Scene<'_>, run: RunId, entity: Entity, pause: bool, cha
 
 /// A piece of a change of many. What lies below a run that is being ended is told: it is to be ended next, and nothing more can come
 /// to be below it.
-fn each(scene: &mut Scene<'_>, change: Change, runs: &[RunId]) -> Reply {
+fn each(tx: &mut Tx<'_>, change: Change, runs: &[RunId]) -> Reply {
     let (mut changed, mut below) = (Changed::default(), Vec::new());
     for &run in runs {
         // One that has ended and left meanwhile is done with.
-        let Some(entity) = scene.entity(run) else { continue };
+        let Some(entity) = tx.entity(run) else { continue };
         match change {
             Change::Pause | Change::Resume => {
-                pause_one(scene, run, entity, change == Change::Pause, &mut changed);
+                pause_one(tx, run, entity, change == Change::Pause, &mut changed);
             }
             Change::Cancel { force } => {
-                if ending::stop(scene, run, StopReason::Cancelled, force) {
+                if ending::stop(tx, run, StopReason::Cancelled, force) {
                     changed.runs.push(run);
                 } else {
-                    changed.unchanged.push(Unchanged { run, why: over(scene, entity) });
+                    changed.unchanged.push(Unchanged { run, why: over(tx, entity) });
                 }
-                below.extend(scene.get::<Children>(entity).into_iter().flat_map(|children| children.0.iter().copied()));
+                below.extend(tx.get::<Children>(entity).into_iter().flat_map(|children| children.0.iter().copied()));
             }
         }
     }
@@ -318,40 +312,40 @@ fn each(scene: &mut Scene<'_>, change: Change, runs: &[RunId]) -> Reply {
 }
 
 /// Removes finished runs: those that are here, and those that the journal alone has. Never one that lives.
-fn prune(scene: &mut Scene<'_>, runs: &[RunId]) -> Changed {
+fn prune(tx: &mut Tx<'_>, runs: &[RunId]) -> Changed {
     let mut changed = Changed::default();
     for &run in runs {
-        let root = scene.identity(run).map(|identity| (identity.root, identity.number));
-        if !scene.has_ended(run) {
+        let root = tx.identity(run).map(|identity| (identity.root, identity.number));
+        if !tx.has_ended(run) {
             changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
         } else if let Some((root, number)) = root
-            && !can_leave(scene, run, number)
+            && !can_leave(tx, run, number)
         {
             let why = format!("something of the tree below {root} is live and may ask for its answer");
             changed.unchanged.push(Unchanged { run, why });
         } else {
             if let Some((root, _)) = root {
-                archive_tree(scene, root);
+                archive_tree(tx, root);
             }
             changed.runs.push(run);
         }
     }
     if !changed.runs.is_empty() {
-        scene.emit(None, EventBody::RunsPruned { runs: changed.runs.clone() });
+        tx.emit(None, EventBody::RunsPruned { runs: changed.runs.clone() });
     }
     changed
 }
 
 /// Whether nothing of its tree lives any more.
-fn can_leave(scene: &Scene<'_>, run: RunId, number: u64) -> bool {
-    let ended = scene.entity(run).and_then(|entity| scene.get::<Ended>(entity));
-    ended.is_some_and(|ended| scene.res::<Runs>().by_end.contains(&(ended.at, number)))
+fn can_leave(tx: &Tx<'_>, run: RunId, number: u64) -> bool {
+    let ended = tx.entity(run).and_then(|entity| tx.get::<Ended>(entity));
+    ended.is_some_and(|ended| tx.res::<Runs>().by_end.contains(&(ended.at, number)))
 }
 
-fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
-    check_text("the answer", "answer", Some(answer), scene.setup().config.limits.text_bytes)?;
-    let interaction = select::interaction(scene.world(), name, caller.uid)?;
-    let interactions = scene.res::<Interactions>();
+fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
+    check_text("the answer", "answer", Some(answer), tx.setup().config.limits.text_bytes)?;
+    let interaction = select::interaction(tx.world(), name, caller.uid)?;
+    let interactions = tx.res::<Interactions>();
     let Some(open) = interactions.open.get(&interaction).cloned() else {
         let why = match interactions.closed.get(&interaction) {
             Some(closed) => match closed.answered_by {
@@ -365,8 +359,8 @@ fn settle(scene: &mut Scene<'_>, caller: Caller, name: &str, answer: &Arc<str>) 
         };
         return Err(RpcError::new(ErrorKind::NoLongerApplies, why));
     };
-    scene.emit(Some(open.run), EventBody::InteractionSettled { interaction, answer: Arc::clone(answer) });
-    ending::finish_call(scene, open.run, open.call, Arc::clone(answer), false);
+    tx.emit(Some(open.run), EventBody::InteractionSettled { interaction, answer: Arc::clone(answer) });
+    ending::finish_call(tx, open.run, open.call, Arc::clone(answer), false);
     Ok(Reply::Answered(Answered { interaction, run: open.run }))
 }
 
@@ -384,22 +378,22 @@ fn falls_short(change: &LaneChange, before: u32, width: u32) -> Option<String> {
     }
 }
 
-fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, RpcError> {
+fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, RpcError> {
     let lane = lane.unwrap_or_else(|| TOOL_LANE.into());
-    let Some(current) = scene.lanes().get(&lane) else {
+    let Some(current) = tx.lanes().get(&lane) else {
         let known: Vec<&str> =
-            std::iter::once(TOOL_LANE).chain(scene.lanes().providers.keys().map(|name| &**name)).collect();
+            std::iter::once(TOOL_LANE).chain(tx.lanes().providers.keys().map(|name| &**name)).collect();
         return Err(RpcError::new(ErrorKind::NotFound, format!("no lane {lane:?}; there are: {}", known.join(", "))));
     };
     let before = current.width();
     let (paused, has) = (current.is_paused(), |id: ReliefId| current.has_relief(id));
-    let draining = scene.res::<Daemon>().draining;
+    let draining = tx.res::<Daemon>().draining;
     let (mut note, mut relief) = (None, None);
     match *change {
         LaneChange::Relieve { by: 0, .. } => note = Some("a relief of 0 does nothing".to_owned()),
         LaneChange::Relieve { by, during } => {
-            let id = scene.res::<Ids>().next_relief();
-            let until = during.map(|span| scene.now() + span);
+            let id = tx.res::<Ids>().next_relief();
+            let until = during.map(|span| tx.now() + span);
             relief = Some(id);
             if during == Some(Span::ZERO) {
                 return Err(RpcError::new(ErrorKind::Invalid, "a relief lasts for more than 0 seconds, or for good"));
@@ -415,11 +409,11 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
             if by > MAX_WIDTH {
                 return Err(RpcError::new(ErrorKind::Invalid, format!("a relief adds at most {MAX_WIDTH} permits")));
             }
-            scene.emit(None, EventBody::LaneRelieved { lane: lane.clone(), relief: id, by, until });
+            tx.emit(None, EventBody::LaneRelieved { lane: lane.clone(), relief: id, by, until });
         }
         LaneChange::Undo(id) if has(id) => {
             relief = Some(id);
-            scene.emit(None, EventBody::LaneReliefEnded { lane: lane.clone(), relief: id, undone: true });
+            tx.emit(None, EventBody::LaneReliefEnded { lane: lane.clone(), relief: id, undone: true });
         }
         LaneChange::Undo(id) => {
             let message = format!("no relief {id} of lane {lane} is in force");
@@ -433,21 +427,21 @@ fn change_lane(scene: &mut Scene<'_>, lane: Option<Arc<str>>, change: &LaneChang
                 let message = format!("a lane is at least 1 wide; to stop granting: harnessctl lane pause {lane}");
                 return Err(RpcError::new(ErrorKind::Invalid, message));
             }
-            scene.emit(None, EventBody::LaneResized { lane: lane.clone(), width });
+            tx.emit(None, EventBody::LaneResized { lane: lane.clone(), width });
         }
         LaneChange::Pause if paused => note = Some("it is paused already".to_owned()),
         LaneChange::Resume if !paused && draining => note = Some(format!("it is not paused, but {DRAINS}")),
         LaneChange::Resume if !paused => note = Some("it is not paused".to_owned()),
         LaneChange::Pause => {
-            scene.emit(None, EventBody::LanePaused { lane: lane.clone() });
-            next::give_back(scene, &lane);
+            tx.emit(None, EventBody::LanePaused { lane: lane.clone() });
+            next::give_back(tx, &lane);
         }
         LaneChange::Resume => {
-            scene.emit(None, EventBody::LaneResumed { lane: lane.clone() });
+            tx.emit(None, EventBody::LaneResumed { lane: lane.clone() });
             note = draining.then(|| DRAINS.to_owned());
         }
     }
-    let width = scene.lanes().get(&lane).map_or(before, Lane::width);
+    let width = tx.lanes().get(&lane).map_or(before, Lane::width);
     let note = note.or_else(|| falls_short(change, before, width));
     Ok(Reply::Lane(LaneChanged { lane, width_before: before, width, relief, note }))
 }

@@ -16,11 +16,11 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
 use crate::world::inference::{compaction, next, provider_health, usage_estimate};
-use crate::world::model::components::{Compacting, MAX_FAILURES, Stage, Transcript, Unsummarised};
+use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
-use crate::world::model::indexes::{Gates, Timer, Timers};
+use crate::world::model::indexes::{ProviderHealth, Timer, Timers};
 use crate::world::model::phase::Phase;
-use crate::world::tx::Scene;
+use crate::world::tx::Tx;
 use crate::world::view::fit::MOST_ERROR;
 
 /// How often a model is asked for a summary that gives none.
@@ -41,48 +41,48 @@ pub(in crate::world) fn install(schedule: &mut Schedule) {
 }
 
 fn take_reports(world: &mut World) {
-    let mut scene = Scene::new(world);
-    for input in scene.take_inputs() {
+    let mut tx = Tx::new(world);
+    for input in tx.take_inputs() {
         match input {
-            Input::Outcome { job, outcome } => settle(&mut scene, job, outcome),
-            Input::Ask { job, ask } => heard(&mut scene, job, ask),
+            Input::Outcome { job, outcome } => settle(&mut tx, job, outcome),
+            Input::Ask { job, ask } => heard(&mut tx, job, ask),
             Input::Command { .. } => {}
         }
     }
 }
 
-fn settle(scene: &mut Scene<'_>, job: JobId, outcome: Outcome) {
+fn settle(tx: &mut Tx<'_>, job: JobId, outcome: Outcome) {
     match job.work {
         Work::Call(call) => {
-            let has_job = scene.batch(job.run).and_then(|batch| batch.0.call(call)).is_some_and(|c| c.stage.has_job());
+            let has_job = tx.batch(job.run).and_then(|batch| batch.0.call(call)).is_some_and(|c| c.stage.has_job());
             if has_job {
-                let result = call_result(scene, job.run, call, outcome);
-                emit_result(scene, job.run, result);
+                let result = call_result(tx, job.run, call, outcome);
+                emit_result(tx, job.run, result);
             }
         }
         Work::Inference { step, attempt } => {
-            let current = scene.life(job.run).is_some_and(|life| {
+            let current = tx.life(job.run).is_some_and(|life| {
                 matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
             });
             if current {
-                let plan = scene.entity(job.run).and_then(|entity| scene.get::<Compacting>(entity));
+                let plan = tx.entity(job.run).and_then(|entity| tx.get::<Compacting>(entity));
                 let plan = plan.map(|compacting| Arc::clone(&compacting.0));
                 let answer = answer(outcome).and_then(within_bounds);
                 match (answer, plan) {
-                    (Ok(completion), None) => match no_answer(scene, job.run, &completion) {
-                        Some(error) => unanswered(scene, job.run, step, attempt, &error),
-                        None => answered(scene, job.run, step, completion),
+                    (Ok(completion), None) => match no_answer(tx, job.run, &completion) {
+                        Some(error) => unanswered(tx, job.run, step, attempt, &error),
+                        None => answered(tx, job.run, step, completion),
                     },
-                    (answer, Some(plan)) => summarised(scene, job.run, (step, attempt), &plan, answer),
-                    (Err(error), None) => unanswered(scene, job.run, step, attempt, &error),
+                    (answer, Some(plan)) => summarised(tx, job.run, (step, attempt), &plan, answer),
+                    (Err(error), None) => unanswered(tx, job.run, step, attempt, &error),
                 }
             }
         }
     }
 }
 
-fn call_result(scene: &Scene<'_>, run: RunId, call: CallId, outcome: Outcome) -> CallResult {
-    let tool = scene.batch(run).and_then(|batch| batch.0.call(call)).map_or_else(|| "".into(), |c| Arc::clone(&c.tool));
+fn call_result(tx: &Tx<'_>, run: RunId, call: CallId, outcome: Outcome) -> CallResult {
+    let tool = tx.batch(run).and_then(|batch| batch.0.call(call)).map_or_else(|| "".into(), |c| Arc::clone(&c.tool));
     let text = match outcome {
         Outcome::Call(result) if result.call == call => return Arc::unwrap_or_clone(result),
         Outcome::Call(_) | Outcome::Inference(_) => {
@@ -106,14 +106,14 @@ fn answer(outcome: Outcome) -> Result<Completion, InferenceError> {
 
 /// Why an answer is none. Whatever its provider calls it, one without text and calls is never one; one that is doubted
 /// is none the first time.
-fn no_answer(scene: &Scene<'_>, run: RunId, completion: &Completion) -> Option<InferenceError> {
-    let was_asked_again = scene.life(run).is_some_and(|life| life.unusable > 0);
+fn no_answer(tx: &Tx<'_>, run: RunId, completion: &Completion) -> Option<InferenceError> {
+    let was_asked_again = tx.life(run).is_some_and(|life| life.unusable > 0);
     let why = match &completion.doubt {
         _ if completion.is_empty() => "the model neither said nor called anything",
         Some(doubt) if !was_asked_again => doubt,
         _ => return None,
     };
-    let usage = Some(usage_estimate::of_answer(scene, run, completion));
+    let usage = Some(usage_estimate::of_answer(tx, run, completion));
     Some(InferenceError { usage, ..InferenceError::new(ErrorClass::Unusable, why) })
 }
 
@@ -140,15 +140,15 @@ fn within_bounds(completion: Completion) -> Result<Completion, InferenceError> {
 }
 
 /// The provider that a run asks.
-fn asked(scene: &Scene<'_>, run: RunId) -> Option<Arc<str>> {
-    scene.life(run)?.provider.clone().or_else(|| scene.spec(run)?.0.provider.clone())
+fn asked(tx: &Tx<'_>, run: RunId) -> Option<Arc<str>> {
+    tx.life(run)?.provider.clone().or_else(|| tx.spec(run)?.0.provider.clone())
 }
 
-fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion) {
-    let usage = usage_estimate::of_answer(scene, run, &completion);
-    let said_by = asked(scene, run);
-    let ids = scene.res::<Ids>();
-    let tools = &scene.setup().tools;
+fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
+    let usage = usage_estimate::of_answer(tx, run, &completion);
+    let said_by = asked(tx, run);
+    let ids = tx.res::<Ids>();
+    let tools = &tx.setup().tools;
     // A tool that is known has one name for all calls of it.
     let name = |tool: String| {
         tools.get_key_value(&*tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))
@@ -167,26 +167,26 @@ fn answered(scene: &mut Scene<'_>, run: RunId, step: u32, completion: Completion
     let cut = completion.cut;
     let carried = completion.carried.map(|carried| Arc::new(Carried { provider: said_by, ..carried }));
     let text = completion.text.into();
-    let asked = asked(scene, run);
-    let probed = asked.filter(|asked| scene.res::<Gates>().get(asked).is_some());
-    scene.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
+    let asked = asked(tx, run);
+    let probed = asked.filter(|asked| tx.res::<ProviderHealth>().get(asked).is_some());
+    tx.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
     if let Some(provider) = probed {
         // More may ask it from here on.
-        next::reconsider(scene, &provider);
+        next::reconsider(tx, &provider);
     }
 }
 
 /// What a model answered that was asked for a summary. A run does not fail for the lack of one.
 fn summarised(
-    scene: &mut Scene<'_>,
+    tx: &mut Tx<'_>,
     run: RunId,
     (step, attempt): (u32, u32),
     plan: &Compaction,
     answer: Result<Completion, InferenceError>,
 ) {
-    let Some(life) = scene.life(run) else { return };
+    let Some(life) = tx.life(run) else { return };
     let (stopping, provider) = (life.stopping.is_some(), life.provider.clone());
-    let tries = scene.entity(run).and_then(|entity| scene.get::<Unsummarised>(entity)).map_or(0, |tries| tries.0) + 1;
+    let tries = tx.entity(run).and_then(|entity| tx.get::<CompactionFailures>(entity)).map_or(0, |tries| tries.0) + 1;
     // It may have thought for as long as it was let.
     let is_empty = match &answer {
         Ok(completion) => completion.text.trim().is_empty(),
@@ -194,22 +194,22 @@ fn summarised(
     };
     let error = match answer {
         Ok(completion) if !completion.text.trim().is_empty() => {
-            let usage = usage_estimate::of_answer(scene, run, &completion);
+            let usage = usage_estimate::of_answer(tx, run, &completion);
             let cut = if completion.cut { "\n[The summary was cut off here.]" } else { "" };
             let text = format!("{}{cut}", completion.text.trim()).into();
-            finish_compaction(scene, run, step, plan, text, usage);
+            finish_compaction(tx, run, step, plan, text, usage);
             return;
         }
         Ok(completion) => {
             let message = "the model gave no summary of what had become too long for it";
-            let usage = Some(usage_estimate::of_answer(scene, run, &completion));
+            let usage = Some(usage_estimate::of_answer(tx, run, &completion));
             InferenceError { usage, ..InferenceError::new(ErrorClass::Never, message) }
         }
         Err(error) => error,
     };
     let is_of_no_use = match error.class {
         ErrorClass::Never | ErrorClass::Unusable | ErrorClass::AnswerTooLarge => true,
-        ErrorClass::ContextTooLong => !compaction::can_shorten(scene, run, provider.as_ref()),
+        ErrorClass::ContextTooLong => !compaction::can_shorten(tx, run, provider.as_ref()),
         ErrorClass::Retry
         | ErrorClass::RetryAfter(_)
         | ErrorClass::RateLimit(_)
@@ -218,24 +218,24 @@ fn summarised(
         | ErrorClass::NoKey => false,
     };
     if stopping || !is_of_no_use {
-        unanswered(scene, run, step, attempt, &error);
+        unanswered(tx, run, step, attempt, &error);
         return;
     }
-    let (told, usage) = (told(&error), usage_estimate::of(scene, run, error.usage, error.answered));
-    let (fault, retry_at) = (provider_health::fault_of(error.class), Some(scene.now()));
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
+    let (told, usage) = (told(&error), usage_estimate::of(tx, run, error.usage, error.answered));
+    let (fault, retry_at) = (provider_health::fault_of(error.class), Some(tx.now()));
+    tx.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     // What refuses once refuses again.
     if !is_empty || tries >= SUMMARY_TRIES {
-        let entries = scene.entity(run).and_then(|entity| scene.get::<Transcript>(entity));
+        let entries = tx.entity(run).and_then(|entity| tx.get::<Transcript>(entity));
         let text = entries.map(|entries| makeshift(&entries.0, plan)).unwrap_or_default().into();
         // Nothing more was used, and that costs nothing.
-        finish_compaction(scene, run, step, plan, text, Usage { cost_usd: Some(0.0), ..Usage::default() });
+        finish_compaction(tx, run, step, plan, text, Usage { cost_usd: Some(0.0), ..Usage::default() });
     }
 }
 
-fn finish_compaction(scene: &mut Scene<'_>, run: RunId, step: u32, plan: &Compaction, text: Arc<str>, usage: Usage) {
+fn finish_compaction(tx: &mut Tx<'_>, run: RunId, step: u32, plan: &Compaction, text: Arc<str>, usage: Usage) {
     let (entries, kept) = (plan.entries, plan.kept.clone());
-    scene.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
+    tx.emit(Some(run), EventBody::CompactionFinished { step, text, entries, kept, usage });
 }
 
 /// What is recorded and shown of an error: providers and scripts may say megabytes.
@@ -243,16 +243,16 @@ fn told(error: &InferenceError) -> Arc<str> {
     cut(&error.message, MOST_ERROR).into()
 }
 
-fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
-    let Some(life) = scene.life(run) else { return };
+fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &InferenceError) {
+    let Some(life) = tx.life(run) else { return };
     let (stopping, answered, failures) = (life.stopping.is_some(), life.answered, life.failures + 1);
     let unusable = life.unusable + 1;
-    let provider = asked(scene, run);
+    let provider = asked(tx, run);
     let wait = match error.class {
         _ if stopping => None,
         // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
-        ErrorClass::ContextTooLong => compaction::can_shorten(scene, run, life.provider.as_ref()).then_some(Span::ZERO),
+        ErrorClass::ContextTooLong => compaction::can_shorten(tx, run, life.provider.as_ref()).then_some(Span::ZERO),
         // A limit is waited for, however long, and is no failure of the run.
         class @ (ErrorClass::RateLimit(_) | ErrorClass::Quota(_) | ErrorClass::NoKey) => {
             provider_health::backoff(run, step, attempt, class)
@@ -261,18 +261,18 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
         ErrorClass::Unusable if unusable >= MOST_UNUSABLE => None,
         class => provider_health::backoff(run, step, failures, class),
     };
-    let retry_at = wait.map(|span| scene.now() + span);
+    let retry_at = wait.map(|span| tx.now() + span);
     let text = told(error);
     // Whoever is told to end says nothing of its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider_health::fault_of(error.class) };
-    let (told, usage) = (Arc::clone(&text), usage_estimate::of(scene, run, error.usage, error.answered));
-    scene.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
+    let (told, usage) = (Arc::clone(&text), usage_estimate::of(tx, run, error.usage, error.answered));
+    tx.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });
     let judged = provider.filter(|_| !stopping && (error.class != ErrorClass::Credentials || answered));
     if let Some(provider) = judged
-        && provider_health::judge(scene, &provider, error.class, &text)
+        && provider_health::judge(tx, &provider, error.class, &text)
     {
-        next::reconsider(scene, &provider);
-        next::give_back(scene, &provider);
+        next::reconsider(tx, &provider);
+        next::give_back(tx, &provider);
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
@@ -280,26 +280,26 @@ fn unanswered(scene: &mut Scene<'_>, run: RunId, step: u32, attempt: u32, error:
             ErrorClass::ContextTooLong => format!("{text}; {}", compaction::NOTHING_TO_LEAVE_OUT).into(),
             _ => text,
         };
-        fail_run(scene, run, why, exit_code);
+        fail_run(tx, run, why, exit_code);
     }
 }
 
-fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
+fn heard(tx: &mut Tx<'_>, job: JobId, ask: Ask) {
     let Work::Call(call) = job.work else { return };
-    let stage = scene.batch(job.run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
-    let stopping = scene.life(job.run).is_some_and(|life| life.stopping.is_some());
+    let stage = tx.batch(job.run).and_then(|batch| batch.0.call(call)).map(|call| call.stage.clone());
+    let stopping = tx.life(job.run).is_some_and(|life| life.stopping.is_some());
     match (ask, stage) {
         (Ask::OffLane, Some(Stage::Executing)) => {
-            scene.emit(Some(job.run), EventBody::CallOffLane { call });
+            tx.emit(Some(job.run), EventBody::CallOffLane { call });
         }
-        (Ask::Found(folder), Some(_)) if scene.spec(job.run).is_some_and(|spec| spec.0.workdir_id != Some(folder)) => {
-            scene.emit(Some(job.run), EventBody::WorkdirFound { folder });
+        (Ask::Found(folder), Some(_)) if tx.spec(job.run).is_some_and(|spec| spec.0.workdir_id != Some(folder)) => {
+            tx.emit(Some(job.run), EventBody::WorkdirFound { folder });
         }
         (Ask::Return, Some(Stage::OffLane)) => {
-            scene.emit(Some(job.run), EventBody::CallReturning { call });
+            tx.emit(Some(job.run), EventBody::CallReturning { call });
             // It is being cancelled already; standing still would keep it from seeing that.
             if stopping {
-                scene.effect(Effect::GoOn(job));
+                tx.effect(Effect::Resume(job));
             }
         }
         _ => {}
@@ -307,22 +307,22 @@ fn heard(scene: &mut Scene<'_>, job: JobId, ask: Ask) {
 }
 
 fn fire_timers(world: &mut World) {
-    let mut scene = Scene::new(world);
-    for timer in scene.res::<Timers>().due(scene.now(), MOST_DUE) {
+    let mut tx = Tx::new(world);
+    for timer in tx.res::<Timers>().due(tx.now(), MOST_DUE) {
         match timer {
             Timer::Deadline(run) => {
-                stop(&mut scene, run, StopReason::Deadline, false);
+                stop(&mut tx, run, StopReason::Deadline, false);
             }
             Timer::MaxTime(run) => {
-                stop(&mut scene, run, StopReason::MaxTime, false);
+                stop(&mut tx, run, StopReason::MaxTime, false);
             }
-            Timer::Retry(run) => scene.wake(run),
+            Timer::Retry(run) => tx.wake(run),
             Timer::Rest(provider) => {
-                provider_health::rested(&mut scene, Arc::clone(&provider));
-                next::reconsider(&mut scene, &provider);
+                provider_health::rested(&mut tx, Arc::clone(&provider));
+                next::reconsider(&mut tx, &provider);
             }
             Timer::Relief(lane, relief) => {
-                scene.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
+                tx.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });
             }
         }
     }

@@ -19,10 +19,12 @@ use harness_protocol::time::Timestamp;
 
 use super::super::apply::{deadline, end_of};
 use super::super::model::components::{
-    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, MAX_FAILURES, Origin, Spec, Spent, Stage,
-    Stopwatch,
+    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, MAX_FAILURES, Origin, Spec, Stage, Stopwatch,
+    UsageTotal,
 };
-use super::super::model::indexes::{Daemon, Gates, Interactions, Lanes, OpenInteraction, Runs, TOOL_LANE, is_stalled};
+use super::super::model::indexes::{
+    Daemon, Interactions, Lanes, OpenInteraction, ProviderHealth, Runs, TOOL_LANE, is_stalled,
+};
 use super::super::model::phase::Phase;
 use super::super::model::step_io::Incoming;
 use super::fit::{fit, take_denials};
@@ -162,7 +164,7 @@ fn live_calls(batch: &BatchState) -> Vec<LiveCall> {
 
 fn spent(world: &World, entity: Entity) -> Usage {
     // Nothing used costs nothing: only a used token can have an unknown price.
-    world.get::<Spent>(entity).map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
+    world.get::<UsageTotal>(entity).map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
 }
 
 /// What a tree has in common, as far as it is in the world.
@@ -266,7 +268,7 @@ fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, deta
             Some(with_hold(world, provider, WaitingFor { limiter, ..of_provider() }))
         }
         Phase::Retrying(next) => {
-            let hold = world.resource::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref());
+            let hold = world.resource::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref());
             let until = hold.and_then(|hold| hold.until).map_or(next, |until| until.max(next));
             let limiter = hold.map(|hold| hold.limiter);
             Some(WaitingFor { until: Some(until), limiter, ..of_provider() })
@@ -306,7 +308,7 @@ fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str, detail: Deta
 
 /// Until when its provider is left alone, and what that said, where it is that for which the run waits.
 fn with_hold(world: &World, provider: &str, wait: WaitingFor) -> WaitingFor {
-    let hold = world.resource::<Gates>().get(provider).and_then(|gate| gate.hold.as_ref());
+    let hold = world.resource::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref());
     match hold.filter(|hold| Some(hold.limiter) == wait.limiter) {
         Some(hold) => WaitingFor { until: hold.until, error: Some(shortened(&hold.error)), ..wait },
         None => wait,

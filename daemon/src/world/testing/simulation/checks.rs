@@ -16,7 +16,9 @@ use crate::world::Engine;
 use crate::world::api::{JobId, Work};
 use crate::world::commands::select;
 
-use crate::world::model::components::{Batch, Compacting, Ended, Held, Identity, Life, Pool, Spec, Spent, Stopwatch};
+use crate::world::model::components::{
+    Batch, BudgetReserve, Compacting, Ended, Identity, Life, Pool, Spec, Stopwatch, UsageTotal,
+};
 use crate::world::model::indexes::{Agenda, Lanes, Postponed, Runs, is_stalled};
 use crate::world::model::phase::Phase;
 use crate::world::model::step_io::Incoming;
@@ -114,11 +116,11 @@ impl Simulation {
                     continue;
                 }
                 counted.live += u32::from(world.get::<Ended>(below).is_none());
-                if let Some(held) = world.get::<Held>(below) {
+                if let Some(held) = world.get::<BudgetReserve>(below) {
                     counted.held.add(&held.0);
                     counted.holding += 1;
                 }
-                if let Some(spent) = world.get::<Spent>(below) {
+                if let Some(spent) = world.get::<UsageTotal>(below) {
                     counted.spent.get_or_insert(Usage { cost_usd: Some(0.0), ..Usage::default() }).add(&spent.0);
                 }
             }

@@ -473,7 +473,7 @@ impl Simulation {
                     "{job:?} is cancelled and was never out"
                 );
             }
-            Effect::GoOn(job) => {
+            Effect::Resume(job) => {
                 assert_eq!(self.out.insert(job, JobState::AtWork), Some(JobState::Returning), "{job:?} goes on");
             }
             Effect::Reply { to, .. } => assert!(self.unanswered.remove(&to), "{to:?} is answered twice"),

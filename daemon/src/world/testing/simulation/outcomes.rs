@@ -11,7 +11,7 @@ use harness_protocol::time::Span;
 use super::{PRICE, Simulation};
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{JobId, Outcome, Work};
-use crate::world::model::components::Held;
+use crate::world::model::components::BudgetReserve;
 use crate::world::model::indexes::Runs;
 
 impl Simulation {
@@ -20,7 +20,7 @@ impl Simulation {
     pub(super) fn use_up(&mut self, run: RunId, completion: &mut Completion) {
         let world = &self.engine.world;
         let entity = world.resource::<Runs>().by_id.get(&run);
-        if let Some(held) = entity.and_then(|&entity| world.get::<Held>(entity)).map(|held| held.0) {
+        if let Some(held) = entity.and_then(|&entity| world.get::<BudgetReserve>(entity)).map(|held| held.0) {
             completion.usage.input_tokens = held.tokens - u64::from(held.answer_tokens);
             completion.usage.output_tokens = self.random.below(held.answer_tokens as usize + 1) as u64;
         }
