@@ -19,8 +19,9 @@ use crate::fair::{Party, Round};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// By how much the threads of the background are nicer than the others: each has about a tenth of the weight.
-const NICER: i32 = 10;
+/// By how much the threads of the background are nicer than the others: each has about a third of the weight. With ten in place of five they
+/// would hardly get to run beside commands that take all of the processors.
+const NICER: i32 = 5;
 
 /// A runtime for what may take long. Its threads have a lower priority, as far as the kernel gives each thread one of its own.
 /// Nothing that starts a process may run here: it would inherit the priority.
