@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::hex;
+
 /// A folder of one machine: the device that it is on, and its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -64,27 +66,27 @@ impl FromStr for BootId {
     type Err = BootIdError;
 
     fn from_str(text: &str) -> Result<Self, BootIdError> {
-        let has_form = text.len() == LENGTH
-            && text.bytes().enumerate().all(|(at, byte)| match byte {
-                b'-' => DASHES.contains(&at),
-                byte => byte.is_ascii_hexdigit() && !DASHES.contains(&at),
-            });
-        let digits: String = text.chars().filter(|c| *c != '-').collect();
-        match u128::from_str_radix(&digits, 16) {
-            Ok(number) if has_form => Ok(Self::from_u128(number)),
-            _ => Err(BootIdError),
+        let has_form =
+            text.len() == LENGTH && text.bytes().enumerate().all(|(at, byte)| DASHES.contains(&at) == (byte == b'-'));
+        let number = hex::decode(text.bytes().filter(|byte| *byte != b'-')).filter(|_| has_form);
+        number.map(Self::from_u128).ok_or(BootIdError)
+    }
+}
+
+impl BootId {
+    fn text(self) -> [u8; LENGTH] {
+        let mut text = [b'-'; LENGTH];
+        let places = text.iter_mut().enumerate().filter(|(at, _)| !DASHES.contains(at));
+        for ((_, place), digit) in places.zip(hex::encode(u128::from_be_bytes(self.0))) {
+            *place = digit;
         }
+        text
     }
 }
 
 impl fmt::Display for BootId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:032x}", u128::from_be_bytes(self.0));
-        for (at, digit) in digits.chars().enumerate() {
-            let dash = if [8, 12, 16, 20].contains(&at) { "-" } else { "" };
-            write!(f, "{dash}{digit}")?;
-        }
-        Ok(())
+        f.write_str(str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 
@@ -96,7 +98,7 @@ impl fmt::Debug for BootId {
 
 impl Serialize for BootId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 

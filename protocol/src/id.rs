@@ -28,14 +28,32 @@ pub enum IdError {
     Range,
 }
 
+/// Marks a byte that is no digit.
+const NO_DIGIT: u8 = 255;
+
+/// What each byte means: a start reads several ids of each event.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value: u8 = 0;
+    while value < 32 {
+        let byte = ALPHABET[value as usize];
+        digits[byte as usize] = value;
+        digits[byte.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    let like_digits = [(b'i', 1), (b'I', 1), (b'l', 1), (b'L', 1), (b'o', 0), (b'O', 0)];
+    let mut next = 0;
+    while next < like_digits.len() {
+        let (byte, value) = like_digits[next];
+        digits[byte as usize] = value;
+        next += 1;
+    }
+    digits
+};
+
 fn digit(byte: u8) -> Option<u64> {
-    let lower = byte.to_ascii_lowercase();
-    let lower = match lower {
-        b'i' | b'l' => b'1',
-        b'o' => b'0',
-        other => other,
-    };
-    ALPHABET.iter().position(|&c| c == lower).map(|p| p as u64)
+    let digit = DIGITS[usize::from(byte)];
+    (digit != NO_DIGIT).then_some(u64::from(digit))
 }
 
 fn encode(value: u64) -> [u8; ID_CHARS] {
@@ -124,7 +142,7 @@ macro_rules! ids {
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(str::from_utf8(&encode(self.0)).unwrap_or_default())
             }
         }
 
@@ -212,6 +230,7 @@ mod tests {
         fn every_prefix_of_an_id_holds_it(value: u64, chars in 1usize..=ID_CHARS) {
             let text = RunId::from_u64(value).to_string();
             prop_assert_eq!(text.parse::<RunId>(), Ok(RunId::from_u64(value)));
+            prop_assert_eq!(text.to_uppercase().parse::<RunId>(), Ok(RunId::from_u64(value)));
             let prefix: IdPrefix = text[..chars].parse().unwrap();
             prop_assert!(prefix.range().contains(&value));
             let first = RunId::from_u64(*prefix.range().start()).to_string();

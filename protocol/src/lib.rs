@@ -9,6 +9,7 @@ pub mod event;
 mod exact;
 pub mod folder;
 pub mod framing;
+mod hex;
 pub mod id;
 pub mod inside;
 pub mod json_size;

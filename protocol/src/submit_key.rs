@@ -7,8 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Hexadecimal digits of a key.
-const DIGITS: usize = 32;
+use crate::hex::{self, DIGITS};
 
 /// A number of 128 bits, made at random for one submit, shown as 32 hexadecimal digits.
 ///
@@ -37,7 +36,7 @@ impl SubmitKey {
 
 impl fmt::Display for SubmitKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(str::from_utf8(&hex::encode(self.0)).unwrap_or_default())
     }
 }
 
@@ -51,17 +50,13 @@ impl FromStr for SubmitKey {
     type Err = SubmitKeyError;
 
     fn from_str(text: &str) -> Result<Self, SubmitKeyError> {
-        let is_hex = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !is_hex {
-            return Err(SubmitKeyError);
-        }
-        u128::from_str_radix(text, 16).map(Self).map_err(|_| SubmitKeyError)
+        hex::decode(text.bytes()).map(Self).ok_or(SubmitKeyError)
     }
 }
 
 impl Serialize for SubmitKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(str::from_utf8(&hex::encode(self.0)).unwrap_or_default())
     }
 }
 

@@ -94,6 +94,7 @@ pub(crate) const HOUSES: &[House] = &[
             "json_size",
             "variable",
             "exact",
+            "hex",
             "time",
             "id",
             "submit_key",
