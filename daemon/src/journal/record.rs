@@ -2,6 +2,7 @@
 //!
 //! Owns what a row means. A kind that this daemon does not know stays readable; a row that nobody can read is told as such.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use harness_protocol::event::{Cause, EVENT_KINDS, Event, EventBody, Via};
@@ -74,7 +75,7 @@ pub(super) fn insert(
     if let Some(nth) = nth
         && body.pop() == Some(b'}')
     {
-        body.extend_from_slice(format!("{NTH}{nth}}}").as_bytes());
+        write!(body, "{NTH}{nth}}}").map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     }
     let body = std::str::from_utf8(body).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     let via = match event.cause.via {

@@ -2,6 +2,7 @@
 //!
 //! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -94,7 +95,7 @@ impl Writer {
         {
             let mut insert = transaction.prepare_cached(record::INSERT)?;
             for event in &commit.events {
-                let nth = event.run.map(|run| next_of(&transaction, &mut self.counts, run)).transpose()?;
+                let nth = event.run.map(|run| next_of(&transaction, &mut self.counts, run, &event.body)).transpose()?;
                 record::insert(&mut insert, event, nth, &mut self.body)?;
                 if let (EventBody::RunArchived, Some(run)) = (&event.body, event.run) {
                     self.counts.remove(&run);
@@ -160,32 +161,37 @@ impl Drop for Writer {
     }
 }
 
-/// The number that the next event of a run has among those of its run.
+/// The number that the next event of a run, which has this body, has among those of its run.
 fn next_of(
     transaction: &Transaction<'_>,
     counts: &mut HashMap<RunId, u64>,
     run: RunId,
+    body: &EventBody,
 ) -> Result<u64, rusqlite::Error> {
-    let before = match counts.get(&run) {
-        Some(before) => *before,
-        None => {
-            let id = run.to_string();
-            let last = "SELECT body FROM event WHERE run = ?1 ORDER BY seq DESC LIMIT 1";
-            let body: Option<String> =
-                transaction.prepare_cached(last)?.query_row([&id], |row| row.get(0)).optional()?;
-            match body.as_deref().map(record::nth) {
-                None => 0,
-                Some(Some(nth)) => nth,
-                // An earlier daemon has written it.
-                Some(None) => {
-                    let count = "SELECT count(*) FROM event WHERE run = ?1";
-                    transaction.prepare_cached(count)?.query_row([&id], |row| row.get::<_, i64>(0))?.cast_unsigned()
-                }
-            }
-        }
+    let count = match counts.entry(run) {
+        Entry::Occupied(count) => count.into_mut(),
+        // Nothing of a run comes before its submit.
+        Entry::Vacant(count) if matches!(body, EventBody::RunSubmitted { .. }) => count.insert(0),
+        Entry::Vacant(count) => count.insert(written_of(transaction, run)?),
     };
-    counts.insert(run, before + 1);
-    Ok(before + 1)
+    *count += 1;
+    Ok(*count)
+}
+
+/// How many events of a run are in the file.
+fn written_of(transaction: &Transaction<'_>, run: RunId) -> Result<u64, rusqlite::Error> {
+    let id = run.to_string();
+    let last = "SELECT body FROM event WHERE run = ?1 ORDER BY seq DESC LIMIT 1";
+    let body: Option<String> = transaction.prepare_cached(last)?.query_row([&id], |row| row.get(0)).optional()?;
+    match body.as_deref().map(record::nth) {
+        None => Ok(0),
+        Some(Some(nth)) => Ok(nth),
+        // An earlier daemon has written it.
+        Some(None) => {
+            let count = "SELECT count(*) FROM event WHERE run = ?1";
+            Ok(transaction.prepare_cached(count)?.query_row([&id], |row| row.get::<_, i64>(0))?.cast_unsigned())
+        }
+    }
 }
 
 /// What a step made that ids are counted by.
@@ -228,6 +234,10 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
             let sql =
                 "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
                 VALUES (?1, ?2, ?3, ?4, ?5, coalesce((SELECT root FROM run WHERE id = ?5), ?2), ?6, ?7, ?8, ?9)";
+            let of_a_top =
+                "INSERT INTO run (number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?2, ?6, ?7, ?8, ?9)";
+            let sql = if parent.is_some() { sql } else { of_a_top };
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
             // A client that has a key of its user's needs none of its own.
             let own_key = submit_key.filter(|_| idempotency_key.is_none()).map(record::submit_key);
