@@ -15,6 +15,8 @@ use crate::world::api::{Ask, JobId, Outcome};
 
 /// Requests of one connection that wait here at once; further ones stay unread in its socket.
 const OF_CONNECTION: usize = 128;
+/// Down to so many of them, who waits for room is not woken: one who is woken for each request that is taken puts them in one by one.
+const FEW: usize = OF_CONNECTION / 2;
 /// Requests of all processes of one run together.
 const OF_RUN: usize = 16;
 /// Requests that are taken in one turn, of all connections together.
@@ -97,6 +99,8 @@ struct Queues<R> {
     in_turn: u64,
     /// Requests that are done.
     done: u64,
+    /// The driver waits until so much is there: less does not wake it.
+    enough: usize,
 }
 
 /// An inbox. Clones are the same inbox.
@@ -194,11 +198,15 @@ impl<R: Queued> Queues<R> {
         found
     }
 
+    /// How much is there that can be taken.
+    fn pending(&self) -> usize {
+        self.reports.len() + self.ready
+    }
+
     /// Takes the first request of a connection that is not held.
     fn pop(&mut self, connection: u64) -> Option<R> {
         let line = self.lines.get_mut(&connection)?;
         let request = line.queue.pop_front()?;
-        line.room.notify_waiters();
         self.count -= 1;
         self.ready -= 1;
         let party = line.party;
@@ -215,9 +223,10 @@ impl<R: Queued> Queues<R> {
     }
 
     /// A turn: first what is quick. A connection's change behind a read of its own stays for the next one, because changes are made
-    /// before reads are answered.
-    fn turn(&mut self) -> Vec<R> {
+    /// before reads are answered. Gives as well what tells those who wait for room that there is some.
+    fn turn(&mut self) -> (Vec<R>, Vec<Arc<Notify>>) {
         let (mut taken, mut has_read, mut waits) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let mut rooms = BTreeMap::new();
         for (heavy, most) in [(false, TURN - HEAVY), (true, HEAVY)] {
             let all = taken.len() + most;
             while taken.len() < all
@@ -235,6 +244,9 @@ impl<R: Queued> Queues<R> {
                 // Ahead of it were those that are done since it became the first of its connection, and those of this turn.
                 let now = self.done + taken.len() as u64;
                 line.most_behind = line.most_behind.max(now.saturating_sub(line.since));
+                if line.queue.len() <= FEW {
+                    rooms.entry(connection).or_insert_with(|| Arc::clone(&line.room));
+                }
                 taken.extend(self.pop(connection));
                 self.first_of(connection, now + 1);
             }
@@ -243,7 +255,7 @@ impl<R: Queued> Queues<R> {
             self.enter(connection);
         }
         self.in_turn += taken.len() as u64;
-        taken
+        (taken, rooms.into_values().collect())
     }
 }
 
@@ -260,6 +272,7 @@ impl<R: Queued> Inbox<R> {
             ready: 0,
             in_turn: 0,
             done: 0,
+            enough: 1,
         });
         Self { shared: Arc::new(Shared { queues, came: Notify::new(), max_requests }) }
     }
@@ -270,8 +283,18 @@ impl<R: Queued> Inbox<R> {
 
     /// Puts in what a job tells. Always fits.
     pub fn report(&self, report: Report) {
-        self.queues().reports.push_back(report);
-        self.shared.came.notify_one();
+        let is_enough = {
+            let mut queues = self.queues();
+            queues.reports.push_back(report);
+            queues.pending() >= queues.enough
+        };
+        self.tell(is_enough);
+    }
+
+    fn tell(&self, is_enough: bool) {
+        if is_enough {
+            self.shared.came.notify_one();
+        }
     }
 
     /// Puts in a request, if there is room.
@@ -279,7 +302,7 @@ impl<R: Queued> Inbox<R> {
     /// # Errors
     /// Gives the request back where there is none.
     pub fn request(&self, request: R) -> Result<(), R> {
-        {
+        let is_enough = {
             let mut queues = self.queues();
             let fits = request.kind() == Kind::Left
                 || queues.has_room(request.connection(), request.party(), self.shared.max_requests);
@@ -287,8 +310,9 @@ impl<R: Queued> Inbox<R> {
                 return Err(request);
             }
             queues.push(request);
-        }
-        self.shared.came.notify_one();
+            queues.pending() >= queues.enough
+        };
+        self.tell(is_enough);
         Ok(())
     }
 
@@ -329,11 +353,14 @@ impl<R: Queued> Inbox<R> {
 
     /// Takes a turn's requests.
     pub fn take_requests(&self) -> Vec<R> {
-        let mut queues = self.queues();
-        let requests = queues.turn();
-        if queues.ready > 0 {
-            self.shared.came.notify_one();
-        }
+        let (requests, rooms) = {
+            let mut queues = self.queues();
+            let taken = queues.turn();
+            self.tell(queues.ready > 0);
+            taken
+        };
+        // They come at once, and find nobody at the queues.
+        rooms.iter().for_each(|room| room.notify_waiters());
         requests
     }
 
@@ -386,8 +413,7 @@ impl<R: Queued> Inbox<R> {
 
     /// How much is there that can be taken.
     pub fn pending(&self) -> usize {
-        let queues = self.queues();
-        queues.reports.len() + queues.ready
+        self.queues().pending()
     }
 
     /// Wakes the driver, though nothing came.
@@ -395,9 +421,17 @@ impl<R: Queued> Inbox<R> {
         self.shared.came.notify_one();
     }
 
-    /// Waits until something is put in. May return without anything there.
-    pub async fn came(&self) {
-        self.shared.came.notified().await;
+    /// Waits until something is put in, and `enough` is there. May return with less there.
+    pub async fn came(&self, enough: usize) {
+        let was_silent = {
+            let mut queues = self.queues();
+            let before = std::mem::replace(&mut queues.enough, enough);
+            // What was not told of, because it was not enough, may be enough now.
+            before > enough && queues.pending() >= enough
+        };
+        if !was_silent {
+            self.shared.came.notified().await;
+        }
     }
 }
 
@@ -405,9 +439,14 @@ impl<R: Queued> Inbox<R> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use harness_protocol::id::RunId;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use harness_protocol::id::{CallId, RunId};
 
     use super::*;
+    use crate::world::boundary::Work;
 
     #[derive(Debug, Clone, Copy, PartialEq)]
     struct Asked {
@@ -605,6 +644,64 @@ mod tests {
             tokio::task::yield_now().await;
         }
         waiting.await.unwrap();
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Debug, Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn whoever_waits_for_room_is_woken_for_much_of_it_and_not_for_each_place() {
+        let inbox = Inbox::new(4_096);
+        let request = asked(1, Kind::Change, 0);
+        flood(&inbox, &[request]);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut put = pin!(inbox.put(request));
+        assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        while inbox.queues().lines[&1].queue.len() > FEW {
+            assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+            inbox.take_requests();
+        }
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert!(put.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+
+    #[test]
+    fn the_driver_is_woken_once_enough_is_there_and_misses_nothing_of_less() {
+        let inbox = Inbox::new(4_096);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        {
+            let mut came = pin!(inbox.came(3));
+            assert!(came.as_mut().poll(&mut context).is_pending());
+            inbox.request(asked(1, Kind::Change, 0)).unwrap();
+            inbox.report(Report::Ask(
+                JobId { run: RunId::from_u64(1), work: Work::Call(CallId::from_u64(1)) },
+                Ask::OffLane,
+            ));
+            assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+            assert!(came.as_mut().poll(&mut context).is_pending());
+        }
+        // It wants less by now.
+        assert!(pin!(inbox.came(1)).as_mut().poll(&mut context).is_ready());
+        {
+            let mut came = pin!(inbox.came(3));
+            assert!(came.as_mut().poll(&mut context).is_pending());
+            inbox.request(asked(2, Kind::Change, 0)).unwrap();
+            assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+            assert!(came.as_mut().poll(&mut context).is_ready());
+        }
+        inbox.take_requests();
+        assert!(pin!(inbox.came(1)).as_mut().poll(&mut context).is_ready(), "a report is there");
+        assert!(pin!(inbox.came(1)).as_mut().poll(&mut context).is_pending(), "and is told of once");
     }
 
     #[test]

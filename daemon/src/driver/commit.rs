@@ -335,7 +335,7 @@ impl<J: Journal> Driver<J> {
             };
             tokio::select! {
                 ended = &mut end => return Some(ended),
-                () = self.parts.inbox.came(), if self.backlog.len() < self.parts.most_waiting => {}
+                () = self.parts.inbox.came(1), if self.backlog.len() < self.parts.most_waiting => {}
                 () = time_is_up => self.waiters.give_up(&self.parts.engine, self.parts.clock.now(), &self.held_error()),
                 () = self.orders.stop() => {
                     self.stopping = true;

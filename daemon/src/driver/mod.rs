@@ -286,6 +286,7 @@ impl<J: Journal> Driver<J> {
             }
         };
         tokio::pin!(silence);
+        let enough = if self.under_way.is_some() { EARLY } else { 1 };
         loop {
             self.orders.beat();
             tokio::select! {
@@ -296,7 +297,7 @@ impl<J: Journal> Driver<J> {
                 () = &mut silence => return self.catch_up().await,
                 () = &mut deadline => return,
                 // A step that is made while a commit is under way waits for it: for less than this it is not made yet.
-                () = self.parts.inbox.came() => {
+                () = self.parts.inbox.came(enough) => {
                     if self.under_way.is_none() || self.parts.inbox.pending() >= EARLY {
                         return;
                     }
