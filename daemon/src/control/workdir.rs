@@ -31,9 +31,11 @@ pub(super) struct Workdirs {
     party: Party,
     slot: Arc<Slot>,
     passed: VecDeque<OwnedFd>,
-    /// The last path that was looked at and what it means, as long as nothing more was read: a look that was made after a request had
-    /// come does for that request.
+    /// The last path that was looked at and what it means, as long as what is read had come by then: a look that was made after a request
+    /// had come does for that request.
     latest: Option<(Arc<str>, FolderId)>,
+    /// Bytes that had come when that look began, and were not read yet.
+    covered: u64,
     /// Free where no look of this connection is under way.
     looking: Arc<Semaphore>,
 }
@@ -88,12 +90,15 @@ impl From<Refusal> for RpcError {
 impl Workdirs {
     pub(super) fn new(folders: Folders, party: Party, slot: Slot) -> Self {
         let looking = Arc::new(Semaphore::new(1));
-        Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, looking }
+        Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, covered: 0, looking }
     }
 
-    /// Something was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked for hangs.
-    pub(super) fn arrived(&mut self, passed: &mut Vec<OwnedFd>) -> bool {
-        self.latest = None;
+    /// So much was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked for hangs.
+    pub(super) fn arrived(&mut self, bytes: usize, passed: &mut Vec<OwnedFd>) -> bool {
+        match self.covered.checked_sub(bytes as u64) {
+            Some(rest) => self.covered = rest,
+            None => self.latest = None,
+        }
         if passed.is_empty() {
             return true;
         }
@@ -128,9 +133,19 @@ impl Workdirs {
         Some((Arc::clone(&self.looking).try_acquire_owned().ok()?, Arc::clone(&self.slot)))
     }
 
-    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none.
-    pub(super) async fn find(&mut self, params: &mut SubmitParams) -> Option<Box<RpcError>> {
-        let found = self.found(params).await;
+    /// A look begins now: it does for what has come by now, and no earlier one does for anything any more.
+    fn begin_to_cover(&mut self, unread: u64) {
+        (self.latest, self.covered) = (None, unread);
+    }
+
+    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none. `unread` says how many
+    /// bytes have come on the connection and were not read.
+    pub(super) async fn find(
+        &mut self,
+        params: &mut SubmitParams,
+        unread: impl FnOnce() -> u64,
+    ) -> Option<Box<RpcError>> {
+        let found = self.found(params, unread).await;
         match found {
             Ok(found) => {
                 params.spec.workdir_id = found;
@@ -140,7 +155,11 @@ impl Workdirs {
         }
     }
 
-    async fn found(&mut self, params: &SubmitParams) -> Result<Option<FolderId>, Refusal> {
+    async fn found(
+        &mut self,
+        params: &SubmitParams,
+        unread: impl FnOnce() -> u64,
+    ) -> Result<Option<FolderId>, Refusal> {
         let path = params.spec.workdir.clone().unwrap_or_else(|| ROOT.into());
         let shown = || quoted(&path);
         let claimed = params.spec.workdir_id;
@@ -161,6 +180,7 @@ impl Workdirs {
         let (found, wanted) = match (passed, &self.latest) {
             (Some(passed), _) => {
                 let held = self.begin().ok_or(Refusal::StillLooking)?;
+                self.begin_to_cover(unread());
                 let both = self.folders.look_at_both(self.party, &path, passed, held).await;
                 let (found, passed) = both.map_err(refused)?;
                 (found, Some(passed))
@@ -168,6 +188,7 @@ impl Workdirs {
             (None, Some((latest, found))) if *latest == path => (*found, claimed),
             (None, _) => {
                 let held = self.begin().ok_or(Refusal::StillLooking)?;
+                self.begin_to_cover(unread());
                 (self.folders.look(self.party, &path, held).await.map_err(refused)?, claimed)
             }
         };
@@ -187,5 +208,51 @@ impl Drop for Workdirs {
         if !unwanted.is_empty() {
             self.folders.close(self.party, unwanted, Arc::clone(&self.slot));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use harness_protocol::rpc::SubmitParams;
+    use harness_protocol::spec::RunSpec;
+
+    use super::super::crowd::Crowd;
+    use super::super::rights::Who;
+    use super::*;
+
+    /// U22: pipelined submits of one folder share looks, and none is older than the coming of its request.
+    #[tokio::test]
+    async fn a_look_does_for_what_had_come_when_it_began_and_for_nothing_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        let slot = Crowd::new(1).enter(&Who::Operator { uid: 0 }).unwrap();
+        let mut workdirs = Workdirs::new(Folders::new(None), Party::Process(1), slot);
+        fs::create_dir(at("a")).unwrap();
+        fs::create_dir(at("b")).unwrap();
+        let (first, second) = (inode(&at("a")), inode(&at("b")));
+        let mut find = async |arrived: usize, name: &str, unread: u64| {
+            assert!(workdirs.arrived(arrived, &mut Vec::new()));
+            let spec = RunSpec { workdir: Some(at(name).to_str().unwrap().into()), ..RunSpec::default() };
+            let mut params = SubmitParams { spec, ..SubmitParams::default() };
+            let refused = workdirs.find(&mut params, || unread).await;
+            refused.map_or_else(|| params.spec.workdir_id.map(|folder| folder.inode), |_| None)
+        };
+        // A hundred bytes more have come by then.
+        assert_eq!(find(50, "a", 100).await, Some(first));
+        fs::rename(at("a"), at("c")).unwrap();
+        fs::rename(at("b"), at("a")).unwrap();
+        assert_eq!(find(60, "a", 0).await, Some(first), "it had come before");
+        assert_eq!(find(41, "a", 100).await, Some(second), "one byte of it came later");
+        // A look at another path, also one that finds nothing, makes none of the earlier ones newer.
+        assert_eq!(find(1, "nothing", 1_000).await, None);
+        fs::rename(at("a"), at("b")).unwrap();
+        fs::rename(at("c"), at("a")).unwrap();
+        assert_eq!(find(1, "a", 0).await, Some(first));
     }
 }

@@ -213,7 +213,7 @@ impl Connection {
                     return self.flush(&read).await;
                 }
             };
-            if !self.workdirs.arrived(&mut passed) {
+            if !self.workdirs.arrived(came.as_ref().map_or(0, |bytes| *bytes), &mut passed) {
                 tracing::warn!("a connection is closed: closing what it has passed before hangs");
                 return;
             }
@@ -364,7 +364,9 @@ impl Connection {
                     return true;
                 }
                 let refused = match &mut *call {
-                    Call::RunSubmit(params) if self.who.admit("run.submit").is_ok() => self.workdirs.find(params).await,
+                    Call::RunSubmit(params) if self.who.admit("run.submit").is_ok() => {
+                        self.workdirs.find(params, || unread(read)).await
+                    }
                     _ => None,
                 };
                 return self.call(id, *call, (place, refused), read).await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::io::ioctl_fionread;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
@@ -32,6 +33,11 @@ pub(in crate::control) async fn receive(
             received => return received,
         }
     }
+}
+
+/// Bytes that have come and were not received; 0 where that cannot be told.
+pub(super) fn unread(read: &OwnedReadHalf) -> u64 {
+    ioctl_fionread(read.as_ref()).unwrap_or_default()
 }
 
 /// A place, once there is one; `None` when the peer is gone before.
