@@ -60,7 +60,11 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// About how much memory it takes.
+    /// Bytes that one byte of [`RunSpec::approximate_bytes`] takes as JSON at most: a control character takes six, and what stands around
+    /// the texts is less than their places in memory.
+    pub const MOST_AS_JSON: usize = 6;
+
+    /// About how much memory it takes. As JSON it takes at most [`RunSpec::MOST_AS_JSON`] times as much.
     pub fn approximate_bytes(&self) -> usize {
         let texts = [&self.prompt, &self.name, &self.share, &self.provider, &self.model, &self.workdir];
         let texts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
@@ -252,10 +256,46 @@ pub enum OnInteraction {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::json_size::value_bytes;
 
     fn spec(json: &str) -> RunSpec {
         serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn whatever_a_specification_holds_its_json_is_at_most_so_much_larger_than_its_memory() {
+        let control = "\u{1}".repeat(2_000);
+        let pairs: BTreeMap<String, String> = (0..2_000).map(|n| (format!("{n}\u{1}"), String::new())).collect();
+        let call = |args: Value| json!({"script": {"turn": [{"call": [{"tool": "", "args": args}]}]}});
+        let all = json!({"max_steps": u32::MAX, "max_tokens": u64::MAX, "max_cost_usd": 1.0 / 3.0, "max_time_seconds": 1.000_001,
+            "deadline_seconds": 8e9, "deadline_at": "2026-11-30T11:00:00.123456Z", "cpu_seconds": u64::MAX,
+            "address_space_bytes": u64::MAX, "open_files": u64::MAX, "file_size_bytes": u64::MAX, "processes": u64::MAX});
+        for spec in [
+            json!({}),
+            json!({"limits": all}),
+            json!({"workdir": control, "workdir_id": {"device": u64::MAX, "inode": u64::MAX}}),
+            json!({"prompt": control, "name": control, "share": control, "provider": control, "model": control}),
+            json!({"labels": pairs}),
+            json!({"env": pairs}),
+            json!({"tools": vec![""; 2_000]}),
+            json!({"script": {"turn": vec![json!({}); 2_000]}}),
+            json!({"script": {"turn": [{"expect": vec![""; 2_000], "expect_regex": vec!["\u{1}"; 2_000], "capture": pairs}]}}),
+            json!({"script": {"turn": [{"call": vec![json!({"tool": "", "args": {}}); 2_000], "delay": 0.1, "fault": "rate-limit"}]}}),
+            json!({"script": {"script": {"a": {}, "b": {}, "c": {"turn": [{"text": control}]}}}}),
+            call(json!(vec![u64::MAX; 2_000])),
+            call(json!(vec![1.0 / 3.0; 2_000])),
+            call(json!(vec![json!([]); 2_000])),
+            call(json!(vec![json!({"": {"": ""}}); 2_000])),
+            call(json!(pairs)),
+            call(json!({"a": control})),
+        ] {
+            let read: RunSpec = serde_json::from_value(spec.clone()).unwrap();
+            let (bytes, memory) = (value_bytes(&read), read.approximate_bytes());
+            assert!(bytes <= memory * RunSpec::MOST_AS_JSON, "{bytes} of {memory}: {:.80}", spec.to_string());
+        }
     }
 
     /// U11: what is named changes, and nothing else does.
@@ -281,7 +321,7 @@ mod tests {
         ] {
             let changes: SpecChanges = serde_json::from_str(changes).unwrap();
             let changed = serde_json::to_value(changes.applied_to(&spec(first))).unwrap();
-            let expected: serde_json::Value = serde_json::from_str(value).unwrap();
+            let expected: Value = serde_json::from_str(value).unwrap();
             assert_eq!(changed.pointer(place).cloned().unwrap_or_default(), expected, "{place}: {changed}");
         }
         assert_eq!(SpecChanges::default().applied_to(&spec(first)), spec(first));

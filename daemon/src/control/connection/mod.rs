@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::decode::Line;
-use super::connection::reading::{gone, place_among, receive, unless_gone};
+use super::connection::reading::{gone, place_among, receive, unless_gone, unread};
 use super::effort::{Effort, by_effort};
 use super::limits::memory::Requests;
 use super::limits::request_place::Place;

@@ -333,12 +333,21 @@ fn with_defaults(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<RunSp
     }
     check_size("the working directory", "workdir", spec.workdir.as_deref(), MOST_WORKDIR)?;
     check_size("the name of the model", "model", spec.model.as_deref(), MOST_MODEL)?;
-    let bytes = value_bytes(&spec);
+    check_bytes(&spec)?;
+    Ok(spec)
+}
+
+/// Refuses a specification that does not fit into its event. Most do by far, and are not written to see that.
+fn check_bytes(spec: &RunSpec) -> Result<(), RpcError> {
+    if spec.approximate_bytes() <= MOST_SPEC / RunSpec::MOST_AS_JSON {
+        return Ok(());
+    }
+    let bytes = value_bytes(spec);
     if bytes > MOST_SPEC {
         let message = format!("the specification takes {bytes} bytes as JSON; at most {MOST_SPEC} are taken");
         return Err(invalid(message).because(Reason::TooLarge, "spec"));
     }
-    Ok(spec)
+    Ok(())
 }
 
 /// The model: the submit's, the default of runs with the provider that is theirs, the provider's own.
