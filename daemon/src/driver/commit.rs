@@ -30,7 +30,7 @@ use crate::journal::failpoints::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::observe::happened;
 use crate::world::Step;
-use crate::world::api::{Command, Effect, Task};
+use crate::world::api::{Command, Effect, Job, Task};
 
 /// First wait before a failed commit is tried again; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -189,10 +189,29 @@ impl<J: Journal> Driver<J> {
     }
 
     fn act(&mut self, effects: Vec<Effect>) {
+        let mut starts = Vec::new();
         for effect in effects {
-            self.perform(effect);
-            failpoints::here(Point::AfterEffect);
+            match effect {
+                Effect::Start(job) => starts.push(job),
+                // An answer concerns no job; anything else may be about one that is to start before.
+                other => {
+                    if !matches!(other, Effect::Reply { .. }) {
+                        self.start(&mut starts);
+                    }
+                    self.perform(other);
+                    failpoints::here(Point::AfterEffect);
+                }
+            }
         }
+        self.start(&mut starts);
+    }
+
+    /// Starts jobs together: one by one, each would wake whoever executes it.
+    fn start(&self, jobs: &mut Vec<Job>) {
+        let jobs = std::mem::take(jobs);
+        let count = jobs.len();
+        self.parts.executor.start(jobs);
+        (0..count).for_each(|_| failpoints::here(Point::AfterEffect));
     }
 
     /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the

@@ -148,7 +148,7 @@ impl<J: Journal> Driver<J> {
 
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Start(job) => self.parts.executor.start(job),
+            Effect::Start(job) => self.parts.executor.start(vec![job]),
             Effect::Cancel { job, force } => self.parts.executor.cancel(job, force),
             Effect::Resume(job) => self.parts.executor.go_on(job),
             Effect::Release(run) => self.parts.executor.release(run),

@@ -17,6 +17,7 @@ mod registry;
 mod scripts;
 mod tool;
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ use crate::inference::http::Providers;
 use crate::process::{self, Keepers};
 use crate::world::api::{Job, JobId, Outcome, Task, Work};
 
+/// Jobs that begin on one worker, one after the other.
+const TOGETHER: usize = 16;
 /// How long a shutdown lets jobs end by themselves: the grace of their processes, SIGKILL and some air.
 const GRACE: Duration = Duration::from_millis(3_500);
 /// And how long it waits for those that it ended itself.
@@ -84,19 +87,44 @@ impl Executor {
         Self { inner, runtime: Handle::current() }
     }
 
-    /// Starts a job. It ends in exactly one outcome.
-    pub fn start(&self, job: Job) {
+    /// Starts jobs. Each ends in exactly one outcome.
+    pub fn start(&self, jobs: Vec<Job>) {
+        let mut opened = jobs.into_iter().filter_map(|job| self.open(job)).peekable();
+        while opened.peek().is_some() {
+            let some: Vec<(Job, Opened)> = opened.by_ref().take(TOGETHER).collect();
+            let own = self.clone();
+            // From within the runtime: from here each of them would wake a worker by itself.
+            self.runtime.spawn(async move {
+                for (job, opened) in some {
+                    own.begin(job, opened).await;
+                }
+            });
+        }
+    }
+
+    fn open(&self, job: Job) -> Option<(Job, Opened)> {
         let id = job.id;
         let Some(opened) = self.inner.registry.open(id) else {
             tracing::error!(?id, "a job was started that is out already");
-            return;
+            return None;
         };
         if self.inner.closed.load(Ordering::Acquire) {
-            return opened.slot.settle(Outcome::Lost);
+            opened.slot.settle(Outcome::Lost);
+            return None;
         }
-        let inner = Arc::clone(&self.inner);
-        let task = self.runtime.spawn(async move { inner.execute(job, opened).await });
-        self.inner.registry.attach(id, task.abort_handle());
+        Some((job, opened))
+    }
+
+    /// Begins a job. A turn of a script is mostly over at once, and needs a task of its own only where it is not.
+    async fn begin(&self, job: Job, opened: Opened) {
+        let is_scripted = matches!(&job.task, Task::Inference(task) if task.script.is_some());
+        let (id, inner) = (job.id, Arc::clone(&self.inner));
+        let mut work = Box::pin(async move { inner.execute(job, opened).await });
+        let has_ended = is_scripted && poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
+        if !has_ended {
+            let task = self.runtime.spawn(work);
+            self.inner.registry.attach(id, task.abort_handle());
+        }
     }
 
     /// Asks a job to end. It still has its one outcome. Without effect on a job that is not out.
@@ -195,7 +223,7 @@ impl Inner {
 async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     // Whatever the future left half done is dropped with it and seen by nobody.
-    std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Ok(Poll::Pending) => Poll::Pending,
         Err(panic) => Poll::Ready(Err(words(&*panic))),

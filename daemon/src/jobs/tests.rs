@@ -122,7 +122,7 @@ impl Bench {
         let workdir = Some(self.dir.path().to_str().unwrap().into());
         let spec = Arc::new(RunSpec { workdir, ..RunSpec::default() });
         let task = Task::Call(CallTask { tool: tool.into(), args: args.into(), spec });
-        self.executor.start(Job { id, task });
+        self.executor.start(vec![Job { id, task }]);
         id
     }
 
@@ -144,7 +144,7 @@ impl Bench {
             is_budgeted: false,
             is_summary: false,
         };
-        self.executor.start(Job { id, task: Task::Inference(task) });
+        self.executor.start(vec![Job { id, task: Task::Inference(task) }]);
         id
     }
 
@@ -194,6 +194,28 @@ async fn a_call_ends_in_its_result_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn jobs_that_start_together_each_end_in_their_own_outcome_also_when_cancelled_at_once() {
+    let mut bench = Bench::new();
+    let task = || Task::Call(CallTask { tool: "waits".into(), args: "{}".into(), spec: Arc::default() });
+    let jobs = |numbers: std::ops::Range<u64>| numbers.map(|call| Job { id: job(call), task: task() }).collect();
+    bench.executor.start(jobs(0..40));
+    // The runtime has had no turn yet: their tasks are not there.
+    bench.executor.cancel(job(7), true);
+    bench.executor.start(jobs(7..8));
+    let mut ended = Vec::new();
+    while ended.len() < 40 {
+        match bench.next().await {
+            Report::Outcome(job, Outcome::Call(_)) => ended.push(job),
+            Report::Ask(job, _) => bench.executor.go_on(job),
+            other => panic!("{other:?}"),
+        }
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, (0..40).map(job).collect::<Vec<_>>());
+    bench.nothing_more().await;
+}
+
+#[tokio::test]
 async fn a_tool_that_nobody_knows_is_a_plain_error() {
     let mut bench = Bench::new();
     bench.call("ask_user", "{}");
@@ -215,7 +237,7 @@ async fn a_task_that_is_not_what_its_id_says_is_lost() {
     let mut bench = Bench::new();
     let task = CallTask { tool: "shell".into(), args: "{}".into(), spec: Arc::default() };
     let id = JobId { run: RUN, work: Work::Inference { step: 1, attempt: 1 } };
-    bench.executor.start(Job { id, task: Task::Call(task) });
+    bench.executor.start(vec![Job { id, task: Task::Call(task) }]);
     assert_eq!(bench.outcome().await, Outcome::Lost);
 }
 
