@@ -446,7 +446,7 @@ mod tests {
     use harness_protocol::id::{CallId, RunId};
 
     use super::*;
-    use crate::world::boundary::Work;
+    use crate::world::api::Work;
 
     #[derive(Debug, Clone, Copy, PartialEq)]
     struct Asked {

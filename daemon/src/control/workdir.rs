@@ -221,7 +221,7 @@ mod tests {
     use harness_protocol::rpc::SubmitParams;
     use harness_protocol::spec::RunSpec;
 
-    use super::super::crowd::Crowd;
+    use super::super::limits::connections::Crowd;
     use super::super::rights::Who;
     use super::*;
 

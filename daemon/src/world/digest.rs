@@ -41,7 +41,7 @@ impl Engine {
             world.resource::<WantsExtra>()
         );
         let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
-        for &entity in runs.by_id.values() {
+        for (_, entity) in runs.by_id.iter() {
             let _ = writeln!(
                 text,
                 "{:?} {:?} {:?} {:?}",

@@ -32,11 +32,12 @@ impl Fold {
     pub(super) fn take(&mut self, engine: &mut Engine, row: Row) {
         let Row { record, nth } = row;
         if let Some(run) = record.run() {
-            let expected = self.seen.get(&run).map_or(1, |seen| seen.saturating_add(1));
-            if nth.is_some_and(|nth| nth != expected) {
+            let seen = self.seen.entry(run).or_default();
+            let expected = seen.saturating_add(1);
+            *seen = nth.unwrap_or(expected);
+            if *seen != expected {
                 self.ends_here(run, record.seq(), "a record before it is missing");
             }
-            self.seen.insert(run, nth.unwrap_or(expected));
         }
         match record {
             Record::Event(event) => {

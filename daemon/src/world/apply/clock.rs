@@ -17,9 +17,8 @@ use crate::lane::TimeSet;
 /// Moves all that is measured.
 pub(super) fn set(world: &mut World, from: Timestamp, to: Timestamp) {
     let set = TimeSet { from, to };
-    let runs: Vec<(RunId, Entity)> =
-        world.resource::<Runs>().by_id.iter().map(|(run, entity)| (*run, *entity)).collect();
-    for &(_, entity) in &runs {
+    let runs: Vec<Entity> = world.resource::<Runs>().by_id.iter().map(|(_, entity)| entity).collect();
+    for &entity in &runs {
         of_run(world, entity, set);
     }
     let mut interactions = world.resource_mut::<Interactions>();

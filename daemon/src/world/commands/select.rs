@@ -27,8 +27,8 @@ pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity)
 pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) -> Result<(RunId, Entity), RpcError> {
     let runs = world.resource::<Runs>();
     if name == "@last" {
-        let last = runs.last_of.get(&uid).and_then(|run| runs.by_id.get_key_value(run));
-        return last.map(|(&run, &entity)| (run, entity)).ok_or_else(|| not_found("you have submitted no run"));
+        let last = runs.last_of.get(&uid).and_then(|run| Some((*run, *runs.by_id.get(run)?)));
+        return last.ok_or_else(|| not_found("you have submitted no run"));
     }
     // An id is never a name, whatever some run is called.
     if let Ok(id) = name.parse::<RunId>() {
@@ -57,7 +57,7 @@ pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) 
 /// name; to a run one of its tree.
 fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, RpcError> {
     let runs = world.resource::<Runs>();
-    let here = |run: &RunId| runs.by_id.get_key_value(run).map(|(&run, &entity)| (run, entity));
+    let here = |run: &RunId| runs.by_id.get(run).map(|&entity| (*run, entity));
     if let Some(root) = root {
         return Ok(runs.names.in_tree(name, root).and_then(|run| here(&run)));
     }
@@ -91,7 +91,7 @@ pub(crate) fn with_id_like(world: &World, name: &str) -> Option<RunId> {
 fn beginning_with(world: &World, name: &str, root: Option<RunId>, most: usize) -> Vec<(RunId, Entity)> {
     let Ok(prefix) = name.parse::<IdPrefix>() else { return Vec::new() };
     let range = RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end());
-    let all = world.resource::<Runs>().by_id.range(range).map(|(&run, &entity)| (run, entity));
+    let all = world.resource::<Runs>().by_id.range(range);
     all.filter(|&(_, entity)| root.is_none() || is_meant(world, entity, root)).take(most).collect()
 }
 

@@ -15,6 +15,7 @@ use harness_protocol::run::RunState;
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
+use super::by_id::ById;
 use super::names::Names;
 use crate::catalogue::{Catalogue, ToolSpec};
 use crate::config::Config;
@@ -36,7 +37,7 @@ pub(crate) struct Setup {
 /// The runs by id, number, name, key and owner.
 #[derive(Resource, Debug, Default)]
 pub(crate) struct Runs {
-    pub(crate) by_id: BTreeMap<RunId, Entity>,
+    pub(crate) by_id: ById,
     /// Those that have not ended, in the order of their numbers.
     pub(crate) live: BTreeMap<u64, Entity>,
     /// Those that have, in the order of their numbers.

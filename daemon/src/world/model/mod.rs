@@ -1,5 +1,6 @@
 //! The nouns of the world: components, indexes, the phase of a run, ids, names, and its clock.
 
+pub(super) mod by_id;
 pub(super) mod clock;
 pub(super) mod components;
 pub(super) mod ids;

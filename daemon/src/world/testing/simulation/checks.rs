@@ -39,7 +39,7 @@ impl Simulation {
         assert!(lanes.tool.permits() <= bound, "{} permits of {}", lanes.tool.permits(), bound);
         let (mut tickets, mut executing, mut states) = (0, 0, BTreeMap::<RunState, u32>::new());
         let now = world.resource::<Incoming>().now;
-        for &entity in runs.by_id.values() {
+        for (_, entity) in runs.by_id.iter() {
             let life = world.get::<Life>(entity).unwrap();
             let watch = world.get::<Stopwatch>(entity).unwrap();
             let id = world.get::<Identity>(entity).unwrap().id;
@@ -107,10 +107,10 @@ impl Simulation {
     fn check_pools(&self) {
         let world = &self.engine.world;
         let runs = world.resource::<Runs>();
-        for (&run, &entity) in &runs.by_id {
+        for (run, entity) in runs.by_id.iter() {
             let Some(pool) = world.get::<Pool>(entity) else { continue };
             let mut counted = Pool::default();
-            for &below in runs.by_id.values() {
+            for (_, below) in runs.by_id.iter() {
                 let id = world.get::<Identity>(below).unwrap().id;
                 if !self.engine.is_in_tree(id, run) {
                     continue;
@@ -143,7 +143,7 @@ impl Simulation {
         let world = &self.engine.world;
         let (runs, postponed) = (world.resource::<Runs>(), world.resource::<Postponed>());
         let life = |number: &u64| world.get::<Life>(runs.live[number]).unwrap();
-        let parent = |run: RunId| world.get::<Identity>(runs.by_id[&run]).unwrap().parent;
+        let parent = |run: RunId| world.get::<Identity>(*runs.by_id.get(&run).unwrap()).unwrap().parent;
         let is_below =
             |run: RunId, top: RunId| std::iter::successors(Some(run), |&run| parent(run)).any(|at| at == top);
         let all: Vec<(RunId, u64, RunId)> = postponed
@@ -153,7 +153,7 @@ impl Simulation {
             .collect();
         for &(owner, number, run) in &all {
             assert_eq!(life(&number).phase, Phase::Postponed(owner), "{run}");
-            let is_held = |owner: RunId| world.get::<Pool>(runs.by_id[&owner]).unwrap().holding > 0;
+            let is_held = |owner: RunId| world.get::<Pool>(*runs.by_id.get(&owner).unwrap()).unwrap().holding > 0;
             let above = |&(other, _, waiting): &(RunId, u64, RunId)| {
                 other != owner && is_held(other) && is_below(waiting, owner) && is_below(owner, other)
             };
@@ -178,7 +178,7 @@ impl Simulation {
     pub(super) fn check_jobs(&self) {
         let world = &self.engine.world;
         let mut believed = BTreeSet::new();
-        for (&run, &entity) in &world.resource::<Runs>().by_id {
+        for (run, entity) in world.resource::<Runs>().by_id.iter() {
             let life = world.get::<Life>(entity).unwrap();
             if let Phase::Thinking(_) = life.phase {
                 believed.insert(JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } });

@@ -177,7 +177,7 @@ impl Simulation {
     }
 
     fn runs(&self) -> Vec<RunId> {
-        self.engine.world.resource::<Runs>().by_id.keys().copied().collect()
+        self.engine.world.resource::<Runs>().by_id.iter().map(|(run, _)| run).collect()
     }
 
     fn some_run(&mut self) -> Option<RunId> {

@@ -1,0 +1,90 @@
+//! The runs by their ids: looked up several times for each event, and now and then in the order of the ids.
+//!
+//! Owns the two indexes. A look-up in the ordered one alone would read as many nodes of its tree as that is deep.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::RangeInclusive;
+
+use bevy_ecs::entity::Entity;
+use harness_protocol::id::RunId;
+
+/// The runs by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct ById {
+    entities: HashMap<RunId, Entity, BuildHasherDefault<Spread>>,
+    in_order: BTreeSet<RunId>,
+}
+
+/// Ids come out of a keyed bijection, so their bits need no more mixing than makes the highest ones depend on all.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(32)
+    }
+}
+
+impl ById {
+    pub(crate) fn get(&self, run: &RunId) -> Option<&Entity> {
+        self.entities.get(run)
+    }
+
+    pub(crate) fn insert(&mut self, run: RunId, entity: Entity) {
+        self.entities.insert(run, entity);
+        self.in_order.insert(run);
+    }
+
+    pub(crate) fn remove(&mut self, run: &RunId) {
+        self.entities.remove(run);
+        self.in_order.remove(run);
+    }
+
+    /// Those whose ids are in a range, in the order of their ids.
+    pub(crate) fn range(&self, ids: RangeInclusive<RunId>) -> impl Iterator<Item = (RunId, Entity)> {
+        self.in_order.range(ids).filter_map(|run| Some((*run, *self.entities.get(run)?)))
+    }
+
+    /// All of them, in the order of their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RunId, Entity)> {
+        self.in_order.iter().filter_map(|run| Some((*run, *self.entities.get(run)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn it_holds_what_one_ordered_map_would_hold(changes in prop::collection::vec((0u64..40, any::<bool>()), 0..100), low in 0u64..40, more in 0u64..40) {
+            let (mut index, mut model) = (ById::default(), BTreeMap::new());
+            for (at, (run, is_made)) in (1..).zip(changes) {
+                let run = RunId::from_u64(run);
+                let entity = Entity::from_raw_u32(at);
+                if let Some(entity) = entity.filter(|_| is_made) {
+                    index.insert(run, entity);
+                    model.insert(run, entity);
+                } else {
+                    index.remove(&run);
+                    model.remove(&run);
+                }
+            }
+            let range = RunId::from_u64(low)..=RunId::from_u64(low + more);
+            prop_assert!(index.iter().eq(model.iter().map(|(run, entity)| (*run, *entity))));
+            prop_assert!(index.range(range.clone()).eq(model.range(range).map(|(run, entity)| (*run, *entity))));
+            prop_assert!((0..40).map(RunId::from_u64).all(|run| index.get(&run) == model.get(&run)));
+        }
+    }
+}
