@@ -1,4 +1,5 @@
-//! What the world costs: a no-op batch beside a semaphore and a set of tasks that do the same, and a step with nothing to do.
+//! What the world costs: a no-op batch beside a semaphore and a set of tasks that do the same, and a step with nothing
+//! to do.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;

@@ -1,8 +1,9 @@
 //! Work that blocks: reads of the journal and of `/proc`. A bounded number at a time, by turns over those who ask.
 //!
-//! Owns how much of it there is at once, and the runtime for what may take long: its threads have a lower priority than the driver, the
-//! journal and the connections, so that what one client asks for takes the processor from no other client. What waits is bounded by whoever asks: each request holds its place until it is
-//! answered. Never knows what the work is.
+//! Owns how much of it there is at once, and the runtime for what may take long: its threads have a lower priority than
+//! the driver, the journal and the connections, so that what one client asks for takes the processor from no other
+//! client. What waits is bounded by whoever asks: each request holds its place until it is answered. Never knows what
+//! the work is.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -19,12 +20,12 @@ use crate::fair::{Party, Round};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// By how much the threads of the background are nicer than the others: each has about a third of the weight. With ten in place of five they
-/// would hardly get to run beside commands that take all of the processors.
+/// By how much the threads of the background are nicer than the others: each has about a third of the weight. With ten
+/// in place of five they would hardly get to run beside commands that take all of the processors.
 const NICER: i32 = 5;
 
-/// A runtime for what may take long. Its threads have a lower priority, as far as the kernel gives each thread one of its own.
-/// Nothing that starts a process may run here: it would inherit the priority.
+/// A runtime for what may take long. Its threads have a lower priority, as far as the kernel gives each thread one of
+/// its own. Nothing that starts a process may run here: it would inherit the priority.
 ///
 /// # Errors
 /// Where the system has no thread for it.
@@ -80,7 +81,8 @@ impl Blocking {
         Self::shared_out(at_once, at_once)
     }
 
-    /// A place for `at_once` pieces of work at a time, and for no more than `of_party` of one party: for work that may hang.
+    /// A place for `at_once` pieces of work at a time, and for no more than `of_party` of one party: for work that may
+    /// hang.
     ///
     /// # Panics
     /// Outside of a runtime.

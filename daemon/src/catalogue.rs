@@ -40,7 +40,8 @@ pub struct ToolSpec {
     pub parameters: Arc<str>,
 }
 
-/// What a model is told of these tools, in the order of their names. A tool without a specification is none that a model may call.
+/// What a model is told of these tools, in the order of their names. A tool without a specification is none that a
+/// model may call.
 pub fn specs(tools: &Catalogue) -> Arc<[ToolSpec]> {
     let spec = |name: &Arc<str>| {
         let (_, description, parameters) = BUILT_IN.iter().find(|(built_in, ..)| *built_in == &**name)?;
@@ -57,7 +58,8 @@ fn compact(json: &str) -> String {
     serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| json.to_owned(), |value| value.to_string())
 }
 
-/// Name, description and schema of the arguments of what is built in. The arguments themselves are read where the tools are.
+/// Name, description and schema of the arguments of what is built in. The arguments themselves are read where the tools
+/// are.
 const BUILT_IN: &[(&str, &str, &str)] = &[
     (
         "shell",

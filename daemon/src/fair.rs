@@ -24,8 +24,9 @@ pub enum Party {
 
 /// A round of keys.
 ///
-/// A key that comes while it is not in the round is *fresh*, and served before the *steady* ones that always have something. A
-/// key that was served stays in the round until its place comes up again: coming and going gives no advantage.
+/// A key that comes while it is not in the round is *fresh*, and served before the *steady* ones that always have
+/// something. A key that was served stays in the round until its place comes up again: coming and going gives no
+/// advantage.
 #[derive(Debug)]
 pub struct Round<K> {
     fresh: VecDeque<K>,

@@ -1,7 +1,7 @@
 //! The feed: the hot tail of the events, and live deltas, for whoever subscribes.
 //!
-//! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the tail
-//! is read from the journal. Deltas may be dropped. Never knows who reads.
+//! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the
+//! tail is read from the journal. Deltas may be dropped. Never knows who reads.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

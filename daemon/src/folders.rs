@@ -1,8 +1,9 @@
 //! Folders: which one a path means at this moment.
 //!
-//! Looking at one blocks for as long as its file system does, for ever where that is a network mount whose server is gone. So it is done
-//! beside all else, within a time limit, one at a time for each path, a few for each party and bounded for all: one that hangs takes a
-//! thread until the kernel lets go of it, and no more. Owns that bound. Knows no run, and never goes into a folder.
+//! Looking at one blocks for as long as its file system does, for ever where that is a network mount whose server is
+//! gone. So it is done beside all else, within a time limit, one at a time for each path, a few for each party and
+//! bounded for all: one that hangs takes a thread until the kernel lets go of it, and no more. Owns that bound. Knows
+//! no run, and never goes into a folder.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -123,7 +124,8 @@ impl Folders {
         self.boot
     }
 
-    /// Which folder `path` means now. What `held` holds is let go of when the look has really ended, however long that takes.
+    /// Which folder `path` means now. What `held` holds is let go of when the look has really ended, however long that
+    /// takes.
     ///
     /// # Errors
     /// Where there is none, or it does not answer.
@@ -228,8 +230,8 @@ struct Paths {
     last: u64,
 }
 
-/// The look at a path that is under way. When it has ended, however it ends, the next one begins: without a task that would have to be
-/// woken for that.
+/// The look at a path that is under way. When it has ended, however it ends, the next one begins: without a task that
+/// would have to be woken for that.
 struct Turn {
     folders: Folders,
     path: String,

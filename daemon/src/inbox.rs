@@ -1,9 +1,10 @@
 //! The driver's inbox: everything that can wake it. Reports of jobs in the order of their coming, requests by turns.
 //!
-//! Reports always fit: a job puts exactly one there when it ends, so they are bounded by the jobs that are out. A request has to
-//! find room: its connection waits, and reads no further, where it has enough here already. Turns go round over the parties, and
-//! within a party over its connections; what one connection asks stays in order. A connection can be *held*: what it asks next
-//! stays here until what it asked before is done. Never looks into a request.
+//! Reports always fit: a job puts exactly one there when it ends, so they are bounded by the jobs that are out. A
+//! request has to find room: its connection waits, and reads no further, where it has enough here already. Turns go
+//! round over the parties, and within a party over its connections; what one connection asks stays in order. A
+//! connection can be *held*: what it asks next stays here until what it asked before is done. Never looks into a
+//! request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -123,8 +124,8 @@ impl<R> Clone for Inbox<R> {
 }
 
 impl<R: Queued> Queues<R> {
-    /// Whether there is room for one more of this connection. One that has nothing here always fits, unless it is a run's: so a
-    /// full inbox keeps nobody away.
+    /// Whether there is room for one more of this connection. One that has nothing here always fits, unless it is a
+    /// run's: so a full inbox keeps nobody away.
     fn has_room(&self, connection: u64, party: Party, most: usize) -> bool {
         if matches!(party, Party::Run(_)) && self.parties.get(&party).is_some_and(|lines| lines.count >= OF_RUN) {
             return false;
@@ -241,7 +242,8 @@ impl<R: Queued> Queues<R> {
                 if matches!(kind, Kind::Light | Kind::Heavy) {
                     has_read.insert(connection);
                 }
-                // Ahead of it were those that are done since it became the first of its connection, and those of this turn.
+                // Ahead of it were those that are done since it became the first of its connection, and those of this
+                // turn.
                 let now = self.done + taken.len() as u64;
                 line.most_behind = line.most_behind.max(now.saturating_sub(line.since));
                 if line.queue.len() <= FEW {
@@ -370,8 +372,8 @@ impl<R: Queued> Inbox<R> {
         queues.done += std::mem::take(&mut queues.in_turn);
     }
 
-    /// What a connection asks next stays here until it is [released](Self::release); `back` are requests of it that were taken
-    /// already, in order.
+    /// What a connection asks next stays here until it is [released](Self::release); `back` are requests of it that
+    /// were taken already, in order.
     pub fn hold(&self, connection: u64, back: Vec<R>) {
         let mut queues = self.queues();
         for request in back.into_iter().rev() {
@@ -406,7 +408,8 @@ impl<R: Queued> Inbox<R> {
         self.shared.came.notify_one();
     }
 
-    /// The most requests of others that a request of this connection has waited behind, once nothing of its own was ahead of it.
+    /// The most requests of others that a request of this connection has waited behind, once nothing of its own was
+    /// ahead of it.
     pub fn most_behind(&self, connection: u64) -> u64 {
         self.queues().lines.get(&connection).map_or(0, |line| line.most_behind)
     }

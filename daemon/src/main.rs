@@ -203,8 +203,8 @@ fn run(
     result
 }
 
-/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any more, is ended; says
-/// whether there was somebody.
+/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any
+/// more, is ended; says whether there was somebody.
 fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), LockError> {
     let dir = &paths.state_dir;
     for tried in 0..TRIES_FOR_STATE {

@@ -1,7 +1,7 @@
 //! Bytes, and descriptors beside them, over a Unix stream socket.
 //!
-//! Never waits: what does not go now is an error of the kind `WouldBlock`. Owns the bound of what is taken at once: the kernel drops the
-//! descriptors for which there is no room. Must never keep one that the caller was not given.
+//! Never waits: what does not go now is an error of the kind `WouldBlock`. Owns the bound of what is taken at once: the
+//! kernel drops the descriptors for which there is no room. Must never keep one that the caller was not given.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,8 +29,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags)?)
 }
 
-/// Receives what is there. Descriptors are added to `descriptors`, and closed by whatever this process executes. The kernel ends what is
-/// received at once where a descriptor came: it belongs to the last of the bytes.
+/// Receives what is there. Descriptors are added to `descriptors`, and closed by whatever this process executes. The
+/// kernel ends what is received at once where a descriptor came: it belongs to the last of the bytes.
 ///
 /// # Errors
 /// Where nothing is there now.

@@ -1,5 +1,5 @@
-//! Streams as the three APIs send them: what stands at their beginning and end, and between them events by the thousand.
-//! The words repeat; whatever a server makes up anew for each event is made up anew here.
+//! Streams as the three APIs send them: what stands at their beginning and end, and between them events by the
+//! thousand. The words repeat; whatever a server makes up anew for each event is made up anew here.
 
 /// Events of each stream that bring a piece.
 pub const PIECES: usize = 2_000;
@@ -29,8 +29,8 @@ fn openai_text() -> String {
     openai("\"role\":\"assistant\",\"content\":\"\"", "", "stop", |n| format!("\"content\":\" {}\"", word(n)))
 }
 
-/// As OpenAI sends them with calls, padded against whoever counts bytes on the wire. The pieces of several calls take turns, so that no
-/// event has the form of the one before.
+/// As OpenAI sends them with calls, padded against whoever counts bytes on the wire. The pieces of several calls take
+/// turns, so that no event has the form of the one before.
 fn openai_args(calls: usize) -> String {
     let call = |index| {
         format!(
@@ -139,7 +139,8 @@ fn word(n: usize) -> &'static str {
     WORDS[n % WORDS.len()]
 }
 
-/// A piece of `{"command":"… … …"}` as it stands in a string: every tenth with an escape, beside the first and the last.
+/// A piece of `{"command":"… … …"}` as it stands in a string: every tenth with an escape, beside the first and the
+/// last.
 fn args(n: usize, of: usize) -> String {
     match n {
         0 => "{\\\"command\\\":\\\"".to_owned(),

@@ -168,7 +168,8 @@ impl Draft {
         self.config
     }
 
-    /// A fallback is another provider over HTTP, named once. It may have fallbacks of its own, which count for its own runs alone.
+    /// A fallback is another provider over HTTP, named once. It may have fallbacks of its own, which count for its own
+    /// runs alone.
     fn check_fallbacks(&self, problems: &mut Vec<Problem>) {
         for (name, sketch) in &self.providers {
             for (index, (fallback, place)) in sketch.fallbacks().iter().enumerate() {

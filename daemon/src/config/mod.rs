@@ -144,7 +144,8 @@ pub struct Retention {
     pub age: Option<Span>,
     /// Those beyond this many of the latest.
     pub runs: Option<u32>,
-    /// Events of the daemon, its lanes and providers that stay in any case; older ones go when they say nothing any more.
+    /// Events of the daemon, its lanes and providers that stay in any case; older ones go when they say nothing any
+    /// more.
     pub events: u32,
     /// How often that is looked at.
     pub every: Span,

@@ -292,10 +292,11 @@ pub struct Quirks {
     pub no_stream_options: bool,
     /// Ids of calls have exactly nine letters and digits (Mistral).
     pub short_call_ids: bool,
-    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. Without this it
-    /// goes back under the name that it came by (DeepSeek, Kimi, vLLM).
+    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. Without
+    /// this it goes back under the name that it came by (DeepSeek, Kimi, vLLM).
     pub return_reasoning: bool,
-    /// No reasoning goes back in words, as `reasoning_content`, `reasoning` or `reasoning_text`: the server refuses what it sends itself.
+    /// No reasoning goes back in words, as `reasoning_content`, `reasoning` or `reasoning_text`: the server refuses
+    /// what it sends itself.
     pub drop_reasoning: bool,
 }
 
@@ -303,8 +304,8 @@ pub struct Quirks {
 pub const BESIDE_THINKING: u32 = 4_096;
 
 impl Endpoint {
-    /// Most tokens of an answer, thinking included, where that is configured: a budget for thinking that does not fit into the limit of
-    /// answers comes on top of some room for one.
+    /// Most tokens of an answer, thinking included, where that is configured: a budget for thinking that does not fit
+    /// into the limit of answers comes on top of some room for one.
     pub fn answer_tokens(&self) -> Option<u32> {
         self.max_output_tokens.map(|most| match self.thinking {
             Some(Thinking::Budget(budget)) if budget >= most => budget.saturating_add(BESIDE_THINKING),

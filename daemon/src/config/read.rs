@@ -63,8 +63,8 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// The texts of the main file and of `conf.d/*.toml` beside it, in the order in which they count. Without `required` a main
-/// file that is not there is an empty one.
+/// The texts of the main file and of `conf.d/*.toml` beside it, in the order in which they count. Without `required` a
+/// main file that is not there is an empty one.
 ///
 /// # Errors
 /// A file or directory that is there and cannot be read.

@@ -1,6 +1,7 @@
 //! What was typed: the tables of one file, with the place of everything in them.
 //!
-//! Owns the questions that a file is asked, so that a key is known exactly when somebody asks for it. Never knows a default.
+//! Owns the questions that a file is asked, so that a key is known exactly when somebody asks for it. Never knows a
+//! default.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};

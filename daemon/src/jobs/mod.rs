@@ -7,8 +7,8 @@
 //!                              └── dropped, aborted: Lost ──────┘
 //! ```
 //!
-//! Owns the tasks that execute. Knows no component and no queue: what it is told comes as a job, a cancel or a go-on, what it
-//! says goes through the report.
+//! Owns the tasks that execute. Knows no component and no queue: what it is told comes as a job, a cancel or a go-on,
+//! what it says goes through the report.
 
 mod deltas;
 mod inferences;
@@ -146,8 +146,8 @@ impl Executor {
         }
     }
 
-    /// Ends all jobs and their processes, within 5 s. Each still has its one outcome: a caller that wants what executed to count as
-    /// interrupted rather than cancelled stops listening before.
+    /// Ends all jobs and their processes, within 5 s. Each still has its one outcome: a caller that wants what executed
+    /// to count as interrupted rather than cancelled stops listening before.
     pub async fn shut_down(&self) {
         // On its own runtime: whoever calls this may be on another one, which knows nothing of processes.
         let own = self.clone();

@@ -1,7 +1,7 @@
 //! The jobs that are out, and the slot of each: exactly one outcome, by construction.
 //!
-//! An [`OutcomeGuard`] is made when a job starts and can be settled once, because settling consumes it. One that is dropped instead, by a
-//! panic, an abort or a runtime that goes down, settles itself.
+//! An [`OutcomeGuard`] is made when a job starts and can be settled once, because settling consumes it. One that is
+//! dropped instead, by a panic, an abort or a runtime that goes down, settles itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

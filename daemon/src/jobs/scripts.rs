@@ -1,7 +1,7 @@
 //! Scripts where others wait, too: a script is checked and played so that nobody is held up by its patterns.
 //!
-//! Owns how many scripts are checked and played at once off the runtime's workers, and the patterns that are kept. What a script means is
-//! said in `scripted`, what is wrong with one in `check`.
+//! Owns how many scripts are checked and played at once off the runtime's workers, and the patterns that are kept. What
+//! a script means is said in `scripted`, what is wrong with one in `check`.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Backups of the journal: making one, and putting one in the journal's place.
 //!
-//! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What was in the place
-//! is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced: runs may be able to write where it goes.
-//! So one that is put in place is read once, must belong to this user or to root, and is looked at in a copy that only we can reach.
+//! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What
+//! was in the place is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced:
+//! runs may be able to write where it goes. So one that is put in place is read once, must belong to this user or to
+//! root, and is looked at in a copy that only we can reach.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -133,7 +134,8 @@ impl Unnamed {
         Ok(Self { place: Anew::beside(to)?, to: to.to_owned() })
     }
 
-    /// Where SQLite is to copy the journal to. It opens by name: where somebody else could turn that, this is in the state directory.
+    /// Where SQLite is to copy the journal to. It opens by name: where somebody else could turn that, this is in the
+    /// state directory.
     pub(super) fn draft(&self, state_dir: &Path) -> io::Result<Draft> {
         let between = (!self.place.is_ours()).then(|| Anew::beside(&state_dir.join("backup"))).transpose()?;
         let place = between.as_ref().unwrap_or(&self.place);
@@ -245,8 +247,8 @@ fn opened(copy: &Path) -> Result<Connection, OpenError> {
     Ok(db)
 }
 
-/// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved into a directory
-/// of its own. Outputs that are beside the backup take the place of those that were there.
+/// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved
+/// into a directory of its own. Outputs that are beside the backup take the place of those that were there.
 ///
 /// # Errors
 /// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.

@@ -1,7 +1,7 @@
 //! What the journal answers: events from any number on, runs that have left the world, what can be pruned.
 //!
-//! Every method blocks for as long as the disk takes, and sees a commit that was acknowledged before it was called. Owns the
-//! connections that read. Changes nothing but the file of a backup.
+//! Every method blocks for as long as the disk takes, and sees a commit that was acknowledged before it was called.
+//! Owns the connections that read. Changes nothing but the file of a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ impl History {
         inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
     }
 
-    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named. Also whether there were
-    /// no more.
+    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named. Also whether
+    /// there were no more.
     ///
     /// # Errors
     /// `internal` where the journal cannot be read. So everywhere below.
@@ -172,8 +172,8 @@ impl History {
         self.read(|db| db.prepare_cached(sql)?.query_row([record::submit_key(key)], made).optional())
     }
 
-    /// The run that was told something under a key that its client made, with the event by which it came: of the latest events, as a
-    /// message is sent again soon or not at all.
+    /// The run that was told something under a key that its client made, with the event by which it came: of the latest
+    /// events, as a message is sent again soon or not at all.
     pub fn told_under(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
         let sql = "SELECT event.run, event.seq, run.parent FROM event LEFT JOIN run ON run.id = event.run
             WHERE event.seq > (SELECT max(seq) FROM event) - ?2 AND kind = 'message-received' AND instr(body, ?1) > 0

@@ -1,8 +1,8 @@
 //! Which journal a state directory has: told by what is kept in the journal and beside it.
 //!
-//! A journal has an *instance*, a random number that is another one after each start. It is in the journal and in `harness.id`
-//! beside it, which also says which file that was (device, inode, path). `harness.seq` has the number of the last event that was
-//! committed. Where these do not fit together the journal is a copy, or went back.
+//! A journal has an *instance*, a random number that is another one after each start. It is in the journal and in
+//! `harness.id` beside it, which also says which file that was (device, inode, path). `harness.seq` has the number of
+//! the last event that was committed. Where these do not fit together the journal is a copy, or went back.
 //!
 //! Owns the two files, and what they mean. Never decides what a start does about it, and never deletes anything.
 
@@ -108,7 +108,8 @@ impl Beside {
         Recognised::Same
     }
 
-    /// Moves a write-ahead log aside that is of another journal than the file beside it: SQLite would mix the two. Says where it is.
+    /// Moves a write-ahead log aside that is of another journal than the file beside it: SQLite would mix the two. Says
+    /// where it is.
     ///
     /// # Errors
     /// Where it cannot be moved.
@@ -197,8 +198,8 @@ impl Known {
     }
 }
 
-/// The number of the last event that was committed, beside the journal. Not synced: after a power loss it may be behind, or ahead
-/// by what was not synced either.
+/// The number of the last event that was committed, beside the journal. Not synced: after a power loss it may be
+/// behind, or ahead by what was not synced either.
 #[derive(Debug)]
 pub struct Mark {
     file: File,

@@ -1,5 +1,5 @@
-//! A journal in memory. It survives nothing; in tests it can be told to delay and to fail, and what was committed can be
-//! read.
+//! A journal in memory. It survives nothing; in tests it can be told to delay and to fail, and what was committed can
+//! be read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

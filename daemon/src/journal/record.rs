@@ -1,6 +1,7 @@
 //! Records: an event as a row of the table `event`, and back.
 //!
-//! Owns what a row means. A kind that this daemon does not know stays readable; a row that nobody can read is told as such.
+//! Owns what a row means. A kind that this daemon does not know stays readable; a row that nobody can read is told as
+//! such.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The start: what the world has to be made from, in order.
 //!
-//! Only events of runs that have not left the world are read, and those about the daemon and its lanes: what a start costs
-//! follows from what is live, not from what there ever was.
+//! Only events of runs that have not left the world are read, and those about the daemon and its lanes: what a start
+//! costs follows from what is live, not from what there ever was.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

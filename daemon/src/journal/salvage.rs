@@ -1,8 +1,8 @@
 //! What can still be read of a damaged journal, as a journal of its own.
 //!
-//! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be reached. What is
-//! missing then of a run is a hole in it, and told as such by the start that reads it. Never changes the damaged file,
-//! and believes none that another user may have written.
+//! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be
+//! reached. What is missing then of a run is a hole in it, and told as such by the start that reads it. Never changes
+//! the damaged file, and believes none that another user may have written.
 
 use std::fs::File;
 use std::io;
@@ -269,7 +269,8 @@ fn each_row(
     }
 }
 
-/// The first key from `from` on at which reading goes on, found by steps that double and then halve. `None` where there is none.
+/// The first key from `from` on at which reading goes on, found by steps that double and then halve. `None` where there
+/// is none.
 fn next_readable(old: &Connection, select: &str, from: i64) -> Option<i64> {
     let reads_at = |at: i64| {
         let mut found = None;

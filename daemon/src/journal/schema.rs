@@ -1,7 +1,7 @@
 //! The file: making it, opening it, bringing an older one up to date.
 //!
-//! Owns the versions of the schema. A file of a later version is refused before anything is touched; an older one is copied
-//! before it is changed.
+//! Owns the versions of the schema. A file of a later version is refused before anything is touched; an older one is
+//! copied before it is changed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -123,8 +123,8 @@ pub struct Opened {
     pub version: Option<u32>,
 }
 
-/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace. A file that is no
-/// journal counts as a damaged one where there `was_here` a journal; `fresh` may refuse a new one.
+/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace. A
+/// file that is no journal counts as a damaged one where there `was_here` a journal; `fresh` may refuse a new one.
 ///
 /// # Errors
 /// Where it cannot be used; it is then as it was.
@@ -284,7 +284,8 @@ fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
     }
     let word = |at: usize| header[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
     match (word(68), word(60)) {
-        // It was made, and the daemon died before the first tables were in it; they may still be in the write-ahead log.
+        // It was made, and the daemon died before the first tables were in it; they may still be in the write-ahead
+        // log.
         (0, 0) => begun(path),
         (APPLICATION_ID, found) if found > latest => Err(OpenError::Newer { path: path.to_owned(), found }),
         (APPLICATION_ID, found) => Ok(Some(found)),

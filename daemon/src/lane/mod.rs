@@ -121,8 +121,8 @@ pub enum Class {
 impl Class {
     const COUNT: usize = 4;
     const BY_PRECEDENCE: [Self; Self::COUNT] = [Self::Resumed, Self::High, Self::Normal, Self::Low];
-    /// Who is looked at first, turn by turn. Each class has a turn in any eight grants; a turn that its class has no use
-    /// for goes to the first by precedence.
+    /// Who is looked at first, turn by turn. Each class has a turn in any eight grants; a turn that its class has no
+    /// use for goes to the first by precedence.
     const TURNS: [Self; 8] =
         [Self::Resumed, Self::High, Self::Resumed, Self::Normal, Self::Resumed, Self::High, Self::Resumed, Self::Low];
 
@@ -330,8 +330,8 @@ impl Lane {
         }
     }
 
-    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted. One that has never held anything is
-    /// only put off.
+    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted. One that has never held
+    /// anything is only put off.
     pub fn park(&mut self, id: TicketId, now: Timestamp) {
         let to = match ticket_state(&self.slab, id) {
             Some(TicketState::Queued | TicketState::Deferred) => TicketState::Deferred,

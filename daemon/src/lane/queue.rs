@@ -9,7 +9,8 @@
 //!                                a3
 //! ```
 //!
-//! The links lie in the tickets themselves, so that leaving from anywhere costs the same. Knows neither permits nor time.
+//! The links lie in the tickets themselves, so that leaving from anywhere costs the same. Knows neither permits nor
+//! time.
 
 use std::collections::HashMap;
 
@@ -180,8 +181,8 @@ impl Queues {
         }
     }
 
-    /// How many are granted before this one if nothing changes, within its class and share, itself included. Exact where
-    /// each root has one ticket; `None` beyond `most`.
+    /// How many are granted before this one if nothing changes, within its class and share, itself included. Exact
+    /// where each root has one ticket; `None` beyond `most`.
     pub(super) fn position(&self, slab: &Slab, id: TicketId, most: u32) -> Option<u32> {
         let key = key_of(slab, id.slot);
         let queue = self.by_share[usize::from(key.share.0)][key.class as usize];

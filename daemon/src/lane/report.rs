@@ -166,7 +166,8 @@ impl Lane {
         self.full().unwrap_or(Limiter::Share)
     }
 
-    /// What keeps everybody from being granted, however free the lane is. A drain goes first: it stays when the lane is resumed.
+    /// What keeps everybody from being granted, however free the lane is. A drain goes first: it stays when the lane is
+    /// resumed.
     fn closed(&self) -> Option<Limiter> {
         self.hold.or(self.paused.then_some(Limiter::Paused)).or(self.gate)
     }

@@ -1,4 +1,5 @@
-//! What happened, as lines of the log: at info what an operator has to know, at debug the life of runs and calls. Each is a message and fields.
+//! What happened, as lines of the log: at info what an operator has to know, at debug the life of runs and calls. Each
+//! is a message and fields.
 //!
 //! Reads events and never changes anything. Of things that come in crowds one line tells how many.
 

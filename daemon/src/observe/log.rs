@@ -1,7 +1,7 @@
 //! The log: where it goes, and what is in it.
 //!
-//! To the journal where standard error is the journal, to a file where the daemon was started on demand, and to standard error
-//! otherwise. Never blocks and never ends the daemon.
+//! To the journal where standard error is the journal, to a file where the daemon was started on demand, and to
+//! standard error otherwise. Never blocks and never ends the daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! A log file that is put aside while it is written, before it grows over its bound.
 //!
-//! Owns how large the log becomes: the file and one that was put aside, together. No line is lost by that, and none is cut: a line is
-//! whole in one of the two. Where the file cannot be put aside, writing goes on in it.
+//! Owns how large the log becomes: the file and one that was put aside, together. No line is lost by that, and none is
+//! cut: a line is whole in one of the two. Where the file cannot be put aside, writing goes on in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -36,7 +36,8 @@ impl Rotating {
         Ok(Self { path: path.to_owned(), file, bytes, most })
     }
 
-    /// Begins a new file, unless there is room for so many bytes. Where that is refused, the one that is open is written on.
+    /// Begins a new file, unless there is room for so many bytes. Where that is refused, the one that is open is
+    /// written on.
     fn make_room_for(&mut self, bytes: u64) -> io::Result<()> {
         // Somebody else may have emptied it.
         let is_full = self.file.metadata().map_or(true, |found| found.len() + bytes > self.most);
@@ -89,7 +90,8 @@ mod tests {
         fs::read_to_string(path).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
     }
 
-    /// B12: whatever the lines are, the log is bounded, and the two files together have the newest of them, whole and in order.
+    /// B12: whatever the lines are, the log is bounded, and the two files together have the newest of them, whole and
+    /// in order.
     #[test]
     fn a_log_is_put_aside_while_it_is_written_and_no_line_is_lost_or_cut() {
         for (most, length, lines) in

@@ -1,5 +1,5 @@
-//! How a conversation that is too long for its model becomes shorter: what is summarised, what stays, and how the model is asked for
-//! the summary.
+//! How a conversation that is too long for its model becomes shorter: what is summarised, what stays, and how the model
+//! is asked for the summary.
 //!
 //! ```text
 //!  transcript:   task · answer · results · message · answer · results · answer · results
@@ -7,8 +7,8 @@
 //!  next prompt:  task · message · summary · answer · results · answer · results
 //! ```
 //!
-//! Pure. A call and its results are on the same side of every cut. The older part is shown as plain text, not as the conversation that it
-//! was: so it can be cut to any length, and is understood by a model of any dialect.
+//! Pure. A call and its results are on the same side of every cut. The older part is shown as plain text, not as the
+//! conversation that it was: so it can be cut to any length, and is understood by a model of any dialect.
 
 use std::fmt::Write as _;
 
@@ -37,8 +37,8 @@ people stated; what was done so far, and what came of it; names, paths, commands
 what was decided, and why; what failed and should not be tried again; and what is to be done next. Leave out what has no \
 bearing on the rest of the task.";
 
-/// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised. The summary may be longer
-/// the more often an answer was `empty`.
+/// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised. The
+/// summary may be longer the more often an answer was `empty`.
 pub fn plan(entries: &[Entry], goal: u64, empty: u32) -> Option<Compaction> {
     if goal < LEAST_GOAL {
         return None;
@@ -67,7 +67,8 @@ pub fn tokens_of_request(plan: &Compaction) -> u64 {
     tokens_of_message(plan.shown_bytes + (SYSTEM.len() + ORDER.len()) as u64)
 }
 
-/// The first place from which on at most `stays` tokens are left, or the last one; but none before which more stands than can be shown.
+/// The first place from which on at most `stays` tokens are left, or the last one; but none before which more stands
+/// than can be shown.
 fn cut(entries: &[Entry], from: usize, stays: u64, shown_bytes: u64) -> Option<usize> {
     let cuts = cuts(entries, from);
     let mut after: u64 = entries.get(from..)?.iter().map(tokens_of_part).sum();
@@ -92,8 +93,8 @@ fn tokens_of_part(entry: &Entry) -> u64 {
     if super::context::is_summary(entry) { 0 } else { tokens_of(entry) }
 }
 
-/// Where the transcript can be cut: every call before has its result before, at least one answer is before, and what people said since the
-/// last one is not.
+/// Where the transcript can be cut: every call before has its result before, at least one answer is before, and what
+/// people said since the last one is not.
 fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     let (mut open, mut answers) = (0usize, 0usize);
     let mut cuts = Vec::new();
@@ -115,8 +116,8 @@ fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     cuts
 }
 
-/// What people said and stays word for word: the task, where it takes no more than half of it all, and of the rest the newest, as far as a
-/// quarter goes.
+/// What people said and stays word for word: the task, where it takes no more than half of it all, and of the rest the
+/// newest, as far as a quarter goes.
 fn kept(entries: &[Entry], goal: u64) -> Vec<u32> {
     let said = |(place, entry): (usize, &Entry)| match entry {
         Entry::User { .. } => Some((u32::try_from(place).ok()?, tokens_of(entry))),

@@ -9,8 +9,8 @@ pub const BYTES_OF_A_TOKEN: u64 = 3;
 /// Tokens that a message takes beside its text.
 const BESIDE: u64 = 8;
 
-/// The entries that the next prompt is made of, in its order: after a summary what was kept, the summary, and what came after
-/// that for which it stands.
+/// The entries that the next prompt is made of, in its order: after a summary what was kept, the summary, and what came
+/// after that for which it stands.
 pub fn current(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let (kept, summary, rest): (&[u32], _, _) = match entries.iter().rfind(|entry| is_summary(entry)) {
         Some(summary @ Entry::Summary { entries: stands_for, kept, .. }) => {

@@ -1,4 +1,5 @@
-//! The neutral conversation between a run and its model: transcript in, prompt out; what a model answers; how it may fail.
+//! The neutral conversation between a run and its model: transcript in, prompt out; what a model answers; how it may
+//! fail.
 //!
 //! Pure. Owns the rules that every prompt keeps; dialects translate it, and never see a transcript.
 

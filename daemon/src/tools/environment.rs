@@ -1,4 +1,5 @@
-//! The environment of a call: little of the daemon's, what the submit named, and what keeps programs from waiting for a person.
+//! The environment of a call: little of the daemon's, what the submit named, and what keeps programs from waiting for a
+//! person.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +11,8 @@ use crate::process::RUN_VARIABLE;
 
 /// What a call gets of the daemon's own environment, beside `LC_*`.
 const FROM_DAEMON: &[&str] = &["HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "PATH"];
-/// So that no program opens a pager, an editor or a question, whatever its own configuration says. A submit may name others.
+/// So that no program opens a pager, an editor or a question, whatever its own configuration says. A submit may name
+/// others.
 const QUIET: &[(&str, &str)] = &[
     ("TERM", "dumb"),
     ("PAGER", "cat"),

@@ -1,7 +1,7 @@
 //! What a limit of the kernel had to do with the end of a command.
 //!
-//! Owns the words for it. Says that a limit ended a command only where nothing else ends one like that; what merely looks like it
-//! is told as which limits were in force.
+//! Owns the words for it. Says that a limit ended a command only where nothing else ends one like that; what merely
+//! looks like it is told as which limits were in force.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Tools: what a model may ask for by name.
 //!
-//! Owns their names, their arguments and the text of their results. Knows no job and no lane; `world` sees only the catalogue.
+//! Owns their names, their arguments and the text of their results. Knows no job and no lane; `world` sees only the
+//! catalogue.
 
 mod environment;
 mod limits;

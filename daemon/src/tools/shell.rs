@@ -1,7 +1,7 @@
 //! The tool `shell`: a command through `sh -c`, or a program with its arguments, its end as an envelope.
 //!
-//! Owns the arguments and the result. What a model got wrong, and what kept a command from starting, is a plain text for the model,
-//! without an exit code; it never fails the run.
+//! Owns the arguments and the result. What a model got wrong, and what kept a command from starting, is a plain text
+//! for the model, without an exit code; it never fails the run.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -89,8 +89,8 @@ impl Shell {
         }
     }
 
-    /// Device and inode that the working directory of a run is to have in this boot, where that is known. After another boot it is looked
-    /// which device it is on now; `on_found` is told.
+    /// Device and inode that the working directory of a run is to have in this boot, where that is known. After another
+    /// boot it is looked which device it is on now; `on_found` is told.
     async fn folder(
         &self,
         run: RunId,

@@ -64,7 +64,8 @@ pub struct Made {
 pub struct Damage {
     /// Runs that had not ended, and of which a record cannot be read.
     pub unreadable: Vec<RunId>,
-    /// Runs of which not even that record can be read that made them, as far as something is known of them. They are in no world.
+    /// Runs of which not even that record can be read that made them, as far as something is known of them. They are in
+    /// no world.
     pub lost: Vec<RunView>,
 }
 
@@ -136,7 +137,8 @@ pub struct Sent {
     pub made: Option<MadeRun>,
     /// It can send variables of its environment along, where the configuration wants some.
     pub asks_variables: bool,
-    /// Why no new run is made of it: its working directory is not what it should be. One that was made before is found all the same.
+    /// Why no new run is made of it: its working directory is not what it should be. One that was made before is found
+    /// all the same.
     pub refused: Option<Box<RpcError>>,
 }
 

@@ -1,4 +1,5 @@
-//! Which events of the daemon, its lanes and providers say nothing any more: without them the world is made as it is with them.
+//! Which events of the daemon, its lanes and providers say nothing any more: without them the world is made as it is
+//! with them.
 //!
 //! Owns the counterpart of `apply`: of what is state, the last word stays. Decides nothing, removes nothing.
 
@@ -17,15 +18,16 @@ struct Later<'e> {
     configured: BTreeSet<&'e str>,
     resized: BTreeSet<&'e str>,
     switched: BTreeSet<&'e str>,
-    /// Lanes whose width by hand stays: whether it was another one than that by configuration is told by what was configured before.
+    /// Lanes whose width by hand stays: whether it was another one than that by configuration is told by what was
+    /// configured before.
     compared: BTreeSet<&'e str>,
     held: BTreeSet<&'e str>,
     released: BTreeSet<&'e str>,
     ended: BTreeSet<ReliefId>,
 }
 
-/// Of the first `count` of these events, which are all that are about no run, in order: those that can go. What is accounted to runs that
-/// have not left, of which the first begins at `needed_from`, stays.
+/// Of the first `count` of these events, which are all that are about no run, in order: those that can go. What is
+/// accounted to runs that have not left, of which the first begins at `needed_from`, stays.
 pub fn spent(events: &[Arc<Event>], count: usize, needed_from: Option<Seq>) -> Vec<Seq> {
     let mut later = Later::default();
     let mut spent = Vec::new();
@@ -117,7 +119,8 @@ mod tests {
     use super::super::testing::simulation;
     use super::*;
 
-    /// The world of these events, but for what a lane remembers of those it served, and how often a provider was left alone before.
+    /// The world of these events, but for what a lane remembers of those it served, and how often a provider was left
+    /// alone before.
     fn world(events: &[Arc<Event>], made: &Made) -> Vec<String> {
         let mut engine =
             Engine::rebuild(simulation::config(), simulation::tools(), 7, events.iter().map(|event| &**event));

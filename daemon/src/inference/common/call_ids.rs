@@ -1,6 +1,7 @@
 //! Under which id each call of a prompt goes to a provider: the one that this provider gave it, or else ours.
 //!
-//! Servers keep state under their ids, or in them (a signature, a count). Pure. Owns when an id can go back; never makes one up.
+//! Servers keep state under their ids, or in them (a signature, a count). Pure. Owns when an id can go back; never
+//! makes one up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +22,9 @@ pub(in crate::inference) struct CallIds<'p> {
 }
 
 impl<'p> CallIds<'p> {
-    /// The ids for a prompt that has only what its provider said. A given id goes back where `is_legal` says that the API takes it and
-    /// no other call of the prompt has it: of several with the same id the first keeps it, as it was sent so before.
+    /// The ids for a prompt that has only what its provider said. A given id goes back where `is_legal` says that the
+    /// API takes it and no other call of the prompt has it: of several with the same id the first keeps it, as it was
+    /// sent so before.
     pub(in crate::inference) fn new(
         prompt: &'p Prompt,
         is_legal: fn(&str) -> bool,

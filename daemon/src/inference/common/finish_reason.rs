@@ -1,7 +1,7 @@
 //! Why an answer ended, from the many words that servers have for it, and whether there is anything in it.
 //!
-//! Pure. Gateways pass on the words of the family behind them, so these mean the same in each dialect. An answer without text and without
-//! calls is never a success: it is asked for again.
+//! Pure. Gateways pass on the words of the family behind them, so these mean the same in each dialect. An answer
+//! without text and without calls is never a success: it is asked for again.
 
 use crate::inference::errors::classify::{broken, refused};
 use crate::prompt::{Completion, ErrorClass, InferenceError};
@@ -13,7 +13,8 @@ pub(in crate::inference) struct Reason {
     word: String,
 }
 
-/// Parts of the words of servers that did not come to the end of an answer (OpenRouter, vLLM, DeepSeek, GLM, Cohere, Moonshot).
+/// Parts of the words of servers that did not come to the end of an answer (OpenRouter, vLLM, DeepSeek, GLM, Cohere,
+/// Moonshot).
 const FAILED: [&str; 12] = [
     "error",
     "abort",

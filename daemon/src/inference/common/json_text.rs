@@ -1,7 +1,8 @@
 //! Strings of JSON as providers stream them, and what they add up to.
 //!
-//! A model's output is cut anywhere, and some servers cut between the halves of a UTF-16 surrogate pair. A string may therefore hold
-//! a half ([`Text`], as WTF-8); two that meet become their character, one that stays alone becomes U+FFFD and is told of.
+//! A model's output is cut anywhere, and some servers cut between the halves of a UTF-16 surrogate pair. A string may
+//! therefore hold a half ([`Text`], as WTF-8); two that meet become their character, one that stays alone becomes
+//! U+FFFD and is told of.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -53,8 +54,8 @@ impl<'a> From<&'a str> for Text<'a> {
     }
 }
 
-/// A string, a list of strings or of parts that have one, an object that has one; a number in its own digits. Any other value is empty: a
-/// text of an odd type is none, and costs no answer.
+/// A string, a list of strings or of parts that have one, an object that has one; a number in its own digits. Any other
+/// value is empty: a text of an odd type is none, and costs no answer.
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::of(<&'de RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)

@@ -1,6 +1,7 @@
 //! Fields beside the answer, read as far as they can be: one of an odd type was not said, and costs no answer.
 //!
-//! Pure. What an answer is made of, a choice, a delta, a call, is read strictly in here as everywhere: half of it is none.
+//! Pure. What an answer is made of, a choice, a delta, a call, is read strictly in here as everywhere: half of it is
+//! none.
 
 use std::marker::PhantomData;
 
@@ -10,7 +11,8 @@ use serde_json::value::RawValue;
 /// Greater counts than this are none: no answer has so many tokens, and no sum of such overflows.
 const MOST: f64 = 1e15;
 
-/// A count, or a place in a list: a whole number, also as a text or with a fraction. What is negative or no number was not said.
+/// A count, or a place in a list: a whole number, also as a text or with a fraction. What is negative or no number was
+/// not said.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::inference) struct Number(pub(in crate::inference) Option<u64>);
 
@@ -63,7 +65,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// The objects of a list, each read strictly, in their order; an object by itself is the only one. Other values are none.
+/// The objects of a list, each read strictly, in their order; an object by itself is the only one. Other values are
+/// none.
 #[derive(Debug, Clone)]
 pub(in crate::inference) struct Objects<'a, T>(Option<&'a RawValue>, PhantomData<T>);
 
@@ -105,7 +108,8 @@ impl<'a, T: Deserialize<'a>> Objects<'a, T> {
     }
 }
 
-/// A value, where there is anything in it: some servers have a field of every answer that is empty while it has nothing to say.
+/// A value, where there is anything in it: some servers have a field of every answer that is empty while it has nothing
+/// to say.
 pub(in crate::inference) fn said(raw: Option<&RawValue>) -> Option<&RawValue> {
     let is_empty = |text: &str| matches!(text, "null" | "false" | "0" | "") || is_of(text, b"[]{}\"");
     raw.filter(|raw| !is_empty(raw.get()))

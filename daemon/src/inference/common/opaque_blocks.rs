@@ -1,7 +1,7 @@
 //! What a provider wants back unchanged, and where in its answer it stood.
 //!
-//! An answer of ours is a text and calls; blocks of the provider's own stand before, between and after pieces of these, and the place
-//! counts: thinking is signed together with what follows it.
+//! An answer of ours is a text and calls; blocks of the provider's own stand before, between and after pieces of these,
+//! and the place counts: thinking is signed together with what follows it.
 
 use harness_protocol::run::{CallRequest, Carried};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! A text that may come twice: with the announcement of what it is the text of, whole or in part, and again in pieces.
 //!
-//! Pure. Owns whether pieces say the announced text once more or go on from it. Never drops a piece that says something else.
+//! Pure. Owns whether pieces say the announced text once more or go on from it. Never drops a piece that says something
+//! else.
 
 use super::json_text::{Gathered, Text};
 

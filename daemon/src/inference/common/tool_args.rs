@@ -1,7 +1,7 @@
 //! What becomes of the arguments of a call once its answer has ended.
 //!
-//! Only a whole JSON object is ever executed. Everything else becomes a call that the world answers with a sentence for the model;
-//! and as servers choke on arguments that do not parse, it goes back to them inside an object that does.
+//! Only a whole JSON object is ever executed. Everything else becomes a call that the world answers with a sentence for
+//! the model; and as servers choke on arguments that do not parse, it goes back to them inside an object that does.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,10 +35,12 @@ pub(in crate::inference) struct Called {
     pub(in crate::inference) args: Gathered,
 }
 
-/// Turns what was gathered of the calls of one answer into calls. `cut` says that the limit of output tokens ended the answer.
+/// Turns what was gathered of the calls of one answer into calls. `cut` says that the limit of output tokens ended the
+/// answer.
 ///
 /// # Errors
-/// Where a call has no name, though nothing cut the answer: what it was to be is not known, so nothing of the answer can be used.
+/// Where a call has no name, though nothing cut the answer: what it was to be is not known, so nothing of the answer
+/// can be used.
 pub(in crate::inference) fn calls(
     gathered: impl IntoIterator<Item = Called>,
     cut: bool,
@@ -107,7 +109,8 @@ fn judge(text: &str, cut: bool, most: usize) -> Result<String, String> {
     }
 }
 
-/// The arguments without what some servers say beside them: nothing or an empty object ahead of them, or all of them once more.
+/// The arguments without what some servers say beside them: nothing or an empty object ahead of them, or all of them
+/// once more.
 fn once(text: &str) -> Option<&str> {
     let (mut found, mut empty): (Option<&str>, _) = (None, None);
     for object in serde_json::Deserializer::from_str(text).into_iter::<&RawValue>() {

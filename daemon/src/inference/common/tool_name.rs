@@ -7,8 +7,8 @@ pub(in crate::inference) const NO_TEXT: &str = "(no text)";
 /// The longest name that every provider takes.
 const LONGEST: usize = 64;
 
-/// The name of the tool that is meant by what a server says: without signs of a model's own format, the namespace that models put before
-/// it, and blanks around it.
+/// The name of the tool that is meant by what a server says: without signs of a model's own format, the namespace that
+/// models put before it, and blanks around it.
 pub(in crate::inference) fn meant(said: &str) -> &str {
     // `assistant<|channel|>commentary to=functions.shell`
     let said = said.rsplit_once("to=").map_or(said, |(_, name)| name);
@@ -29,7 +29,8 @@ pub(in crate::inference) fn meant(said: &str) -> &str {
     }
 }
 
-/// The name of a tool that was called, as it can go back: models call tools that there are not, by names that would be refused.
+/// The name of a tool that was called, as it can go back: models call tools that there are not, by names that would be
+/// refused.
 pub(in crate::inference) fn tool_name(name: &str) -> Cow<'_, str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.len() <= LONGEST && name.chars().all(fits) {

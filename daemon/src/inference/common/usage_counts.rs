@@ -1,7 +1,7 @@
 //! What an answer used, as it is told in pieces.
 //!
-//! Pure. Counts are cumulative, so the last one counts; one that is empty or zero takes nothing back, for some servers begin with zeros
-//! and others end with them.
+//! Pure. Counts are cumulative, so the last one counts; one that is empty or zero takes nothing back, for some servers
+//! begin with zeros and others end with them.
 
 /// Counts of tokens. None was not said.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! The dialects that go over HTTP, behind one face: prompt in, request body out; event in, deltas out; completion at the end.
+//! The dialects that go over HTTP, behind one face: prompt in, request body out; event in, deltas out; completion at
+//! the end.
 //!
 //! ```text
 //! body, path, auth, headers ──▶ request          status ≥ 400 ──▶ classify
@@ -6,7 +7,8 @@
 //! reader ──▶ event, event, … is_over? ──▶ finish ──▶ completion, or why there is none
 //! ```
 //!
-//! Pure. A reader belongs to one attempt; nothing of it may be executed or recorded before [`Reader::finish`] has given it.
+//! Pure. A reader belongs to one attempt; nothing of it may be executed or recorded before [`Reader::finish`] has given
+//! it.
 
 pub(super) mod anthropic;
 pub(super) mod openai_chat;
@@ -283,8 +285,8 @@ impl Reader {
     /// The answer, once the stream has ended.
     ///
     /// # Errors
-    /// Where it did not end well: then there is no answer, however much has been shown. Refusals of the model and of a content filter
-    /// are errors, too.
+    /// Where it did not end well: then there is no answer, however much has been shown. Refusals of the model and of a
+    /// content filter are errors, too.
     pub fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
         let used = self.used();
         match self.0 {

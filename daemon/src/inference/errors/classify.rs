@@ -4,14 +4,14 @@
 //! |---|---|
 //! | retry, retry after | overload, faults of the server, streams that broke; what says nothing at all |
 //! | rate limit | asked too often, with the wait that was named |
-//! | quota | a limit of the account (`inference/errors/quota.rs`), and any limit that lasts for long, until the time that was named |
+//! | quota | a limit of the account (`errors/quota.rs`), and any limit that lasts long, until the time that was named |
 //! | credentials | the key and its permissions |
 //! | context too long | by code, or by one of the many ways in which servers put it |
 //! | unusable | the model made a call that the server itself could not read |
-//! | never | what is wrong with the request, and refusals of the model or of a content filter: asking again gets the same |
+//! | never | errors of the request, refusals of the model or of a content filter: a retry gets the same answer |
 //!
-//! Bodies come in the shape of any family on the endpoints of any other, so nothing here depends on the dialect. What a gateway passes on
-//! of another server is read as an error of its own.
+//! Bodies come in the shape of any family on the endpoints of any other, so nothing here depends on the dialect. What a
+//! gateway passes on of another server is read as an error of its own.
 
 use harness_protocol::time::{Span, Timestamp};
 use jiff::tz::TimeZone;
@@ -257,7 +257,8 @@ fn of_base_resp(code: &str) -> &'static str {
     }
 }
 
-/// What a server says that could not read the call that its model made, by its kind and in words (Groq, Ollama, Gemini).
+/// What a server says that could not read the call that its model made, by its kind and in words (Groq, Ollama,
+/// Gemini).
 const UNUSABLE_KINDS: [&str; 5] = [
     "tool_use_failed",
     "output_parse_failed",

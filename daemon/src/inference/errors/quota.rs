@@ -1,7 +1,7 @@
 //! Whether a refusal is a limit of the account behind the key, and what a limit comes to with the time that was named.
 //!
-//! Owns the codes and the words of such limits: quota, credit, budgets, the windows of a plan. Never decides what is done about them: a hold
-//! of the provider's lane is the world's.
+//! Owns the codes and the words of such limits: quota, credit, budgets, the windows of a plan. Never decides what is
+//! done about them: a hold of the provider's lane is the world's.
 
 use std::sync::LazyLock;
 
@@ -53,7 +53,8 @@ const KINDS: &[&str] = &[
     "exceededbudget",
 ];
 
-/// Codes that mean it by themselves (GLM): no balance, a day's, a plan's, a week's limit, a plan that is over or does not have the model.
+/// Codes that mean it by themselves (GLM): no balance, a day's, a plan's, a week's limit, a plan that is over or does
+/// not have the model.
 const CODES: &[&str] = &["1113", "1304", "1308", "1309", "1310", "1311"];
 /// Codes of a limit that passes within seconds, whatever their words speak of (GLM): concurrency, frequency, load.
 const PASSING_CODES: &[&str] = &["1302", "1303", "1305"];
@@ -179,7 +180,8 @@ const PHRASES_OF_401: &[&str] = &[
 const ALLOWANCE: &[&str] = &["额度", "配额", "限额"];
 const USED_UP: &[&str] = &["不足", "用尽", "用完", "耗尽", "已达", "达到", "超出", "超过", "上限", "重置"];
 
-/// What an account has, and that there is none of it, within some words of each other and in either order: servers put it in many ways.
+/// What an account has, and that there is none of it, within some words of each other and in either order: servers put
+/// it in many ways.
 static USED_UP_ACCOUNT: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const HAD: &str = r"(?:credits?|balance|funds|quota|allowance|spend(?:ing)?|invoices?|subscription|free trial|trial period|(?:prepaid|monthly|daily|weekly) \w+|(?:team|user|project|key|max|monthly|daily) budget|(?:tokens|requests|calls|messages|prompts) (?:for|of|in|per|this) (?:this |the )?(?:month|today|day|week|billing period)|key limit)";
     const GONE: &str = r"(?:insufficient|not enough|n't have enough|not have enough|no remaining|no more|exhausted|used up|used all|run out|ran out|out of|exceeded|maximum number|depleted|consumed|too low|expired|suspended|unpaid|overdue|past due|past invoices)";
@@ -210,7 +212,8 @@ const PASSING_PAGE: &str = "error-code#token-limit";
 /// How soon it is asked again where the time that was named has just come.
 const AT_ONCE: Span = Span::from_secs(1);
 
-/// Whether a refusal is a limit of the account. `kinds` has its codes and types, `message` its words, both in lower case.
+/// Whether a refusal is a limit of the account. `kinds` has its codes and types, `message` its words, both in lower
+/// case.
 pub(in crate::inference) fn is_account_limit(status: Option<u16>, kinds: &str, message: &str) -> bool {
     let has = |text: &str, parts: &[&str]| parts.iter().any(|part| text.contains(part));
     if status == Some(402) {
@@ -241,8 +244,8 @@ pub(in crate::inference) fn is_account_limit(status: Option<u16>, kinds: &str, m
     may_speak_of_it && !is_refused_key && !is_short && is_said()
 }
 
-/// What a limit comes to where so long a wait was named. None at all is a time that has just come: a limit of the account is then over, and
-/// anything else has named no time.
+/// What a limit comes to where so long a wait was named. None at all is a time that has just come: a limit of the
+/// account is then over, and anything else has named no time.
 pub(in crate::inference) fn with_wait(class: ErrorClass, wait: Option<Span>) -> ErrorClass {
     let wait = match class {
         ErrorClass::Quota(_) => wait.map(|wait| wait.max(AT_ONCE)),

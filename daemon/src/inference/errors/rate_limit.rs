@@ -1,6 +1,7 @@
-//! When a provider wants to be asked again, by the headers of its refusal.
+//! When a provider wants to be asked again, according to the headers of its refusal.
 //!
-//! `Retry-After` in seconds and as a date, and the rate-limit headers of both families. What cannot be read is not there.
+//! Reads `Retry-After` in seconds and as a date, and the rate-limit headers of both families. A value that cannot be
+//! read counts as absent.
 
 use harness_protocol::time::{Span, Timestamp};
 use jiff::civil::DateTime;
@@ -20,8 +21,8 @@ pub(in crate::inference) fn wait(headers: &[(&str, &str)], now: Timestamp) -> Op
     (wait > Span::ZERO).then_some(wait.min(LONGEST))
 }
 
-/// The same, where the account is at its limit: windows of which nothing says that they are used up do not count. Zero is a time that has
-/// just come.
+/// The same, where the account is at its limit: windows of which nothing says that they are used up do not count. Zero
+/// is a time that has just come.
 pub(in crate::inference) fn of_account(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     let wait = after(headers, now).or_else(|| limits(headers, now).used_up)?;
     Some(wait.min(LONGEST))
@@ -55,8 +56,8 @@ impl Windows {
     }
 }
 
-/// The limit that is used up says when there is more. Of several that one counts which takes longest; where none says that it is
-/// used up, the one that takes least.
+/// The limit that is used up says when there is more. Of several that one counts which takes longest; where none says
+/// that it is used up, the one that takes least.
 fn limits(headers: &[(&str, &str)], now: Timestamp) -> Windows {
     let mut windows = Windows::default();
     for (name, value) in headers {
@@ -94,7 +95,8 @@ fn limits(headers: &[(&str, &str)], now: Timestamp) -> Windows {
     windows
 }
 
-/// The seconds in `"default";r=0;t=120` and in `limit=10, remaining=0, reset=50` (drafts of "RateLimit header fields for HTTP").
+/// The seconds in `"default";r=0;t=120` and in `limit=10, remaining=0, reset=50` (drafts of "RateLimit header fields
+/// for HTTP").
 fn in_items(value: &str) -> Option<Span> {
     let items = value.split([';', ',']).filter_map(|item| item.trim().split_once('='));
     let secs = items.filter(|(name, _)| matches!(*name, "t" | "reset")).filter_map(|(_, secs)| seconds(secs));

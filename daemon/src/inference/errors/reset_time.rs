@@ -1,7 +1,7 @@
 //! When a limit is over, by what a provider says beside its headers: fields of a body, and words.
 //!
-//! Pure: the time and the zone in which bare times of day are meant are given. What cannot be read is not there, a time that is long past
-//! is none, and one that has just come is zero.
+//! Pure: the time and the zone in which bare times of day are meant are given. What cannot be read is not there, a time
+//! that is long past is none, and one that has just come is zero.
 
 use std::sync::LazyLock;
 
@@ -20,8 +20,8 @@ const MOST_VALUES: u32 = 512;
 /// How soon it is asked again where the time has just come.
 const AT_ONCE: Span = Span::from_secs(1);
 
-/// By a field that says when: `resets_at`, `resets_in_seconds`, `retryDelay`, … Fields that name a reset go before those that name a retry; of
-/// several the soonest counts, for who asks too early is only told again.
+/// By a field that says when: `resets_at`, `resets_in_seconds`, `retryDelay`, … Fields that name a reset go before
+/// those that name a retry; of several the soonest counts, for who asks too early is only told again.
 pub(in crate::inference) fn in_body(body: &Value, now: Timestamp) -> Option<Span> {
     let mut found = Found::default();
     let mut left = MOST_VALUES;
@@ -154,7 +154,8 @@ static ONE: LazyLock<Option<Regex>> = LazyLock::new(|| compiled(r"\b(?:an?|one)\
 static MORE: LazyLock<Option<Regex>> =
     LazyLock::new(|| compiled(&format!(r"\b({NUMBER})\s+(?:more|additional|further)\s+({UNIT})\b")));
 
-/// By words: "try again in 5h 12m", "resets 3am (Europe/London)", "at 2026-11-20 18:27:08", "reached|1796036522". A bare time of day is meant in
+/// By words: "try again in 5h 12m", "resets 3am (Europe/London)", "at 2026-11-20 18:27:08", "reached|1796036522". A
+/// bare time of day is meant in
 /// `zone`, and is the next one that comes.
 pub(in crate::inference) fn in_text(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Span> {
     let text = text.to_lowercase();

@@ -1,7 +1,7 @@
 //! Whether a refusal says that a prompt is too long: by its code, or by one of the many ways in which servers put it.
 //!
-//! Pure. Owns the words. A limit of answers, of requests in a time, or of anything that is not the prompt is none of them: it does not
-//! help there to make the prompt shorter.
+//! Pure. Owns the words. A limit of answers, of requests in a time, or of anything that is not the prompt is none of
+//! them: it does not help there to make the prompt shorter.
 
 /// Words in codes and types.
 const KINDS: &[&str] = &[
@@ -99,8 +99,8 @@ const OTHER: &[&str] = &[
     "billing",
 ];
 
-/// Whether it does, by `kinds` (code, type and status, in lower case), `code` and `message` in lower case. `may_be_guessed` says that the
-/// status is one that servers give to such prompts.
+/// Whether it does, by `kinds` (code, type and status, in lower case), `code` and `message` in lower case.
+/// `may_be_guessed` says that the status is one that servers give to such prompts.
 pub(in crate::inference) fn is_said(kinds: &str, code: &str, message: &str, may_be_guessed: bool) -> bool {
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
     KINDS.iter().any(|kind| kinds.contains(kind))

@@ -1,7 +1,9 @@
-//! The form that the events of a stream share: mostly one differs from the one before in its piece, and in numbers and words that nobody reads.
+//! The form that the events of a stream share: mostly one differs from the one before in its piece, and in numbers and
+//! words that nobody reads.
 //!
-//! Owns the event that was read last by the way ahead, and where in it such values stand. An event that is the same in between is read by
-//! comparing, which costs less than reading; whatever is not the same is read as if there had been none before it.
+//! Owns the event that was read last by the way ahead, and where in it such values stand. An event that is the same in
+//! between is read by comparing, which costs less than reading; whatever is not the same is read as if there had been
+//! none before it.
 //!
 //! ```text
 //! {"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_1","delta":" lantern","obfuscation":"x7"}
@@ -29,7 +31,8 @@ impl<T> Default for Form<T> {
 }
 
 impl<T> Form<T> {
-    /// The piece of an event of this form. What else there is to read of it is what was [`read`](Self::read) of the last one.
+    /// The piece of an event of this form. What else there is to read of it is what was [`read`](Self::read) of the
+    /// last one.
     #[inline]
     pub(in crate::inference) fn again<'a>(&self, event: &'a str) -> Option<Quoted<'a>> {
         self.read.as_ref()?;

@@ -1,7 +1,8 @@
 //! Runs through JSON for the few fields of the events that come by the thousand.
 //!
-//! A way ahead of the real parser, and never in its place: whatever is unusual, wrong JSON included, makes it give up, and the event
-//! is read again by the parser that knows all forms. So it may refuse what is JSON, and must never take what is none.
+//! A way ahead of the real parser, and never in its place: whatever is unusual, wrong JSON included, makes it give up,
+//! and the event is read again by the parser that knows all forms. So it may refuse what is JSON, and must never take
+//! what is none.
 
 use super::holes::{Holes, What};
 
@@ -157,8 +158,8 @@ impl<'a, 'h> Skim<'a, 'h> {
         Some(has_escapes)
     }
 
-    /// Passes over what means itself in a string, up to a quote, a backslash or a control character, which it gives. Eight bytes at a
-    /// time: most strings of an event are so short that to set up a search costs more than the search.
+    /// Passes over what means itself in a string, up to a quote, a backslash or a control character, which it gives.
+    /// Eight bytes at a time: most strings of an event are so short that to set up a search costs more than the search.
     #[inline(always)]
     fn pass_plain(&mut self) -> Option<u8> {
         const ONES: u64 = u64::MAX / 255;

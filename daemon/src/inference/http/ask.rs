@@ -208,8 +208,9 @@ impl Client {
         })
     }
 
-    /// Sends a request. A connection that was kept from an earlier answer may have been closed by the time at which it is used again, and
-    /// that may show only once the request is written: then it is sent once more, and nobody is told.
+    /// Sends a request. A connection that was kept from an earlier answer may have been closed by the time at which it
+    /// is used again, and that may show only once the request is written: then it is sent once more, and nobody is
+    /// told.
     async fn send(&self, request: Request) -> Result<Response, reqwest::Error> {
         let again = request.try_clone().filter(|_| self.has_answered.load(Ordering::Acquire));
         match (self.http.execute(request).await, again) {
@@ -297,7 +298,8 @@ impl Client {
             }
         };
         if !reader.is_over() {
-            // An error in the last line counts, though no blank line ends it; and so does an event that came to its end, in a stream that did.
+            // An error in the last line counts, though no blank line ends it; and so does an event that came to its
+            // end, in a stream that did.
             let mut events = decoder.push(b"\n\n");
             while let Some(Ok(event)) = events.next() {
                 if event.name == "error" || (ended == Ended::Clean && is_whole(event.data)) {

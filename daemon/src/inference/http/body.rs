@@ -49,7 +49,8 @@ impl Body {
         self.more(at_most).await
     }
 
-    /// The first byte that is no blank: what the body is can be seen by it. Servers send line breaks ahead while they think. Nothing is lost.
+    /// The first byte that is no blank: what the body is can be seen by it. Servers send line breaks ahead while they
+    /// think. Nothing is lost.
     pub(super) async fn sign(&mut self) -> Option<u8> {
         // With those of a byte order mark.
         let is_blank = |byte: u8| byte.is_ascii_whitespace() || [0xEF, 0xBB, 0xBF].contains(&byte);

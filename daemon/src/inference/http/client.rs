@@ -68,7 +68,8 @@ impl Client {
     /// A client for a provider over HTTP; `None` for one that is not.
     ///
     /// # Errors
-    /// Where something that was configured cannot be used. A key that is not there is no such thing: it is told when it is needed.
+    /// Where something that was configured cannot be used. A key that is not there is no such thing: it is told when it
+    /// is needed.
     pub fn new(name: &Arc<str>, provider: &Provider, around: &Environment) -> Result<Option<Self>, BuildError> {
         let dialect = match provider.dialect {
             Dialect::Scripted => return Ok(None),

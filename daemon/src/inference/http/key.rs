@@ -1,6 +1,7 @@
 //! Keys: where they come from.
 //!
-//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it (`inference/http/scrub.rs`).
+//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it
+//! (`inference/http/scrub.rs`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -5,8 +5,8 @@
 //!                            └─ key, from environment, file or credential; never shown, never logged
 //! ```
 //!
-//! Owns keys, connections, time limits and bounds of what is read. What is said over them is the dialects' business, and whether to ask
-//! again the world's.
+//! Owns keys, connections, time limits and bounds of what is read. What is said over them is the dialects' business,
+//! and whether to ask again the world's.
 
 mod ask;
 mod body;

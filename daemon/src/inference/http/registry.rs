@@ -75,8 +75,8 @@ impl Providers {
         by_name.iter().map(|(name, served)| view(name, served, &**name == default, &by_name)).collect()
     }
 
-    /// Asks a provider for a word, and tells what came of it. Its key is read again first: it may be another one by now. `None` where there
-    /// is no such provider.
+    /// Asks a provider for a word, and tells what came of it. Its key is read again first: it may be another one by
+    /// now. `None` where there is no such provider.
     pub async fn check(&self, name: &str, model: Option<&str>) -> Option<ProviderCheck> {
         let Served { provider, client } = self.get(name)?;
         let model = model.or(provider.model.as_deref());

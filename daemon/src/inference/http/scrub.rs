@@ -1,7 +1,9 @@
-//! Takes keys out of what a provider says: out of its errors, and out of answers, as they are shown and as they are kept.
+//! Takes keys out of what a provider says: out of its errors, and out of answers, as they are shown and as they are
+//! kept.
 //!
-//! Owns the forms in which a key is known: as it is, in base64 wherever in a text it stands, in hexadecimal digits, as URLs, JSON and HTML
-//! write it, and each of these with blanks, marks of a quote and characters without a width in between. It must never hold back more of a stream than what may be the beginning of a key.
+//! Owns the forms in which a key is known: as it is, in base64 wherever in a text it stands, in hexadecimal digits, as
+//! URLs, JSON and HTML write it, and each of these with blanks, marks of a quote and characters without a width in
+//! between. It must never hold back more of a stream than what may be the beginning of a key.
 
 use std::sync::Arc;
 
@@ -55,7 +57,8 @@ impl Scrubber {
         }
     }
 
-    /// An answer without the secrets. What its provider wants back unchanged is then not that any more; what it is not is a way out for a key.
+    /// An answer without the secrets. What its provider wants back unchanged is then not that any more; what it is not
+    /// is a way out for a key.
     pub(super) fn scrub_answer(&self, mut completion: Completion) -> Completion {
         let scrub = |text: &mut String| {
             if let Some(scrubbed) = self.long.scrubbed(text, TELLING_IN_ANSWERS) {
@@ -178,7 +181,8 @@ impl Forms {
         (out, at)
     }
 
-    /// A whole text without the secrets, and without so much or more of the beginning of one at its end. None where there is none.
+    /// A whole text without the secrets, and without so much or more of the beginning of one at its end. None where
+    /// there is none.
     fn scrubbed(&self, text: &str, telling: usize) -> Option<String> {
         if !self.may_begin_in(text) {
             return None;
@@ -245,8 +249,8 @@ fn stands(form: &[u8], text: &[u8], mut at: usize) -> Stands {
     Stands::To(at)
 }
 
-/// Passes over blanks and line breaks, also such as JSON and a shell write them, over characters without a width, and over the marks of a
-/// quote at the begin of a line.
+/// Passes over blanks and line breaks, also such as JSON and a shell write them, over characters without a width, and
+/// over the marks of a quote at the begin of a line.
 fn behind_blanks(text: &[u8], mut at: usize) -> usize {
     let mut is_new_line = false;
     for _ in 0..MOST_BLANKS {
@@ -290,8 +294,8 @@ fn escaped(secret: &str) -> Vec<Vec<u8>> {
     forms.into_iter().map(String::into_bytes).collect()
 }
 
-/// What a secret looks like in base64, at each of the three places of a triple where it can begin, without the characters at both ends that
-/// depend on what stands around it.
+/// What a secret looks like in base64, at each of the three places of a triple where it can begin, without the
+/// characters at both ends that depend on what stands around it.
 fn in_base64(secret: &str) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for (before, dropped) in [(0, 0), (1, 2), (2, 3)] {

@@ -1,9 +1,11 @@
 //! The dialect `scripted`: turns from a file. Pure: the same script and prompt give the same answer.
 //!
-//! Owns the meaning of a turn. It remembers nothing: which turn is due and what was captured are worked out from the prompt, so a
-//! restart changes neither. It checks every prompt that it gets, for a prompt that breaks the rules is a fault of the harness.
+//! Owns the meaning of a turn. It remembers nothing: which turn is due and what was captured are worked out from the
+//! prompt, so a restart changes neither. It checks every prompt that it gets, for a prompt that breaks the rules is a
+//! fault of the harness.
 //!
-//! Patterns see each result's envelope; `^` and `$` match at lines. Captures look behind the line with the exit code first.
+//! Patterns see each result's envelope; `^` and `$` match at lines. Captures look behind the line with the exit code
+//! first.
 
 pub mod patterns;
 pub(super) mod template;
@@ -42,8 +44,8 @@ pub struct Answer {
 /// The answer of `script` to `prompt`.
 ///
 /// # Errors
-/// Where the prompt breaks a rule, the script has no turn for it, an expectation of the turn does not hold, or the turn comes to more than an
-/// answer may have.
+/// Where the prompt breaks a rule, the script has no turn for it, an expectation of the turn does not hold, or the turn
+/// comes to more than an answer may have.
 pub fn answer(script: &Script, prompt: &Prompt, patterns: &Patterns) -> Result<Answer, InferenceError> {
     prompt.check().map_err(|fault| never(format!("a fault of the harness: {fault}")))?;
     let due = prompt.answers();
@@ -72,8 +74,8 @@ pub fn answer(script: &Script, prompt: &Prompt, patterns: &Patterns) -> Result<A
     })
 }
 
-/// What the turn that is due has captured, and what it names of what earlier ones have. These are parts of the results: a copy of each would
-/// take as much again for each name.
+/// What the turn that is due has captured, and what it names of what earlier ones have. These are parts of the results:
+/// a copy of each would take as much again for each name.
 fn captures<'a>(
     script: &'a Script,
     due: usize,

@@ -1,7 +1,7 @@
 //! Patterns of scripts: compiled within bounds, once, and kept for whoever uses them next.
 //!
-//! Owns the bounds of one pattern and the patterns that are kept. Compiling and matching take CPU time and never wait; who calls this does so
-//! where that holds nobody up.
+//! Owns the bounds of one pattern and the patterns that are kept. Compiling and matching take CPU time and never wait;
+//! who calls this does so where that holds nobody up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! `${name}` in the texts of a script. Pure.
 //!
-//! Only what can be the name of a capture is one: `${a:-b}` and the like are the shell's, and stay as they are. `$${name}` is a
-//! literal `${name}`.
+//! Only what can be the name of a capture is one: `${a:-b}` and the like are the shell's, and stay as they are.
+//! `$${name}` is a literal `${name}`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Whether a script can be played: asked at the door, so that a mistake is told to whoever submits it and not hours later.
+//! Whether a script can be played: asked at the door, so that a mistake is told to whoever submits it and not hours
+//! later.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +18,8 @@ const MOST_PATTERN_BYTES: usize = 32 * 1024;
 const MOST_PATTERNS: usize = 1_000;
 /// Bytes of all their compiled programs.
 const MOST_PROGRAM_BYTES: usize = 8 * 1024 * 1024;
-/// Turns, calls, values of arguments, expectations and captures of a script and those within it: each takes a hundred times the memory of the
-/// two bytes that it may have on the wire.
+/// Turns, calls, values of arguments, expectations and captures of a script and those within it: each takes a hundred
+/// times the memory of the two bytes that it may have on the wire.
 const MOST_PARTS: usize = 100_000;
 
 /// A mistake in a script, and where it is.
@@ -102,7 +103,8 @@ pub enum ScriptFault {
     TooDeep,
 }
 
-/// Levels of scripts within scripts. An event, a reply and a record add some around them, and no reader of JSON takes more than 128.
+/// Levels of scripts within scripts. An event, a reply and a record add some around them, and no reader of JSON takes
+/// more than 128.
 const MOST_SCRIPTS: usize = 16;
 /// Levels of arrays and objects in the arguments of a call.
 const MOST_NESTED: usize = 64;

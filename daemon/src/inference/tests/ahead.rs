@@ -1,4 +1,5 @@
-//! The way ahead of the parser leads where the parser does: the same is shown, and the answer or the error is the same, whatever comes.
+//! The way ahead of the parser leads where the parser does: the same is shown, and the answer or the error is the same,
+//! whatever comes.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

@@ -1,4 +1,5 @@
-//! Parts of an answer at odd places: calls under ids of their own for every piece, choices in parts, thought in contents, counts.
+//! Parts of an answer at odd places: calls under ids of their own for every piece, choices in parts, thought in
+//! contents, counts.
 
 use serde_json::{Value, json};
 

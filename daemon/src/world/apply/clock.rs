@@ -1,7 +1,8 @@
-//! The time was set: what the world measures spans by is moved along, so that nothing becomes due, or old, because of it.
+//! The time was set: what the world measures spans by is moved along, so that nothing becomes due, or old, because of
+//! it.
 //!
-//! What has happened keeps its time where that may be true, and is moved back where it is in the future. Instants that people name stay:
-//! a deadline at a time of day is at that time of day.
+//! What has happened keeps its time where that may be true, and is moved back where it is in the future. Instants that
+//! people name stay: a deadline at a time of day is at that time of day.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

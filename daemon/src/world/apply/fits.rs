@@ -1,7 +1,7 @@
 //! Whether an event can follow on what a run is: what a journal has to say makes sense, or something of it is missing.
 //!
-//! Asked in replay alone, before the event is applied, so that a run of which a record is missing stays what it was until then. Changes
-//! nothing. An end fits on everything but an end: what was before does not matter then.
+//! Asked in replay alone, before the event is applied, so that a run of which a record is missing stays what it was
+//! until then. Changes nothing. An end fits on everything but an end: what was before does not matter then.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

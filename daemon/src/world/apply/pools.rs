@@ -1,6 +1,8 @@
-//! What of the budgets of runs is used, and what is held back for inferences that are wanted or out: of the run itself and all below it.
+//! What of the budgets of runs is used, and what is held back for inferences that are wanted or out: of the run itself
+//! and all below it.
 //!
-//! A pool belongs to a run with a budget. What happens to a run goes into its own pool and into those of the runs above it.
+//! A pool belongs to a run with a budget. What happens to a run goes into its own pool and into those of the runs above
+//! it.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
@@ -80,9 +82,10 @@ pub(super) fn hold(world: &mut World, of: Entity, reserve: Option<Reserve>) {
     }
 }
 
-/// Something came back to the pools that a run draws from, or a run that waited for one of them does so no longer: the first that wait for
-/// them look again. Each of them that finds enough wakes the next, so that what an answer costs follows from what it gives back, and not
-/// from how many wait. A few look, and not one, so that a run that needs much does not keep those away that need little.
+/// Something came back to the pools that a run draws from, or a run that waited for one of them does so no longer: the
+/// first that wait for them look again. Each of them that finds enough wakes the next, so that what an answer costs
+/// follows from what it gives back, and not from how many wait. A few look, and not one, so that a run that needs much
+/// does not keep those away that need little.
 fn wake_next(world: &mut World, of: Entity) {
     let mut at = Some(of);
     while let Some(current) = at {

@@ -72,8 +72,8 @@ pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
     });
 }
 
-/// An inference failed that had begun at `began`. Of many that fail together the first one counts: that is one thing that went wrong, and
-/// they come back at different times anyway.
+/// An inference failed that had begun at `began`. Of many that fail together the first one counts: that is one thing
+/// that went wrong, and they come back at different times anyway.
 pub(super) fn failed(
     world: &mut World,
     provider: &Arc<str>,

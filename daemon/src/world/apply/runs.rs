@@ -108,7 +108,8 @@ fn first_entries(spec: &RunSpec, earlier: &[Entry]) -> Vec<Entry> {
     earlier.iter().cloned().chain(prompt).collect()
 }
 
-/// When a run has to end: its own deadline, or that of a run above it, whichever comes first. So a deadline ends the whole tree below it.
+/// When a run has to end: its own deadline, or that of a run above it, whichever comes first. So a deadline ends the
+/// whole tree below it.
 pub(crate) fn deadline(world: &World, of: Entity) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     let mut at = Some(of);
@@ -227,7 +228,8 @@ pub(super) fn stopping(world: &mut World, run: RunId, entity: Entity, reason: St
     wake(world, run);
 }
 
-/// Takes tickets of a run out of the lanes of which it does not know itself. There are none, unless a record is missing.
+/// Takes tickets of a run out of the lanes of which it does not know itself. There are none, unless a record is
+/// missing.
 fn leave_lanes(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
     let of_phase = match phase(world, entity) {
         Some(Phase::Wanting(ticket) | Phase::Thinking(ticket)) => Some(ticket),

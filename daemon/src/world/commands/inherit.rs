@@ -1,7 +1,7 @@
 //! What a run inside another one takes over from it: it never has more than the run above it has.
 //!
-//! Owns which of a specification is inherited. Deadlines are not written into a specification: they follow from the tree (`apply::deadline`), so
-//! that a run that is tried again is not bound by the deadline of a tree that has ended.
+//! Owns which of a specification is inherited. Deadlines are not written into a specification: they follow from the
+//! tree (`apply::deadline`), so that a run that is tried again is not bound by the deadline of a tree that has ended.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::{ErrorKind, Reason, RpcError};
 use harness_protocol::spec::RunSpec;
 
-/// Lets a specification take over what the run above it has: of limits the smaller, of priorities the later, of tools those that both have, and
-/// its share. `of_calls` are the configured limits of calls.
+/// Lets a specification take over what the run above it has: of limits the smaller, of priorities the later, of tools
+/// those that both have, and its share. `of_calls` are the configured limits of calls.
 ///
 /// # Errors
 /// Where it names another share than that of the run above it.
@@ -93,7 +93,8 @@ mod tests {
     }
 
     proptest! {
-        /// A14: whatever a child asks for, it has no more than its parent and no more than it asked for, and asking again changes nothing.
+        /// A14: whatever a child asks for, it has no more than its parent and no more than it asked for, and asking
+        /// again changes nothing.
         #[test]
         fn a_child_has_at_most_what_its_parent_has(above in spec(), asked in spec()) {
             let mut child = asked.clone();

@@ -1,5 +1,6 @@
-//! Which runs are meant: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for. An id is asked before any name, and what is a
-//! name and may as well be meant as the beginning of an id is refused: no run is hit that was not meant.
+//! Which runs are meant: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for. An id is
+//! asked before any name, and what is a name and may as well be meant as the beginning of an id is refused: no run is
+//! hit that was not meant.
 //!
 //! Reads the indexes; never scans the runs unless a label, a state or a wait is asked for.
 
@@ -95,7 +96,8 @@ fn beginning_with(world: &World, name: &str, root: Option<RunId>, most: usize) -
     all.filter(|&(_, entity)| root.is_none() || is_meant(world, entity, root)).take(most).collect()
 }
 
-/// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its tree.
+/// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its
+/// tree.
 fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
     world.get::<Identity>(entity).is_some_and(|identity| match root {
         Some(root) => identity.root == root,
@@ -103,7 +105,8 @@ fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
     })
 }
 
-/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
+/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own
+/// may be.
 pub(crate) fn is_child_by_name(world: &World, name: &str, uid: u32) -> bool {
     let named = |entity| world.get::<Spec>(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
     if name.parse::<RunId>().is_ok() {
@@ -199,8 +202,8 @@ pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<
     Ok(chosen)
 }
 
-/// Live runs that are selected by what they are, not by name, with numbers above `after` and up to `last`: at most `found` of them, of
-/// at most `scanned` that are looked at. Also the number to go on after, where there may be more.
+/// Live runs that are selected by what they are, not by name, with numbers above `after` and up to `last`: at most
+/// `found` of them, of at most `scanned` that are looked at. Also the number to go on after, where there may be more.
 pub(crate) fn some(
     world: &World,
     select: &Selector,

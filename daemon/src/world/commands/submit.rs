@@ -103,8 +103,8 @@ fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
 }
 
-/// Asks a client that can tell for the values that it has of the variables which are passed to tools. They come from it alone: what the
-/// daemon has in its own environment is that of whoever started it.
+/// Asks a client that can tell for the values that it has of the variables which are passed to tools. They come from it
+/// alone: what the daemon has in its own environment is that of whoever started it.
 fn ask_for_variables(names: &[Arc<str>]) -> Result<(), RpcError> {
     if names.is_empty() {
         return Ok(());
@@ -153,8 +153,8 @@ fn existing(tx: &Tx<'_>, key: &Arc<str>, spec: &RunSpec, descent: &Descent) -> R
     Ok(Some(Submitted { id: run, seq, existing: true }))
 }
 
-/// A specification as it was asked for, with what was left out as the run under its key has it: the configuration, from which that
-/// came, may be another one by now.
+/// A specification as it was asked for, with what was left out as the run under its key has it: the configuration, from
+/// which that came, may be another one by now.
 fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
     let mut spec = spec.clone();
     for (left_out, there) in [
@@ -176,8 +176,9 @@ fn filled(spec: &RunSpec, from: &RunSpec, parent: Option<RunId>) -> RunSpec {
     spec
 }
 
-/// Whether two specifications ask for the same. Where the caller's PATH pointed, whether a terminal was there, and which folder was at
-/// the path of the working directory are circumstances: the same command repeated by cron is the same command.
+/// Whether two specifications ask for the same. Where the caller's PATH pointed, whether a terminal was there, and
+/// which folder was at the path of the working directory are circumstances: the same command repeated by cron is the
+/// same command.
 fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
     let without_surroundings = |spec: &RunSpec| {
         let mut spec = RunSpec { on_interaction: Default::default(), workdir_id: None, ..spec.clone() };

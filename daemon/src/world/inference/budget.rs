@@ -1,10 +1,13 @@
-//! Whether a run may ask its model once more, and how much of an answer it can pay for: a budget is kept, not overdrawn.
+//! Whether a run may ask its model once more, and how much of an answer it can pay for: a budget is kept, not
+//! overdrawn.
 //!
-//! A budget is of a run and all below it, and so a run is bound by its own and by those of the runs above it. What an inference may come to at
-//! most is held back while it is wanted and out: so many may be out at once, and together they keep the budget. Each gets an equal part of what is
-//! left, and enough for a good answer before others get theirs; who then finds too little waits for what comes back.
+//! A budget is of a run and all below it, and so a run is bound by its own and by those of the runs above it. What an
+//! inference may come to at most is held back while it is wanted and out: so many may be out at once, and together they
+//! keep the budget. Each gets an equal part of what is left, and enough for a good answer before others get theirs; who
+//! then finds too little waits for what comes back.
 //!
-//! What the next prompt takes is estimated from what the last one took and from what came after it, for no two models count alike.
+//! What the next prompt takes is estimated from what the last one took and from what came after it, for no two models
+//! count alike.
 
 use std::sync::Arc;
 
@@ -24,8 +27,8 @@ const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
 const LEAST_ANSWER: u64 = 16;
 /// Tokens that are enough for most answers: whoever would get fewer waits, as long as others may give back.
 const GOOD_ANSWER: u64 = 2_048;
-/// Tokens of an answer where nobody says how many it may have: what most models give, and more than most answers take. A limit that a model
-/// does not take is refused, however much the budget would pay for.
+/// Tokens of an answer where nobody says how many it may have: what most models give, and more than most answers take.
+/// A limit that a model does not take is refused, however much the budget would pay for.
 const USUAL_ANSWER: u64 = 8_192;
 /// Of a USD.
 const NANO: f64 = 1e9;
@@ -41,8 +44,8 @@ pub(crate) enum Budget {
     UsedUp(String),
 }
 
-/// What is left for the next inference of a run, which goes to its own provider or to the one that is asked `instead`: for its next answer, or
-/// for the summary that is planned.
+/// What is left for the next inference of a run, which goes to its own provider or to the one that is asked `instead`:
+/// for its next answer, or for the summary that is planned.
 pub(crate) fn of(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>, plan: Option<&Compaction>) -> Budget {
     let pools = pools(tx, run);
     let (Some(entity), Some(spec), false) = (tx.entity(run), tx.spec(run), pools.is_empty()) else {

@@ -1,4 +1,5 @@
-//! When the prompt of a run is too long for its model, and what is done about it: the model itself summarises what is older.
+//! When the prompt of a run is too long for its model, and what is done about it: the model itself summarises what is
+//! older.
 //!
 //! ```text
 //!            too long, as far as one can tell           summary
@@ -66,8 +67,8 @@ pub(in crate::world) fn can_shorten(tx: &Tx<'_>, run: RunId, instead: Option<&Ar
     plan(tx, run, window(tx, &spec.0, instead), refused).is_some()
 }
 
-/// The limit of an answer, made to fit beside the prompt: many servers refuse more. Where neither the configuration nor a budget (`affordable`) has
-/// a limit, servers give what there is room for.
+/// The limit of an answer, made to fit beside the prompt: many servers refuse more. Where neither the configuration nor
+/// a budget (`affordable`) has a limit, servers give what there is room for.
 pub(in crate::world) fn room(
     tx: &Tx<'_>,
     run: RunId,

@@ -1,4 +1,5 @@
-//! How a run comes to its next inference: by which provider, whether its prompt is short enough, and whether it can be paid for.
+//! How a run comes to its next inference: by which provider, whether its prompt is short enough, and whether it can be
+//! paid for.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::world::model::indexes::{Postponed, Runs, is_stalled};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
 
-/// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary before it. Where the budget is
-/// held by others, it waits for them.
+/// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary
+/// before it. Where the budget is held by others, it waits for them.
 pub(in crate::world) fn begin(tx: &mut Tx<'_>, run: RunId, step: u32) {
     // A fallback may be too dear.
     let provider = next_provider(tx, run);
@@ -64,7 +65,8 @@ fn asked(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Arc<str>
     instead.or(tx.spec(run)?.0.provider.as_ref()).cloned()
 }
 
-/// Lets a run wait outside its provider's lane: until others give back what they hold of the budget of `budget_of`, or until the provider that is
+/// Lets a run wait outside its provider's lane: until others give back what they hold of the budget of `budget_of`, or
+/// until the provider that is
 /// `stalled` may be asked again.
 fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
     let Some(budget_of) = budget_of else { return };
@@ -79,7 +81,8 @@ fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, st
     }
 }
 
-/// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back what they hold of a budget.
+/// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back
+/// what they hold of a budget.
 pub(in crate::world) fn give_back(tx: &mut Tx<'_>, provider: &Arc<str>) {
     if !is_stalled(tx.world(), provider) {
         return;
@@ -99,8 +102,9 @@ pub(in crate::world) fn give_back(tx: &mut Tx<'_>, provider: &Arc<str>) {
     }
 }
 
-/// A provider is left alone from here on, or is asked again, and it is the fallback of some, or has some: runs that stand in a lane that is left
-/// alone go where they are served. Where no fallback is there for them, they wait for their own provider.
+/// A provider is left alone from here on, or is asked again, and it is the fallback of some, or has some: runs that
+/// stand in a lane that is left alone go where they are served. Where no fallback is there for them, they wait for
+/// their own provider.
 pub(in crate::world) fn reconsider(tx: &mut Tx<'_>, provider: &Arc<str>) {
     let concerned = |(name, other): (&Arc<str>, &Provider)| {
         other.fallbacks.contains(provider) || (name == provider && !other.fallbacks.is_empty())

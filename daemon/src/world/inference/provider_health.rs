@@ -8,7 +8,7 @@
 //!    │  ├──── time is up ──── held: rate-limit              │  the wait that it asked for
 //!    │  │                     held: rate-limit, no time said ┤  a wait that doubles
 //!    │  │                     held: quota                   ─┘  until the time that was named, else until a good check
-//!    └──┴─ a good check ◀──── held: credentials, key           until a good check; a reload or a restart lets one run try
+//!    └──┴─ a good check ◀──── held: credentials, key          until a good check; a reload or restart lets one run try
 //! ```
 
 use std::sync::Arc;
@@ -30,7 +30,8 @@ const FIRST_REST: Span = Span::from_secs(2);
 const LONGEST_REST: Span = Span::from_secs(60);
 /// How long all wait at most because one was told to slow down: that may be meant for that one alone.
 const LONGEST_LIMIT: Span = Span::from_secs(300);
-/// How long a limit of an account lasts at most: a week's window, and a day. What is said to last longer has no time that is believed.
+/// How long a limit of an account lasts at most: a week's window, and a day. What is said to last longer has no time
+/// that is believed.
 const LONGEST_QUOTA: Span = Span::from_secs(8 * 24 * 3600);
 /// Times of the same limit that lie no further apart are one: each run that meets it counts from its own now.
 const SAME_TIME: Span = Span::from_secs(60);
@@ -42,8 +43,9 @@ const LONGEST_WAIT: u64 = 60_000_000;
 /// And no retry comes sooner than this.
 const SHORTEST_WAIT: u64 = 20_000;
 
-/// How long to wait until a failed inference is made again: anything up to a bound that doubles. What is drawn follows from the run, the step
-/// and the attempt, so that runs that failed together do not come back together, and the same history is the same again.
+/// How long to wait until a failed inference is made again: anything up to a bound that doubles. What is drawn follows
+/// from the run, the step and the attempt, so that runs that failed together do not come back together, and the same
+/// history is the same again.
 pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) -> Option<Span> {
     let bound = (FIRST_WAIT << attempt.saturating_sub(1).min(6)).min(LONGEST_WAIT);
     let drawn = mix(run.as_u64() ^ mix((u64::from(step) << 32) | u64::from(attempt))) >> 11;
@@ -83,8 +85,8 @@ pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
     }
 }
 
-/// The provider that a run asks next, where that is not its own: the first of that one's fallbacks that is not left alone itself and that suits,
-/// while its own is left alone. What a fallback's own fallbacks are does not matter.
+/// The provider that a run asks next, where that is not its own: the first of that one's fallbacks that is not left
+/// alone itself and that suits, while its own is left alone. What a fallback's own fallbacks are does not matter.
 pub(crate) fn choice(tx: &Tx<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool) -> Option<Arc<str>> {
     let own = tx.spec(run)?.0.provider.as_ref()?;
     let fallbacks = &tx.setup().config.providers.get(own)?.fallbacks;
@@ -95,7 +97,8 @@ pub(crate) fn choice(tx: &Tx<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool)
     fallbacks.iter().filter(is_there).find(|other| suits(other)).cloned()
 }
 
-/// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to have.
+/// Whether a provider is left alone for so long that another one is better asked, or has all the probes that it is to
+/// have.
 pub(crate) fn is_away(tx: &Tx<'_>, provider: &Arc<str>) -> bool {
     let Some(breaker) = tx.res::<ProviderHealth>().get(provider) else { return false };
     if let Some(hold) = &breaker.hold {
@@ -106,7 +109,8 @@ pub(crate) fn is_away(tx: &Tx<'_>, provider: &Arc<str>) -> bool {
     lane.permits() + lane.tickets(TicketState::Queued) >= most
 }
 
-/// How long a provider is left alone that says no time, or one that is hardly worth the asking: twice as long each time.
+/// How long a provider is left alone that says no time, or one that is hardly worth the asking: twice as long each
+/// time.
 fn rest(breaker: &Breaker) -> Span {
     Span::from_micros(FIRST_REST.as_micros() << breaker.rests.min(6)).min(LONGEST_REST)
 }
@@ -173,7 +177,8 @@ pub(crate) fn release(tx: &mut Tx<'_>, provider: &Arc<str>) {
     }
 }
 
-/// Somebody may have seen to it: one run asks, where what was wrong was the account or the key, and all of them otherwise.
+/// Somebody may have seen to it: one run asks, where what was wrong was the account or the key, and all of them
+/// otherwise.
 pub(crate) fn try_again(tx: &mut Tx<'_>, provider: &Arc<str>) {
     let held_by =
         tx.res::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref()).map(|hold| hold.limiter);

@@ -1,4 +1,5 @@
-//! What an inference is taken to have used where its provider does not say: a budget that counts only what is told would be none.
+//! What an inference is taken to have used where its provider does not say: a budget that counts only what is told
+//! would be none.
 
 use harness_protocol::id::RunId;
 use harness_protocol::run::Usage;

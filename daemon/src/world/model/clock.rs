@@ -1,9 +1,10 @@
 //! The time that events bear. Time is an argument; no clock is read here.
 //!
-//! Between two sets time goes with the monotonic clock, so that no duration is negative and no timer waits for a jump of the wall clock to be
-//! made up. Small differences to the wall clock are made up at once forward, and backward by going at half speed. A large one is a *set*:
-//! an event moves the world's time, and with it all that the world measures spans by. Forward that is done at once; backward when the wall clock
-//! has gone on steadily for a while. Owns when that is; what it moves is `apply`'s.
+//! Between two sets time goes with the monotonic clock, so that no duration is negative and no timer waits for a jump
+//! of the wall clock to be made up. Small differences to the wall clock are made up at once forward, and backward by
+//! going at half speed. A large one is a *set*: an event moves the world's time, and with it all that the world
+//! measures spans by. Forward that is done at once; backward when the wall clock has gone on steadily for a while. Owns
+//! when that is; what it moves is `apply`'s.
 
 use harness_protocol::time::{Span, Timestamp};
 
@@ -13,10 +14,11 @@ use crate::world::api::Now;
 const SLACK: Span = Span::from_secs(1);
 /// Differences that are made up without a set.
 pub(in crate::world) const SMALL: Span = Span::from_secs(60);
-/// So long the wall clock has to go on steadily before time is set back to it: it may be the one that is wrong, as before the first
-/// look at a time server.
+/// So long the wall clock has to go on steadily before time is set back to it: it may be the one that is wrong, as
+/// before the first look at a time server.
 const CONFIRMED: Span = Span::from_secs(600);
-/// The daemon may have been away for so long that its start is a set: nothing becomes older by more than this because of one look at the clock.
+/// The daemon may have been away for so long that its start is a set: nothing becomes older by more than this because
+/// of one look at the clock.
 const LONGEST_AWAY: Span = Span::from_secs(7 * 86_400);
 
 /// Wall time, as far as it is believed.
@@ -184,10 +186,12 @@ mod tests {
         }
     }
 
-    /// B10: what the wall clock does while the daemon runs, how often and by how much time is set, and how far it is off at the end.
+    /// B10: what the wall clock does while the daemon runs, how often and by how much time is set, and how far it is
+    /// off at the end.
     #[test]
     fn time_follows_the_wall_clock_forward_at_once_and_back_when_that_has_gone_on_steadily() {
-        /// What it does, by how much it is ahead and for how many seconds, by how much time is set, how far that is off.
+        /// What it does, by how much it is ahead and for how many seconds, by how much time is set, how far that is
+        /// off.
         type Row = (&'static str, &'static [(i64, u64)], &'static [i64], i64);
         let table: [Row; 11] = [
             ("right all the time", &[(0, 4_000)], &[], 0),

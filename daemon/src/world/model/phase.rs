@@ -1,4 +1,5 @@
-//! The phase of a run is the truth about it; what is shown and where its time goes follow from it (`world/model/run_state.rs`).
+//! The phase of a run is the truth about it; what is shown and where its time goes follow from it
+//! (`world/model/run_state.rs`).
 
 use harness_protocol::id::RunId;
 use harness_protocol::run::{RunState, Timing};

@@ -120,7 +120,8 @@ impl Engine {
         self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
     }
 
-    /// Live runs that are selected by label, by state, by what they wait for, or all, with numbers in `between`: above the first, up to the second. At most
+    /// Live runs that are selected by label, by state, by what they wait for, or all, with numbers in `between`: above
+    /// the first, up to the second. At most
     /// `most.0` of them, of `most.1` that are looked at; also the number to go on after.
     ///
     /// # Errors
@@ -267,7 +268,8 @@ impl Engine {
         self.world.resource::<Runs>().submit_keys.contains_key(&key)
     }
 
-    /// What stands against a new run that goes on from another one, whichever that is; with a message, what is wrong with that.
+    /// What stands against a new run that goes on from another one, whichever that is; with a message, what is wrong
+    /// with that.
     pub fn refuses_new(&self, message: Option<&str>) -> Option<RpcError> {
         let limit = self.setup().0.limits.text_bytes;
         let wrong = message.map_or(Ok(()), |text| submit::check_message(text, limit));

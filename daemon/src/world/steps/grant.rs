@@ -45,8 +45,8 @@ fn grant_inferences(world: &mut World) {
     }
 }
 
-/// Ends a run whose ticket is granted without effect: it does not fit what the run is, so a record of it is missing. Without that
-/// the same ticket would be next for ever.
+/// Ends a run whose ticket is granted without effect: it does not fit what the run is, so a record of it is missing.
+/// Without that the same ticket would be next for ever.
 fn end_stuck(tx: &mut Tx<'_>, run: RunId) {
     if stop(tx, run, StopReason::Unreadable, true) {
         wind_up(tx, run, StopReason::Unreadable);

@@ -287,8 +287,8 @@ fn pause_one(tx: &mut Tx<'_>, run: RunId, entity: Entity, pause: bool, changed: 
     }
 }
 
-/// A piece of a change of many. What lies below a run that is being ended is told: it is to be ended next, and nothing more can come
-/// to be below it.
+/// A piece of a change of many. What lies below a run that is being ended is told: it is to be ended next, and nothing
+/// more can come to be below it.
 fn each(tx: &mut Tx<'_>, change: Change, runs: &[RunId]) -> Reply {
     let (mut changed, mut below) = (Changed::default(), Vec::new());
     for &run in runs {

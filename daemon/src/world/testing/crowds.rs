@@ -1,4 +1,5 @@
-//! What the world does when very many runs stand in line for the same thing. Counts what is looked at, not time. Tests only.
+//! What the world does when very many runs stand in line for the same thing. Counts what is looked at, not time. Tests
+//! only.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

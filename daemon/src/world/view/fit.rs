@@ -1,7 +1,9 @@
-//! What of a run fits into an answer: every text of a view has a bound, counted in bytes of JSON, and a mark where it is cut.
+//! What of a run fits into an answer: every text of a view has a bound, counted in bytes of JSON, and a mark where it
+//! is cut.
 //!
-//! Owns the bounds of a run's view. One run never makes an answer too large for a frame, and never takes the others of its page along. A run
-//! whose texts are larger than these bounds was made by an older daemon; its listing is cut when it is read.
+//! Owns the bounds of a run's view. One run never makes an answer too large for a frame, and never takes the others of
+//! its page along. A run whose texts are larger than these bounds was made by an older daemon; its listing is cut when
+//! it is read.
 
 use std::sync::Arc;
 
@@ -80,8 +82,8 @@ pub fn fit_list(view: &mut RunView) {
     shorten(&mut view.answer, LISTED_ANSWER, CutField::Answer, &mut view.cut);
 }
 
-/// Cuts the answer of a view so that the view takes at most `room` bytes, as far as it can: something else has to fit beside it, and a
-/// transcript has the answer as well.
+/// Cuts the answer of a view so that the view takes at most `room` bytes, as far as it can: something else has to fit
+/// beside it, and a transcript has the answer as well.
 pub fn leave_room(view: &mut RunView, room: usize) {
     let bytes = view_bytes(view);
     if bytes > room {

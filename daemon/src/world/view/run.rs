@@ -225,7 +225,8 @@ pub(in crate::world) fn waits_for(world: &World, entity: Entity) -> Option<WaitK
     while_held(kind, watch.shown.is_terminal(), executes)
 }
 
-/// What a run waits for while the journal cannot commit: for that, unless it waits for something that goes on all the same.
+/// What a run waits for while the journal cannot commit: for that, unless it waits for something that goes on all the
+/// same.
 pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool) -> Option<WaitKind> {
     match kind {
         _ if has_ended => None,

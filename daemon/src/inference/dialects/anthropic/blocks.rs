@@ -79,7 +79,8 @@ enum Inside {
     },
     /// Sealed thinking, as it came.
     Sealed(Box<RawValue>),
-    /// A call that the server executes itself, as it began, and its input as it grows; it is none of ours, and goes back with its result.
+    /// A call that the server executes itself, as it began, and its input as it grows; it is none of ours, and goes
+    /// back with its result.
     Theirs {
         id: String,
         raw: Box<RawValue>,
@@ -246,7 +247,8 @@ impl Blocks {
     /// What the blocks come to. `cut` says that the answer was ended before its end.
     ///
     /// # Errors
-    /// Where a call has no input and its end never came, though nothing cut it: its input may have come for another block.
+    /// Where a call has no input and its end never came, though nothing cut it: its input may have come for another
+    /// block.
     pub(super) fn finish(self, cut: bool) -> Result<Finished, InferenceError> {
         let mut finished = Finished::default();
         // One without the other is refused.

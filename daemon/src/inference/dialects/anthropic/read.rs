@@ -1,7 +1,7 @@
 //! Reads answers of messages.
 //!
-//! An answer has ended well with `message_stop`; or where it has named the reason of its end and every block has ended, with `[DONE]` or with
-//! a stream that ends as it should.
+//! An answer has ended well with `message_stop`; or where it has named the reason of its end and every block has ended,
+//! with `[DONE]` or with a stream that ends as it should.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;

@@ -1,7 +1,8 @@
 //! The request of messages.
 //!
-//! Thinking goes back where it stood, unchanged. Caches may keep the tools, the system prompt and the conversation up to each of the
-//! last two turns of the user: the older mark is where the request before this one ended, so it is found again.
+//! Thinking goes back where it stood, unchanged. Caches may keep the tools, the system prompt and the conversation up
+//! to each of the last two turns of the user: the older mark is where the request before this one ended, so it is found
+//! again.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,9 @@
 //! Calls from their pieces. Which piece belongs to which call is said in as many ways as there are servers.
 //!
-//! By index, where there is one; else by id; else a piece continues the call before it. A piece with a name begins a new call where the
-//! call that it would continue is another one: it has another id, or arguments already. A new id alone begins none, for there
-//! are servers that make one up for every piece. Within one chunk each piece without an index is a call of its own.
+//! By index, where there is one; else by id; else a piece continues the call before it. A piece with a name begins a
+//! new call where the call that it would continue is another one: it has another id, or arguments already. A new id
+//! alone begins none, for there are servers that make one up for every piece. Within one chunk each piece without an
+//! index is a call of its own.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -113,7 +114,8 @@ impl Calls {
         Ok(at)
     }
 
-    /// The call that a piece continues, if it is not a new one. `before` is where the piece before it in the same chunk went.
+    /// The call that a piece continues, if it is not a new one. `before` is where the piece before it in the same chunk
+    /// went.
     fn place(&mut self, piece: &Piece<'_>, before: Option<usize>) -> Option<usize> {
         let has_id = |call: &Call| !piece.id.is_empty() && call.id == piece.id;
         let at = match piece.index {
@@ -191,7 +193,8 @@ impl Call {
         let other_id = !piece.id.is_empty() && !self.id.is_empty() && !same_id;
         let begun = !tool_args::says_nothing(self.args.as_str());
         let whole = begun && self.name == piece.name && self.extent.is_whole(self.args.as_str());
-        // Some servers make an id up for every piece, and say the name with it: at the same index it goes on, as long as it has to.
+        // Some servers make an id up for every piece, and say the name with it: at the same index it goes on, as long
+        // as it has to.
         let goes_on = piece.index.is_some() && self.index == piece.index && self.name == piece.name;
         if other_id && goes_on && begun && !whole && !is_object(&piece.args.to_str()) {
             return false;

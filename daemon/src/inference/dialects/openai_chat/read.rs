@@ -2,8 +2,9 @@
 //!
 //! Calls and texts that are said once more, whole, in a `message` take the place of what came in pieces.
 //!
-//! An answer has ended well where a finish reason came and then the end of the stream, or `[DONE]`. A finish reason may come before the
-//! last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer. Calls are wanted wherever there are calls, whatever the finish reason says.
+//! An answer has ended well where a finish reason came and then the end of the stream, or `[DONE]`. A finish reason may
+//! come before the last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer.
+//! Calls are wanted wherever there are calls, whatever the finish reason says.
 
 use std::borrow::Cow;
 
@@ -343,8 +344,8 @@ fn usage(counts: Counts) -> Usage {
     let (input, output, reasoning) = (count(counts.input), count(counts.output), count(counts.reasoning));
     let cached =
         [count(counts.cache_read), count(counts.cache_written), count(counts.cache_read) + count(counts.cache_written)];
-    // Where the sum says so, more came than is counted as the completion: reasoning (xAI), or what is counted nowhere (Gemini). What was
-    // cached may be left out of the input, and is none of it.
+    // Where the sum says so, more came than is counted as the completion: reasoning (xAI), or what is counted nowhere
+    // (Gemini). What was cached may be left out of the input, and is none of it.
     let rest = counts.total.filter(|_| input > 0).map_or(0, |total| total.saturating_sub(input));
     let more = rest.saturating_sub(output);
     let is_cached = more != reasoning && cached.contains(&more);

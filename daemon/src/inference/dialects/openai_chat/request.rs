@@ -1,7 +1,7 @@
 //! The request of chat completions.
 //!
-//! Keeps to what every server takes: contents are plain strings, the roles alternate, names and arguments of earlier calls are
-//! such that they parse.
+//! Keeps to what every server takes: contents are plain strings, the roles alternate, names and arguments of earlier
+//! calls are such that they parse.
 
 use std::borrow::Cow;
 use std::sync::Arc;

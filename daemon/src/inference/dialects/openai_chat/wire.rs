@@ -12,7 +12,8 @@ use crate::inference::common::json_text::Text;
 use crate::inference::common::lenient::{Number, Object, Objects, Odd};
 use crate::inference::common::usage_counts::{Counts, first};
 
-/// A chunk of a stream, or a whole answer. Only one choice is asked for; some servers send it in parts, each with the same index.
+/// A chunk of a stream, or a whole answer. Only one choice is asked for; some servers send it in parts, each with the
+/// same index.
 #[derive(Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]

@@ -46,7 +46,8 @@ pub(super) enum Kind {
     Message,
     Call,
     Reasoning,
-    /// Of a kind that is not known, such as a call that the server executes itself: whatever comes for it is none of ours.
+    /// Of a kind that is not known, such as a call that the server executes itself: whatever comes for it is none of
+    /// ours.
     Unknown,
 }
 
@@ -131,7 +132,8 @@ pub(super) struct Place<'a> {
 pub(super) struct Items(Vec<Item>);
 
 impl Items {
-    /// An item began, or is whole: what is said of it here takes the place of what was known. Gives back what can be shown of it.
+    /// An item began, or is whole: what is said of it here takes the place of what was known. Gives back what can be
+    /// shown of it.
     pub(super) fn item(
         &mut self,
         raw: &RawValue,
@@ -282,9 +284,9 @@ impl Items {
         }
     }
 
-    /// The item that is announced, or is whole, where something of it came before. Servers are known that give an item another id at its
-    /// end, and some that give all items of an answer the same index: a call is known by its own id, and an index says no more than
-    /// that an item that has not gone so far may be meant.
+    /// The item that is announced, or is whole, where something of it came before. Servers are known that give an item
+    /// another id at its end, and some that give all items of an answer the same index: a call is known by its own id,
+    /// and an index says no more than that an item that has not gone so far may be meant.
     fn find_item(&self, kind: Kind, place: Place<'_>, call_id: &str, stage: Stage) -> Option<usize> {
         let find = |is: &dyn Fn(&Item) -> bool| self.0.iter().rposition(|item| item.kind == kind && is(item));
         let other = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
@@ -301,8 +303,8 @@ impl Items {
         by_call.or_else(by_id).or_else(by_index)
     }
 
-    /// The item that is whole by ids that nobody heard of, where it was begun by others: of the same place and name, with the same text as
-    /// far as that has come.
+    /// The item that is whole by ids that nobody heard of, where it was begun by others: of the same place and name,
+    /// with the same text as far as that has come.
     fn find_by_content(&self, kind: Kind, index: Option<u64>, name: &str, text: &str, stage: Stage) -> Option<usize> {
         if stage != Stage::Done || !matches!(kind, Kind::Call | Kind::Message) {
             return None;
@@ -323,8 +325,8 @@ impl Items {
         self.found_or_new(found, kind, place, room)
     }
 
-    /// Where a piece belongs: to the item of its id, of its index, or else to the last of its kind that has gone no further than `most`.
-    /// What is of an unknown item by id, or by an index that no item of its kind has, is of that.
+    /// Where a piece belongs: to the item of its id, of its index, or else to the last of its kind that has gone no
+    /// further than `most`. What is of an unknown item by id, or by an index that no item of its kind has, is of that.
     fn find(&self, kind: Kind, place: Place<'_>, most: Stage) -> Option<usize> {
         let find = |is: &dyn Fn(&Item) -> bool| self.0.iter().rposition(is);
         let by_id = |kind| {

@@ -1,7 +1,8 @@
 //! Reads answers of responses.
 //!
-//! An answer has ended well with `response.completed` or `response.incomplete`, and with nothing else. The items that were streamed
-//! count; the list at the end counts where it has more in it, for some servers stream only part and some list nothing.
+//! An answer has ended well with `response.completed` or `response.incomplete`, and with nothing else. The items that
+//! were streamed count; the list at the end counts where it has more in it, for some servers stream only part and some
+//! list nothing.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;

@@ -138,7 +138,8 @@ impl Simulation {
         self.check_postponed();
     }
 
-    /// Whoever waits for others has others to wait for, or one that is in the same case as it waits for them further above.
+    /// Whoever waits for others has others to wait for, or one that is in the same case as it waits for them further
+    /// above.
     fn check_postponed(&self) {
         let world = &self.engine.world;
         let (runs, postponed) = (world.resource::<Runs>(), world.resource::<Postponed>());
