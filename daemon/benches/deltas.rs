@@ -2,7 +2,9 @@
 //! the dialect, to the whole completion) beside `eventsource-stream` with `serde_json::Value`, which reads the same
 //! fields and keeps nothing.
 //!
-//! `cargo bench -p harnessd --bench deltas`: first by time, one way after the other by criterion and then turn by turn for the ratio; then instructions by callgrind (needs valgrind). With a part of a stream's name behind `--`, only such streams.
+//! `cargo bench -p harnessd --bench deltas`: first by time, one way after the other by criterion and then turn by turn
+//! for the ratio; then instructions by callgrind (needs valgrind). With a part of a stream's name behind `--`, only
+//! such streams.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

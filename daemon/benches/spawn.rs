@@ -1,7 +1,8 @@
 //! Spawn and capture of `/bin/true` through the shell tool, beside the same with bare `tokio::process`: rates, and CPU
 //! of our own.
 //!
-//! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at the ratios.
+//! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at
+//! the ratios.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
 
 use std::path::Path;

@@ -16,7 +16,8 @@ use crate::world::api::{Ask, JobId, Outcome};
 
 /// Requests of one connection that wait here at once; further ones stay unread in its socket.
 const OF_CONNECTION: usize = 128;
-/// Down to so many of them, who waits for room is not woken: one who is woken for each request that is taken puts them in one by one.
+/// Down to so many of them, who waits for room is not woken: one who is woken for each request that is taken puts them
+/// in one by one.
 const FEW: usize = OF_CONNECTION / 2;
 /// Requests of all processes of one run together.
 const OF_RUN: usize = 16;
@@ -223,8 +224,8 @@ impl<R: Queued> Queues<R> {
         Some(request)
     }
 
-    /// A turn: first what is quick. A connection's change behind a read of its own stays for the next one, because changes are made
-    /// before reads are answered. Gives as well what tells those who wait for room that there is some.
+    /// A turn: first what is quick. A connection's change behind a read of its own stays for the next one, because
+    /// changes are made before reads are answered. Gives as well what tells those who wait for room that there is some.
     fn turn(&mut self) -> (Vec<R>, Vec<Arc<Notify>>) {
         let (mut taken, mut has_read, mut waits) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         let mut rooms = BTreeMap::new();

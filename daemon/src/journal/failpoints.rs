@@ -1,6 +1,7 @@
 //! Points at which a test can tell the daemon to die, to see which state a crash leaves there.
 //!
-//! `HARNESS_CRASH_AT=POINT:N` kills the process with SIGKILL when it passes the point for the N-th time. Without the variable a point costs one comparison.
+//! `HARNESS_CRASH_AT=POINT:N` kills the process with SIGKILL when it passes the point for the N-th time. Without the
+//! variable a point costs one comparison.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
