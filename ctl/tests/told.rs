@@ -42,8 +42,8 @@ fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
     use std::io::{BufRead, BufReader, Read};
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    // Other processes write what is executed: a descriptor of ours that may write to it would be inherited for a moment by
-    // whatever another test starts, and the file could not be executed (ETXTBSY).
+    // Other processes write what is executed: a descriptor of ours that may write to it would be inherited for a moment
+    // by whatever another test starts, and the file could not be executed (ETXTBSY).
     let install = |from: &std::path::Path, name: &str| {
         let done = std::process::Command::new("install").args(["-m", "755"]).arg(from).arg(at(name)).status();
         assert!(done.unwrap().success(), "{name}");

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use rooms::HOUSES;
 use source::{Import, Source};
 
-/// Modules of the daemon, from the ground up, and which others each may import. The driver, and what sets the daemon up, may
-/// import all. `world::api` is all that is seen of the world from above.
+/// Modules of the daemon, from the ground up, and which others each may import. The driver, and what sets the daemon
+/// up, may import all. `world::api` is all that is seen of the world from above.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prompt", &[]),
     ("catalogue", &[]),

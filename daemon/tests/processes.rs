@@ -1,4 +1,5 @@
-//! What calls may do and what is left of them: drives the real daemon over its socket, and looks for survivors in `/proc`.
+//! What calls may do and what is left of them: drives the real daemon over its socket, and looks for survivors in
+//! `/proc`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -67,7 +67,8 @@ impl Place {
         fs::write(self.path("config.toml"), text).unwrap();
     }
 
-    /// The command line of a daemon in this place, behind `before`. An option may be given once: `changed` replaces them.
+    /// The command line of a daemon in this place, behind `before`. An option may be given once: `changed` replaces
+    /// them.
     fn command(&self, before: &[&str], changed: &[(&str, &Path)]) -> Command {
         let line = [before, &[HARNESSD]].concat();
         let mut command = Command::new(line[0]);

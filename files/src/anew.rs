@@ -1,4 +1,5 @@
-//! What gets its name when it is whole: until then it is in a hidden directory beside it, which only its owner may write to.
+//! What gets its name when it is whole: until then it is in a hidden directory beside it, which only its owner may
+//! write to.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -237,8 +237,8 @@ impl Dir {
         Ok(found)
     }
 
-    /// Copies what is in `from` into this one: directories and files, for their owner alone, each made anew. Links are left out, as is what
-    /// goes away meanwhile. Gives the bytes.
+    /// Copies what is in `from` into this one: directories and files, for their owner alone, each made anew. Links are
+    /// left out, as is what goes away meanwhile. Gives the bytes.
     ///
     /// # Errors
     /// Where something is there already, or cannot be copied.

@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags, openat};
 
 use crate::dir::{Dir, End, Refusal};
 
-/// The file of that path, emptied; it is made where it is not there. No link on the way is another user's, nor is the file one of
-/// several names in a directory that others may write to.
+/// The file of that path, emptied; it is made where it is not there. No link on the way is another user's, nor is the
+/// file one of several names in a directory that others may write to.
 ///
 /// # Errors
 /// Also a [`Refusal`].

@@ -39,7 +39,8 @@ pub fn is_ours(path: &Path) -> bool {
 }
 
 impl Dir {
-    /// The regular file of this name here, to be read; its owner is this user or root, and no other user may write to it.
+    /// The regular file of this name here, to be read; its owner is this user or root, and no other user may write to
+    /// it.
     ///
     /// # Errors
     /// Also a [`Refusal`].

@@ -1,6 +1,7 @@
 //! Decoding event streams beside other decoders. From bytes to what is made of the events: `harnessd`'s `deltas`.
 //!
-//! `cargo bench -p harness-protocol --bench sse`, or with a part of a name behind `--`: `small`, `openai`, `anthropic`, `line`
+//! `cargo bench -p harness-protocol --bench sse`, or with a part of a name behind `--`: `small`, `openai`, `anthropic`,
+//! `line`
 #![allow(missing_docs, clippy::unwrap_used, unreachable_pub)]
 
 mod sse_streams;
@@ -29,8 +30,9 @@ fn events(c: &mut Criterion) {
     }
 }
 
-/// Lines of 16 MiB and of 32 MiB, neither of which fits into a cache: a decoder is linear if its rate is the same. Several to a stream where
-/// that is affordable, because the memory for the first comes fresh from the kernel, page by page, and costs more than the decoding.
+/// Lines of 16 MiB and of 32 MiB, neither of which fits into a cache: a decoder is linear if its rate is the same.
+/// Several to a stream where that is affordable, because the memory for the first comes fresh from the kernel, page by
+/// page, and costs more than the decoding.
 fn lines(c: &mut Criterion) {
     for bytes in [LONG, 2 * LONG] {
         let stream = line(bytes);

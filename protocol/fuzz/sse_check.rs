@@ -14,8 +14,8 @@ pub struct Seen {
     pub is_inside_event: bool,
 }
 
-/// The last two bytes of `input` choose the limit and how the stream is cut, the others are the stream. Decoded whole, in chunks and by a
-/// simple model it is the same.
+/// The last two bytes of `input` choose the limit and how the stream is cut, the others are the stream. Decoded whole,
+/// in chunks and by a simple model it is the same.
 pub fn check(input: &[u8]) {
     let Some((stream, &[limit, cuts])) = input.split_last_chunk::<2>() else { return };
     let limit = [3, 16, 64, 1 << 20][usize::from(limit % 4)];

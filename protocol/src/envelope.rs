@@ -142,7 +142,8 @@ pub struct Envelope {
 
 /// Renders the envelope of a process whose end was seen.
 ///
-/// `how_to_read` tells how the missing bytes of a stream can be had (`harnessctl logs …`); `note` is the harness's own remark.
+/// `how_to_read` tells how the missing bytes of a stream can be had (`harnessctl logs …`); `note` is the harness's own
+/// remark.
 pub fn render(exit_code: u8, stdout: &Kept, stderr: &Kept, note: Option<&str>, how_to_read: &str) -> Envelope {
     let mut bytes = Vec::with_capacity(
         64 + stdout.head.len() + stdout.tail.len() + stderr.head.len() + stderr.tail.len() + note.map_or(0, str::len),

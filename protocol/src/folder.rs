@@ -1,4 +1,5 @@
-//! Which folder a path means: what tells a folder from another one that has the same path in another mount namespace, or later.
+//! Which folder a path means: what tells a folder from another one that has the same path in another mount namespace,
+//! or later.
 //!
 //! Pure. Who looks at a folder is the affair of those who do.
 

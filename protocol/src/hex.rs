@@ -14,7 +14,8 @@ pub(crate) fn encode(number: u128) -> [u8; DIGITS] {
     text
 }
 
-/// The number that so many digits mean, in either case; `None` where one of them is none, or where they are not [`DIGITS`].
+/// The number that so many digits mean, in either case; `None` where one of them is none, or where they are not
+/// [`DIGITS`].
 pub(crate) fn decode(text: impl IntoIterator<Item = u8>) -> Option<u128> {
     let (mut number, mut count) = (0, 0);
     for byte in text {

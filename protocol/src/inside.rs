@@ -1,11 +1,12 @@
 //! What tells that a process is inside a run, whatever it did to its environment: the name of keepers, and the mark.
 //!
-//! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads nothing: text goes in.
+//! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads
+//! nothing: text goes in.
 //!
-//! The mark is a limit that the kernel itself no longer heeds: the hard limit of file locks (`RLIMIT_LOCKS`). It is inherited by all that a
-//! process starts, and nobody but root can raise it again. Outside of runs it is unlimited. A daemon gives itself a number, so that whatever
-//! it starts has one from its first moment; below its keepers it is a smaller one; below those of a daemon that is itself inside a run, a
-//! still smaller one.
+//! The mark is a limit that the kernel itself no longer heeds: the hard limit of file locks (`RLIMIT_LOCKS`). It is
+//! inherited by all that a process starts, and nobody but root can raise it again. Outside of runs it is unlimited. A
+//! daemon gives itself a number, so that whatever it starts has one from its first moment; below its keepers it is a
+//! smaller one; below those of a daemon that is itself inside a run, a still smaller one.
 
 /// The variable by which a call knows its run.
 pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";
@@ -43,8 +44,8 @@ pub const fn is_marked(hard: u64) -> bool {
     hard <= LARGEST
 }
 
-/// How many times a mark was set below one that is unlimited, for a process with the hard limit `hard`: by daemons, each for itself and for
-/// what it starts.
+/// How many times a mark was set below one that is unlimited, for a process with the hard limit `hard`: by daemons,
+/// each for itself and for what it starts.
 pub const fn depth(hard: u64) -> u64 {
     if is_marked(hard) { (LARGEST >> OF_DAEMON) - (hard >> OF_DAEMON) } else { 0 }
 }

@@ -22,12 +22,12 @@ pub struct LaneReport {
     pub width: u32,
     /// Width by configuration.
     pub configured_width: u32,
-    /// Tickets that want a permit: `queued` and `resuming` together. The runs of the tool lane among them are those that
-    /// `waiting_for: ["lane"]` selects. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
+    /// Tickets that want a permit: `queued` and `resuming` together. The runs of the tool lane among them are those
+    /// that `waiting_for: ["lane"]` selects. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
     #[serde(default)]
     pub wanted: u32,
-    /// Of those that want one, the tickets that wait for their first permit. A run that is `queued` is something else: it waits for its
-    /// first inference.
+    /// Of those that want one, the tickets that wait for their first permit. A run that is `queued` is something else:
+    /// it waits for its first inference.
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,

@@ -1,7 +1,7 @@
 //! The words that `harnessd` and its clients share.
 //!
-//! This crate owns the wire: ids, run specifications, requests and replies, events, lane reports, the text of a finished
-//! call, and the framing of newline-delimited JSON. It performs no I/O, reads no clock and starts nothing.
+//! This crate owns the wire: ids, run specifications, requests and replies, events, lane reports, the text of a
+//! finished call, and the framing of newline-delimited JSON. It performs no I/O, reads no clock and starts nothing.
 #![forbid(unsafe_code)]
 
 pub mod envelope;

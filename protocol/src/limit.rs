@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Limits;
 
-/// A limit of the processes of a call: of each of them, but for what a cgroup sets, which is of all processes of the run together.
+/// A limit of the processes of a call: of each of them, but for what a cgroup sets, which is of all processes of the
+/// run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -22,7 +23,8 @@ pub enum CallLimit {
     OpenFiles,
     /// Bytes of a file that is written.
     FileSizeBytes,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
+    /// bound by it.
     Processes,
 }
 
@@ -113,7 +115,8 @@ pub struct CallLimits {
     pub open_files: Option<u64>,
     /// Bytes of a file that is written.
     pub file_size_bytes: Option<u64>,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
+    /// bound by it.
     pub processes: Option<u64>,
 }
 

@@ -35,20 +35,22 @@ pub struct SubmitParams {
     /// The same key and the same specification give the same run; another specification is a `conflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Arc<str>>,
-    /// A key that the client made at random for this one submit, so that it can be sent again when its reply is lost: the
-    /// run that it made is given, and no second one is made. It is known as long as its run is. Since protocol 1.1.
+    /// A key that the client made at random for this one submit, so that it can be sent again when its reply is lost:
+    /// the run that it made is given, and no second one is made. It is known as long as its run is. Since protocol 1.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submit_key: Option<SubmitKey>,
     /// That key is sent for the first time, so that the journal need not be asked for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
-    /// The working directory comes beside this line as a descriptor (`SCM_RIGHTS`), one, with or before the line's first byte and not before
-    /// the line ahead of it. It takes the place of the specification's `workdir_id`. Since protocol 1.2.
+    /// The working directory comes beside this line as a descriptor (`SCM_RIGHTS`), one, with or before the line's
+    /// first byte and not before the line ahead of it. It takes the place of the specification's `workdir_id`. Since
+    /// protocol 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_workdir: bool,
-    /// The client can be asked for variables of its environment: where the configuration names some (`[tool.shell] pass`), and the submit
-    /// would make a run, it is refused with the reason `pass-variables`, and the names, with commas in between, as the subject. The same submit without
-    /// this, with the values that the client has in `spec.env`, then takes effect. Since protocol 1.2.
+    /// The client can be asked for variables of its environment: where the configuration names some (`[tool.shell]
+    /// pass`), and the submit would make a run, it is refused with the reason `pass-variables`, and the names, with
+    /// commas in between, as the subject. The same submit without this, with the values that the client has in
+    /// `spec.env`, then takes effect. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks_variables: bool,
 }
@@ -527,7 +529,8 @@ pub struct SubscribeParams {
     /// Deltas too.
     #[serde(default)]
     pub deltas: bool,
-    /// The epoch that `after` is of, as the reply to an earlier subscription said. Another epoch gives a gap with its reason.
+    /// The epoch that `after` is of, as the reply to an earlier subscription said. Another epoch gives a gap with its
+    /// reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
 }

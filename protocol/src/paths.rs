@@ -69,8 +69,8 @@ impl Environment<'_> {
         })
     }
 
-    /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; where neither does,
-    /// the user's if there is a runtime directory.
+    /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; where neither
+    /// does, the user's if there is a runtime directory.
     pub fn socket(&self) -> PathBuf {
         if let Some(path) = self.var("HARNESS_SOCKET") {
             return path;
@@ -82,7 +82,8 @@ impl Environment<'_> {
         }
     }
 
-    /// The state directory: `HARNESS_STATE_DIR`, `$XDG_STATE_HOME/harness`, `~/.local/state/harness`, `/var/lib/harness`.
+    /// The state directory: `HARNESS_STATE_DIR`, `$XDG_STATE_HOME/harness`, `~/.local/state/harness`,
+    /// `/var/lib/harness`.
     pub fn state_dir(&self) -> PathBuf {
         self.var("HARNESS_STATE_DIR")
             .or_else(|| self.var("XDG_STATE_HOME").filter(|d| d.is_absolute()).map(|d| d.join("harness")))

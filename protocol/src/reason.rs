@@ -26,8 +26,8 @@ pub enum Reason {
     OtherShare,
     /// The daemon is stopping. What was asked waits for the next one.
     Stopping,
-    /// The path of the working directory means another folder to the daemon than to the client: the two are in different mount
-    /// namespaces, or the folder was replaced in between.
+    /// The path of the working directory means another folder to the daemon than to the client: the two are in
+    /// different mount namespaces, or the folder was replaced in between.
     OtherFolder,
     /// The daemon cannot open the working directory: it is not there, no directory, or not to be entered.
     NoWorkdir,
@@ -37,7 +37,8 @@ pub enum Reason {
     NoDescriptor,
     /// The client offered variables of its environment, and these are wanted: not refused for good.
     PassVariables,
-    /// A variable of the environment of a run's calls has a name that none can have, or one that the harness sets itself.
+    /// A variable of the environment of a run's calls has a name that none can have, or one that the harness sets
+    /// itself.
     BadVariable,
     /// The daemon is of another version, and has a reason that this program does not know.
     #[serde(other)]

@@ -169,8 +169,8 @@ pub struct RunView {
     pub waiting_for: Option<WaitingFor>,
     /// Directory in which its calls start.
     pub workdir: Arc<str>,
-    /// Names of the variables that the submit gave to its calls, beside those that every call has. Their values are never shown. Left out in
-    /// lists.
+    /// Names of the variables that the submit gave to its calls, beside those that every call has. Their values are
+    /// never shown. Left out in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Provider.
@@ -220,7 +220,8 @@ pub struct RunView {
     /// Questions that are open, its own and those of the runs below it, oldest first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
-    /// Fields of which a part is left out here, because the whole would not fit. Their texts end with `… [N more bytes]`.
+    /// Fields of which a part is left out here, because the whole would not fit. Their texts end with `… [N more
+    /// bytes]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<CutField>,
 }
@@ -321,7 +322,8 @@ impl Usage {
     }
 }
 
-/// What an inference may come to at most: so much is held back of every budget that it is paid from, while it is wanted and while it is out.
+/// What an inference may come to at most: so much is held back of every budget that it is paid from, while it is wanted
+/// and while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
@@ -451,8 +453,8 @@ impl CallRequest {
     }
 }
 
-/// The id that a provider gave to a call. It goes back to that provider with the call and its result, and to no other provider:
-/// some servers keep state under it, or in it.
+/// The id that a provider gave to a call. It goes back to that provider with the call and its result, and to no other
+/// provider: some servers keep state under it, or in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GivenId {
@@ -462,8 +464,8 @@ pub struct GivenId {
     pub provider: Arc<str>,
 }
 
-/// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the dialect that
-/// wrote it, and sent back in no other.
+/// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the
+/// dialect that wrote it, and sent back in no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Carried {

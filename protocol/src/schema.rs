@@ -1,7 +1,7 @@
 //! The protocol as JSON Schema (draft 2020-12), made from the types themselves.
 //!
-//! What is sent and what is received differ: a field with a default may be left out of a request, and is always there in a
-//! reply. So each side has definitions of its own.
+//! What is sent and what is received differ: a field with a default may be left out of a request, and is always there
+//! in a reply. So each side has definitions of its own.
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};

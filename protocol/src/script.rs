@@ -1,4 +1,5 @@
-//! Scripts of the embedded provider: turns from a file, so that a machine with no key and no network runs the real thing.
+//! Scripts of the embedded provider: turns from a file, so that a machine with no key and no network runs the real
+//! thing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub struct Script {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
-    /// What the model says. `${name}` stands for a captured text. A turn without calls ends the run with it as the answer.
+    /// What the model says. `${name}` stands for a captured text. A turn without calls ends the run with it as the
+    /// answer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// The calls that it asks for, in order.

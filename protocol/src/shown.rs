@@ -1,16 +1,19 @@
-//! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what moves a cursor, changes the order of what is read, or cannot be seen.
+//! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what
+//! moves a cursor, changes the order of what is read, or cannot be seen.
 //!
 //! Pure. Owns which characters these are: the daemon refuses them in names and labels, and both programs clean what
 //! they show of them.
 
 use std::borrow::Cow;
 
-/// Whether a character drives a terminal or breaks a line: C0 and C1 controls, DEL, the line and the paragraph separator.
+/// Whether a character drives a terminal or breaks a line: C0 and C1 controls, DEL, the line and the paragraph
+/// separator.
 pub const fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\u{1F}' | '\u{7F}'..='\u{9F}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a character changes the direction or the order in which a text is read: marks, embeddings, overrides and isolates.
+/// Whether a character changes the direction or the order in which a text is read: marks, embeddings, overrides and
+/// isolates.
 pub const fn is_bidi(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }

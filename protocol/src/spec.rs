@@ -23,7 +23,8 @@ pub struct RunSpec {
     /// Labels, for selectors and accounting.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The share of the lanes' capacity that the run belongs to. A run inside another one is of the other one's, and may name no other.
+    /// The share of the lanes' capacity that the run belongs to. A run inside another one is of the other one's, and
+    /// may name no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Arc<str>>,
     /// Who goes first within a lane. A run inside another one never goes before it.
@@ -41,27 +42,30 @@ pub struct RunSpec {
     /// Directory in which calls start; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Arc<str>>,
-    /// Which folder that path means, with its device and inode as `stat` gives them to the client. The submit is refused where the path
-    /// means another folder to the daemon. Where it is left out, the daemon fills in what it finds itself. Since protocol 1.2.
+    /// Which folder that path means, with its device and inode as `stat` gives them to the client. The submit is
+    /// refused where the path means another folder to the daemon. Where it is left out, the daemon fills in what it
+    /// finds itself. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir_id: Option<FolderId>,
     /// Environment variables for the calls, beside the allow-list and PATH.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where the run must stop. A run inside another one has at most the limits of that one, those on steps, tokens, cost and time included.
+    /// Where the run must stop. A run inside another one has at most the limits of that one, those on steps, tokens,
+    /// cost and time included.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// What happens when the run asks a person something.
     #[serde(default)]
     pub on_interaction: OnInteraction,
-    /// The tools that it may call, by name; all that there are where left out. A run inside another one has at most the tools of that one.
+    /// The tools that it may call, by name; all that there are where left out. A run inside another one has at most the
+    /// tools of that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Arc<[Arc<str>]>>,
 }
 
 impl RunSpec {
-    /// Bytes that one byte of [`RunSpec::approximate_bytes`] takes as JSON at most: a control character takes six, and what stands around
-    /// the texts is less than their places in memory.
+    /// Bytes that one byte of [`RunSpec::approximate_bytes`] takes as JSON at most: a control character takes six, and
+    /// what stands around the texts is less than their places in memory.
     pub const MOST_AS_JSON: usize = 6;
 
     /// About how much memory it takes. As JSON it takes at most [`RunSpec::MOST_AS_JSON`] times as much.
@@ -148,8 +152,9 @@ impl SpecChanges {
     }
 }
 
-/// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are those of each
-/// process of its calls, and take the place of the configured ones; at these a call fails, and the run goes on.
+/// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are
+/// those of each process of its calls, and take the place of the configured ones; at these a call fails, and the run
+/// goes on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -184,7 +189,8 @@ pub struct Limits {
     /// Bytes of a file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not bound by it.
+    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
+    /// bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last instant that can be written down and read back: 9999-12-30T21:59:59.999999Z. What is later is taken as this one.
+    /// The last instant that can be written down and read back: 9999-12-30T21:59:59.999999Z. What is later is taken as
+    /// this one.
     pub const MAX: Self = Self(253_402_207_199_999_999);
 
     /// The instant `micros` microseconds after the epoch, at the latest [`Timestamp::MAX`].
@@ -87,8 +88,8 @@ pub struct Span(u64);
 impl Span {
     /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// The longest span, 8,000,000,000 seconds (253 years): up to here a number of seconds tells every microsecond. What is longer is
-    /// taken as this one where it is computed, and refused where it is read.
+    /// The longest span, 8,000,000,000 seconds (253 years): up to here a number of seconds tells every microsecond.
+    /// What is longer is taken as this one where it is computed, and refused where it is read.
     pub const MAX: Self = Self(8_000_000_000_000_000);
 
     /// A span of `micros` microseconds, at most [`Span::MAX`].
@@ -126,7 +127,8 @@ impl Span {
         in_range.then(|| Self::from_micros(read(secs)))
     }
 
-    /// The same for what somebody else says: [`Span::MAX`] or `most` for what is longer, `None` for what is no duration.
+    /// The same for what somebody else says: [`Span::MAX`] or `most` for what is longer, `None` for what is no
+    /// duration.
     pub fn from_secs_at_most(secs: f64, most: Self) -> Option<Self> {
         if secs.is_nan() || secs < 0.0 {
             return None;
@@ -242,7 +244,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<Timestamp>("\"9999-12-31T23:59:59.999999Z\"").unwrap(), Timestamp::MAX);
     }
 
-    /// A8: what is no duration is refused where it is read, and taken as the most that is believed where somebody says it.
+    /// A8: what is no duration is refused where it is read, and taken as the most that is believed where somebody says
+    /// it.
     #[test]
     fn an_absurd_duration_is_refused_or_capped() {
         let day = Span::from_secs(86_400);

@@ -1,4 +1,5 @@
-//! Variables of the environment that a run's calls get from whoever submits it: which may be named, and how large they may be.
+//! Variables of the environment that a run's calls get from whoever submits it: which may be named, and how large they
+//! may be.
 //!
 //! Pure. The values are nobody's business but the calls': no error here has one in it.
 

@@ -1,4 +1,5 @@
-//! The words for what a run, or a lane, stands still for: one place makes them, and every command, the log and the prompt lines say the same.
+//! The words for what a run, or a lane, stands still for: one place makes them, and every command, the log and the
+//! prompt lines say the same.
 //!
 //! Pure: reads no clock and knows no zone beyond the one that it is given.
 
@@ -216,7 +217,8 @@ fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     Standing { what, why, help }
 }
 
-/// What tells one standing still from another: who else waits, and the place in the queue, may change without that being another.
+/// What tells one standing still from another: who else waits, and the place in the queue, may change without that
+/// being another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     what: &'static str,

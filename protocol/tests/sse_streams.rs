@@ -62,8 +62,9 @@ fn gives<'c>(chunks: impl IntoIterator<Item = &'c [u8]>, expected: &Seen) -> boo
     expected.next().is_none() && !decoder.is_inside_event()
 }
 
-/// Where a stream is cut in pairs: everywhere if that is affordable, otherwise at every 97th byte and at every byte in which something may go
-/// wrong: around line ends and field names, and inside characters. `HARNESS_SSE_PAIRS=1` cuts everywhere.
+/// Where a stream is cut in pairs: everywhere if that is affordable, otherwise at every 97th byte and at every byte in
+/// which something may go wrong: around line ends and field names, and inside characters. `HARNESS_SSE_PAIRS=1` cuts
+/// everywhere.
 fn places(stream: &[u8]) -> Vec<usize> {
     let everywhere = stream.len() <= 1_000 || std::env::var_os("HARNESS_SSE_PAIRS").is_some();
     let is_special = |at: usize| {
@@ -119,7 +120,8 @@ fn line_ends_of_each_kind_and_of_all_kinds_are_the_same_in_chunks_of_every_size(
     for Recording { name, stream } in recordings() {
         let expected = decode([stream.as_slice()]);
         let text = String::from_utf8(stream).unwrap();
-        // A mixture must not put a line feed of its own behind a carriage return of its own: that would be one line end.
+        // A mixture must not put a line feed of its own behind a carriage return of its own: that would be one line
+        // end.
         let mixed: String = text
             .split_inclusive('\n')
             .zip(["\n", "\r\n", "\r\n", "\r", "\r", "\r\n", "\n"].iter().cycle())

@@ -431,7 +431,8 @@ fn every_method_reads_the_parameters_that_its_clients_write() {
     }
 }
 
-/// A8: every event with times, sizes, floats and texts at their bounds is read back as it was, on the wire and by its kind.
+/// A8: every event with times, sizes, floats and texts at their bounds is read back as it was, on the wire and by its
+/// kind.
 #[test]
 fn what_was_written_at_its_bounds_is_read_back() {
     let times = [0, 1, 999_999, u64::MAX / 2, u64::MAX].map(Timestamp::from_micros);

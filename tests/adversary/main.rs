@@ -1,7 +1,7 @@
 //! A program that a run executes to gain its operator's rights, in ways for which a shell has no words.
 //!
-//! Each way prints what the daemon answered, a line a request. It asserts nothing: the test that started it looks at the
-//! answers, and at the daemon. Without `unsafe`: what would fork starts itself again.
+//! Each way prints what the daemon answered, a line a request. It asserts nothing: the test that started it looks at
+//! the answers, and at the daemon. Without `unsafe`: what would fork starts itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -247,7 +247,8 @@ fn lower(pid: i32, limit: u64) -> rustix::io::Result<()> {
     prlimit(rustix::process::Pid::from_raw(pid), rustix::process::Resource::Locks, limit).map(drop)
 }
 
-/// Holds a daemon up while it starts, by the lock of its keepers, gives it meanwhile the very limit that we have, and speaks with it.
+/// Holds a daemon up while it starts, by the lock of its keepers, gives it meanwhile the very limit that we have, and
+/// speaks with it.
 fn lower_the_next_daemon(state: &str, socket: &str) {
     let (_, own) = nix::sys::resource::getrlimit(Resource::RLIMIT_LOCKS).unwrap();
     let daemon = || std::fs::read_to_string(format!("{state}/harnessd.lock")).unwrap_or_default();

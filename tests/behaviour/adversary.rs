@@ -340,7 +340,8 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
     }
 }
 
-/// A daemon's mark, read while it starts, is the one that it was started with: nobody becomes its operator by giving it another one.
+/// A daemon's mark, read while it starts, is the one that it was started with: nobody becomes its operator by giving it
+/// another one.
 #[test]
 fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     let arena = Arena::new();
@@ -431,7 +432,8 @@ fn a_daemon_that_a_call_has_started_obeys_that_call_and_no_process_of_another_ru
     arena.is_intact("a daemon inside");
 }
 
-/// A keeper has a mark before it is a keeper: a process that takes its place at once is nobody for every daemon, and starts none.
+/// A keeper has a mark before it is a keeper: a process that takes its place at once is nobody for every daemon, and
+/// starts none.
 #[test]
 fn what_a_daemon_starts_is_inside_from_its_first_moment() {
     let arena = Arena::new();
@@ -465,7 +467,8 @@ fn what_a_daemon_starts_is_inside_from_its_first_moment() {
     assert!(!output.status.success() && other.daemon_process().is_none(), "{output:?}");
 }
 
-/// What a call's environment has the loader do happens in the command, which has its limits then, and never in what sets them.
+/// What a call's environment has the loader do happens in the command, which has its limits then, and never in what
+/// sets them.
 #[test]
 fn variables_of_the_loader_reach_a_command_and_not_what_sets_its_limits() {
     let arena = Arena::new();

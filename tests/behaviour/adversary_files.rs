@@ -1,5 +1,6 @@
-//! What a run plants where its operator writes or asks: links in the directory of a backup or an export, a socket in the daemon's place, a
-//! name that the operator uses. Nothing of the operator's is overwritten, nothing is sent to it, and no name hits it.
+//! What a run plants where its operator writes or asks: links in the directory of a backup or an export, a socket in
+//! the daemon's place, a name that the operator uses. Nothing of the operator's is overwritten, nothing is sent to it,
+//! and no name hits it.
 
 use std::fs;
 use std::os::unix::fs::symlink;

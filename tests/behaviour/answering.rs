@@ -1,4 +1,5 @@
-//! Questions of runs that somebody waits for: told under `--wait`, asked and answered inline under `--follow` on a terminal.
+//! Questions of runs that somebody waits for: told under `--wait`, asked and answered inline under `--follow` on a
+//! terminal.
 
 use std::time::Duration;
 

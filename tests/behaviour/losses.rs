@@ -1,5 +1,5 @@
-//! What watches and waits when the daemon goes away for good, or its journal does: it waits a little, starts nothing, and says what
-//! to do.
+//! What watches and waits when the daemon goes away for good, or its journal does: it waits a little, starts nothing,
+//! and says what to do.
 
 use harness_tests::{Daemon, Running, eventually, runs};
 use nix::sys::signal::Signal;

@@ -1,4 +1,5 @@
-//! Environments that are not as they should be: what is not UTF-8, what is too large; and errors that say each cause once.
+//! Environments that are not as they should be: what is not UTF-8, what is too large; and errors that say each cause
+//! once.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

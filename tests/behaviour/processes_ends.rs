@@ -1,4 +1,5 @@
-//! How a command ended is told as it was, whatever it wrote: codes, signals, and what our own words in its output do not change.
+//! How a command ended is told as it was, whatever it wrote: codes, signals, and what our own words in its output do
+//! not change.
 
 use harness_protocol::run::RunState;
 use harness_tests::{Daemon, Value, eventually, json, runs, turn};

@@ -1,5 +1,5 @@
-//! No person is there to type: what reads sees the end, what asks for a terminal fails, what would page or edit does not
-//! wait.
+//! No person is there to type: what reads sees the end, what asks for a terminal fails, what would page or edit does
+//! not wait.
 
 use std::time::Duration;
 

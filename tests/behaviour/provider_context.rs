@@ -1,5 +1,5 @@
-//! Conversations that become too long for their model: the older part is summarised by an inference of its own, the run goes on, and its
-//! transcript keeps everything.
+//! Conversations that become too long for their model: the older part is summarised by an inference of its own, the run
+//! goes on, and its transcript keeps everything.
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::{Entry, RunState};

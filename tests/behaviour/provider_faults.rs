@@ -1,4 +1,5 @@
-//! What streams do in the wild, each played byte by byte by a server of the test's own: the run survives it, and nothing runs twice.
+//! What streams do in the wild, each played byte by byte by a server of the test's own: the run survives it, and
+//! nothing runs twice.
 
 use harness_protocol::event::EventBody;
 use harness_protocol::run::RunState;

@@ -1,4 +1,5 @@
-//! Lanes of providers: one that keeps failing is left alone, `lane` shows it, another one stands in, and it is asked again little by little.
+//! Lanes of providers: one that keeps failing is left alone, `lane` shows it, another one stands in, and it is asked
+//! again little by little.
 
 use harness_protocol::event::EventBody;
 use harness_protocol::lane::Limiter;

@@ -1,4 +1,5 @@
-//! What watches and waits when the daemon is killed and another one comes: it goes on by itself, and misses and repeats nothing.
+//! What watches and waits when the daemon is killed and another one comes: it goes on by itself, and misses and repeats
+//! nothing.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! What a daemon makes of what was under way when it was killed: nothing is done twice, nothing that waits is forgotten.
+//! What a daemon makes of what was under way when it was killed: nothing is done twice, nothing that waits is
+//! forgotten.
 
 use std::process::Child;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Which runs a command is about: several names, ids on standard input, labels, states, what they wait for; and what it does with each.
+//! Which runs a command is about: several names, ids on standard input, labels, states, what they wait for; and what it
+//! does with each.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! Wall clocks that jump, and what is kept within bounds by age: nothing becomes due, old, or lost because of one look at the clock.
+//! Wall clocks that jump, and what is kept within bounds by age: nothing becomes due, old, or lost because of one look
+//! at the clock.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ fn stop(mut daemon: Daemon) -> Place {
     daemon.place()
 }
 
-/// The journal as it were if the clock had been so much ahead when it was written; for the next start the clock has jumped back by that,
-/// or ahead.
+/// The journal as it were if the clock had been so much ahead when it was written; for the next start the clock has
+/// jumped back by that, or ahead.
 fn written_ahead(place: &Place, seconds: i64) {
     let db = Connection::open(place.state("harness.db")).unwrap();
     let micros = seconds * 1_000_000;

@@ -51,7 +51,8 @@ fn a_thousand_runs_that_ask_a_person_cost_nothing_and_let_others_through() {
     let lane = daemon.lane("tool");
     assert_eq!((lane.queued, lane.busy, lane.resuming, lane.permits, lane.saturated), (0, 0, 0, 0, false));
     assert_eq!(daemon.rpc("interaction.list", json!({}))["interactions"].as_array().unwrap().len(), 1000);
-    // What is measured is that nothing happens while time passes, so time must pass. The last work before may reach into it.
+    // What is measured is that nothing happens while time passes, so time must pass. The last work before may reach
+    // into it.
     let window = Duration::from_secs(1);
     let mut used = (0..3).map(|_| {
         let before = daemon.process().cpu_ticks();

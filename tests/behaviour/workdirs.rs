@@ -32,7 +32,8 @@ fn count(place: &Place) -> u64 {
     runs.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// U22: a client that is told wrong numbers, or passes another folder, is refused, with a reason for programs and words for people.
+/// U22: a client that is told wrong numbers, or passes another folder, is refused, with a reason for programs and words
+/// for people.
 #[test]
 fn a_submit_whose_path_means_another_folder_to_its_client_is_refused() {
     let daemon = Daemon::start();
@@ -269,7 +270,8 @@ fn a_call_ends_with_a_text_where_its_folder_was_replaced_and_the_run_goes_on() {
     }
 }
 
-/// While a call looks at its folder, the path is changed again and again: it is executed in the right folder or not at all.
+/// While a call looks at its folder, the path is changed again and again: it is executed in the right folder or not at
+/// all.
 #[test]
 fn nothing_is_executed_in_the_wrong_folder_however_fast_it_is_exchanged() {
     let daemon = Daemon::start();
@@ -410,7 +412,8 @@ fn descriptors_that_nobody_asked_for_are_closed() {
             held.push(client);
         }
     }
-    // Everything was read: what these connections still have is themselves, and the lines that are not finished two each at most.
+    // Everything was read: what these connections still have is themselves, and the lines that are not finished two
+    // each at most.
     eventually("what was passed is closed", || open_files(&daemon) <= before + held.len() as u64 * 3);
     drop(held);
     eventually("nothing of it stays", || open_files(&daemon) <= before + 2);

@@ -1,4 +1,5 @@
-//! Working directories in other mount namespaces, below other mounts, and on mounts that do not answer. All of these need root.
+//! Working directories in other mount namespaces, below other mounts, and on mounts that do not answer. All of these
+//! need root.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What a submit and a list cost with next to no history and with a long one, alternating, in one run; and what one page costs that the
-//! journal alone has.
+//! What a submit and a list cost with next to no history and with a long one, alternating, in one run; and what one
+//! page costs that the journal alone has.
 //!
 //! `cargo bench -p harness-tests --bench history`
 

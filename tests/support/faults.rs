@@ -1,7 +1,7 @@
 //! A model server that says byte for byte what the test wants said, and nothing else: pieces, pauses, cuts.
 //!
-//! Each request takes the next answer that was put in; it is recorded, and its body was JSON or the test fails. A pause is a gate that the test
-//! opens: nothing here waits for a clock.
+//! Each request takes the next answer that was put in; it is recorded, and its body was JSON or the test fails. A pause
+//! is a gate that the test opens: nothing here waits for a clock.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};

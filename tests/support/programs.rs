@@ -37,9 +37,9 @@ pub fn program(name: &str) -> PathBuf {
     directory().join(name)
 }
 
-/// Copies a program to where it is executed. Another process does the copying: a descriptor of ours that may write to the
-/// file would be inherited for a moment by whatever another test starts, and a file that is open for writing cannot be
-/// executed (`ETXTBSY`).
+/// Copies a program to where it is executed. Another process does the copying: a descriptor of ours that may write to
+/// the file would be inherited for a moment by whatever another test starts, and a file that is open for writing cannot
+/// be executed (`ETXTBSY`).
 ///
 /// # Panics
 /// Where it cannot be copied.

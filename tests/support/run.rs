@@ -72,7 +72,8 @@ impl Run {
         serde_json::from_value(shown.get("transcript").cloned().unwrap_or_else(|| json!([]))).unwrap()
     }
 
-    /// The results of its calls so far, in the order of the calls; they stand in the transcript in the order of their coming.
+    /// The results of its calls so far, in the order of the calls; they stand in the transcript in the order of their
+    /// coming.
     #[track_caller]
     pub fn results(&self) -> Vec<Arc<CallResult>> {
         let (mut calls, mut results) = (Vec::new(), Vec::new());

@@ -248,8 +248,8 @@ pub(crate) enum DaemonVerb {
     /// Start it, unless it runs
     #[command(after_help = "Example: harnessctl daemon start")]
     Start,
-    /// Stop it, and wait until it has gone. Calls that execute are interrupted; nothing is lost, and everything goes on with the
-    /// next start
+    /// Stop it, and wait until it has gone. Calls that execute are interrupted; nothing is lost, and everything goes on
+    /// with the next start
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
     Stop {
         /// Do not ask, whatever is live

@@ -31,8 +31,8 @@ pub(crate) struct SubmitArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
-    /// Where its calls start; this directory where left out. Refused where the daemon sees another folder there, as from
-    /// inside a container
+    /// Where its calls start; this directory where left out. Refused where the daemon sees another folder there, as
+    /// from inside a container
     #[arg(short = 'C', long = "workdir", value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
     /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
@@ -75,8 +75,8 @@ pub(crate) struct ChangesArgs {
     #[arg(long)]
     pub(crate) model: Option<String>,
     /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated.
-    /// Calls get nothing else of this environment but PATH and what [tool.shell] pass names in the configuration (so git
-    /// and ssh want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
+    /// Calls get nothing else of this environment but PATH and what [tool.shell] pass names in the configuration (so
+    /// git and ssh want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
     /// A file of such variables, one a line
@@ -97,8 +97,8 @@ pub(crate) struct ChangesArgs {
     /// End it so long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
     pub(crate) deadline: Option<Deadline>,
-    /// What the processes of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes;
-    /// bytes may be typed as 64MiB; may be repeated
+    /// What the processes of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes,
+    /// processes; bytes may be typed as 64MiB; may be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = call_limit)]
     pub(crate) limits: Vec<(CallLimit, u64)>,
     /// Who goes first within a lane

@@ -471,7 +471,8 @@ impl Client {
         Ok(())
     }
 
-    /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its own.
+    /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its
+    /// own.
     fn taken(&self, error: &io::Error) -> Taken {
         match error.kind() {
             io::ErrorKind::ConnectionReset if self.asked() == 1 => Taken::No,

@@ -177,8 +177,8 @@ fn restore(ctx: &mut Ctx, file: &Path, yes: bool) -> Result<u8, Failure> {
     };
     let state_dir = place.state_dir.as_os_str();
     puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref(), "--check".as_ref()])?;
-    // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved aside is what a start
-    // from here would have, and never what somebody at the socket says.
+    // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved
+    // aside is what a start from here would have, and never what somebody at the socket says.
     let agreed = |status: &DaemonStatusReply| {
         is_of(&place.state_dir, status)?;
         let live = live(status);

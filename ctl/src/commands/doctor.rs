@@ -1,4 +1,5 @@
-//! `doctor`: is everything there that a run needs? The daemon, room on its disk, its lanes, and each provider, asked for a word.
+//! `doctor`: is everything there that a run needs? The daemon, room on its disk, its lanes, and each provider, asked
+//! for a word.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! `events`: what happens, as JSON lines.
 //!
-//! Without `-f` it ends with the last event that there was at the start. The daemon does not say when a filtered subscription
-//! has come that far, so then the filter is applied here.
+//! Without `-f` it ends with the last event that there was at the start. The daemon does not say when a filtered
+//! subscription has come that far, so then the filter is applied here.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -58,8 +58,8 @@ fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Fa
     }
 }
 
-/// Writes until the connection ends. `last` is what was written last: the journal of a daemon that has come back must have it,
-/// too, and under the same number.
+/// Writes until the connection ends. `last` is what was written last: the journal of a daemon that has come back must
+/// have it, too, and under the same number.
 fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEvent>) -> Result<(), Failure> {
     // What follows the last one is only sent again together with it. A run is known by its id, and needs no such proof.
     let mut known = last.clone().filter(|_| params.run.is_none());

@@ -1,8 +1,8 @@
 //! Finding the daemon: connects, and starts one on demand where there is none.
 //!
 //! Never starts a second one: the daemon's own lock decides, and who loses that race connects to the winner. A socket
-//! that we may not open is an error, never a reason to start another. Where nobody serves a socket, the lock of the state
-//! directory says whether there is a daemon all the same, and where.
+//! that we may not open is an error, never a reason to start another. Where nobody serves a socket, the lock of the
+//! state directory says whether there is a daemon all the same, and where.
 
 pub(crate) mod error;
 pub(crate) mod inside_run;
@@ -172,8 +172,8 @@ fn is_for_others(own: u32, owner: u32, mode: u32) -> bool {
     ![0, own].contains(&owner) || mode & 0o055 != 0
 }
 
-/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. The user who asks
-/// next must not get a daemon of his own in its place, which would do as him what was meant for that user.
+/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. The user who
+/// asks next must not get a daemon of his own in its place, which would do as him what was meant for that user.
 fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartError> {
     let (socket, dir) = (place.socket.clone(), ground.dir.clone());
     if let Some(inside) = ground.inside {

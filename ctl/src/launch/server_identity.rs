@@ -1,7 +1,8 @@
 //! Who answers at a socket, before anything is sent there: never a process from inside a run.
 //!
-//! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule by which such a server is told from the daemon,
-//! and from what else may stand between: systemd, ssh, a relay. Reads `/proc`, asks the kernel, and sends nothing.
+//! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule by which such a server is
+//! told from the daemon, and from what else may stand between: systemd, ssh, a relay. Reads `/proc`, asks the kernel,
+//! and sends nothing.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +20,8 @@ use crate::launch::error::StartError;
 use crate::launch::inside_run::{PARENTS, keeper_above, parent_of};
 use crate::launch::lock_holder::{Disbelief, Holder};
 
-/// By what a process is known that is inside a run, seen from one that is not: a daemon is one deeper than where it was started, and what
-/// it starts one deeper than that.
+/// By what a process is known that is inside a run, seen from one that is not: a daemon is one deeper than where it was
+/// started, and what it starts one deeper than that.
 const INSIDE: u64 = 2;
 
 /// The variable by which an operator says that a server which cannot be seen from here is the daemon.

@@ -177,8 +177,8 @@ fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
     }
 }
 
-/// What we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in its place does
-/// as little, and is back to the default in whoever is executed.
+/// What we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in its place
+/// does as little, and is back to the default in whoever is executed.
 fn unignore_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for signal in ignored(&status) {

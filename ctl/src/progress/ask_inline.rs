@@ -1,7 +1,8 @@
 //! Questions of runs that are followed, asked on a terminal and answered there.
 //!
-//! Owns the prompt: which question stands there, and when it is taken away. Reads standard input only while one does. What was typed
-//! before is no answer, and neither is an empty line. An answer goes the same way as that of `reply`: the first one wins.
+//! Owns the prompt: which question stands there, and when it is taken away. Reads standard input only while one does.
+//! What was typed before is no answer, and neither is an empty line. An answer goes the same way as that of `reply`:
+//! the first one wins.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, IsTerminal, Write};

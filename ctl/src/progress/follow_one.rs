@@ -1,7 +1,7 @@
 //! Runs watched as they go, until they end, across restarts of the daemon.
 //!
-//! Owns what is followed and how far. Of several runs each line begins with the name of its run; those that had ended before are told
-//! first, one after the other.
+//! Owns what is followed and how far. Of several runs each line begins with the name of its run; those that had ended
+//! before are told first, one after the other.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -194,7 +194,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Tells what runs stand still for, and which questions are open. A few of them each time, so that many cost no more.
+    /// Tells what runs stand still for, and which questions are open. A few of them each time, so that many cost no
+    /// more.
     fn look(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         if !self.watched.notes && !self.asker.is_on() {
             return Ok(());

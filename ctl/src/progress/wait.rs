@@ -19,8 +19,9 @@ use crate::session::stand_still::{LOOK_EVERY, TellerOfMany};
 /// What came of a wait.
 type Reply = Result<WaitReply, RpcError>;
 
-/// Waits for each of several runs, named by their ids, to reach one of `states`, or for the first that does. `each` is told of every
-/// reply as it comes; they are given in the order of the runs, those of a wait for the first only as far as they came.
+/// Waits for each of several runs, named by their ids, to reach one of `states`, or for the first that does. `each` is
+/// told of every reply as it comes; they are given in the order of the runs, those of a wait for the first only as far
+/// as they came.
 pub(crate) fn each_for(
     ctx: &mut Ctx,
     runs: &[String],

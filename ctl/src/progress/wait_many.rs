@@ -139,7 +139,8 @@ impl Many {
             .map_err(|failure| {
                 of_runs(failure, &ctx.session, || self.open.iter().map(ToString::to_string).collect())
             })?;
-            // Some may have ended in between, whichever journal the daemon has: they are asked for, and followed from now on.
+            // Some may have ended in between, whichever journal the daemon has: they are asked for, and followed from
+            // now on.
             (ask_first, after) = (true, None);
         }
         self.progress.clear();

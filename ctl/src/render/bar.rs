@@ -1,4 +1,5 @@
-//! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that wants one, `~` a parked one.
+//! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that wants one, `~` a
+//! parked one.
 
 use harness_protocol::lane::LaneReport;
 

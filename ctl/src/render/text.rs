@@ -55,7 +55,8 @@ pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A JSON text, fit for a terminal and the same for a program: what is harmful there can only stand in texts, and is escaped.
+/// A JSON text, fit for a terminal and the same for a program: what is harmful there can only stand in texts, and is
+/// escaped.
 pub(crate) fn harmless_json(json: &str) -> Cow<'_, str> {
     let harmful = |c: char| is_harmful(c) && c != '\n';
     if !json.contains(harmful) {

@@ -1,7 +1,8 @@
-//! From what was typed to the runs that a verb is about: names, ids on standard input, labels, states, what they wait for.
+//! From what was typed to the runs that a verb is about: names, ids on standard input, labels, states, what they wait
+//! for.
 //!
-//! Owns that nothing typed is never everything. The daemon finds the runs; a verb that works on one run after the other gets them
-//! from here. Changes nothing.
+//! Owns that nothing typed is never everything. The daemon finds the runs; a verb that works on one run after the other
+//! gets them from here. Changes nothing.
 
 pub(crate) mod confirm;
 
@@ -210,8 +211,8 @@ pub(crate) fn ids_of(runs: &[RunView]) -> Vec<RunId> {
     runs.iter().map(|run| run.id).collect()
 }
 
-/// From the worst to the best: what is still open comes first, then what would hit every other run as well, then what failed for
-/// reasons of its own.
+/// From the worst to the best: what is still open comes first, then what would hit every other run as well, then what
+/// failed for reasons of its own.
 const WORST_FIRST: [u8; 9] = [
     exit::STILL_RUNNING,
     exit::INTERNAL,

@@ -17,8 +17,8 @@ pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {
     until.map(|until| until.saturating_duration_since(Instant::now()))
 }
 
-/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, a daemon that went away goes on with them once it is
-/// started again, and only a journal that was lost has lost them.
+/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, a daemon that went away goes on with them
+/// once it is started again, and only a journal that was lost has lost them.
 pub(crate) fn of_runs(failure: Failure, session: &Session, runs: impl FnOnce() -> Vec<String>) -> Failure {
     match failure {
         Failure::Client(ClientError::Interrupted) => Failure::Detached { runs: runs() },

@@ -1,8 +1,8 @@
 //! A command's way to the daemon: finds it, starts it where that is wanted, and asks again where asking again is safe.
 //!
-//! Owns what is retried, and never starts a daemon in place of one that was lost: whoever stopped it may have meant it. One that
-//! somebody else starts is found again. A request that the daemon may have taken is repeated only if it changes nothing;
-//! submits carry keys, and `submitting` repeats them.
+//! Owns what is retried, and never starts a daemon in place of one that was lost: whoever stopped it may have meant it.
+//! One that somebody else starts is found again. A request that the daemon may have taken is repeated only if it
+//! changes nothing; submits carry keys, and `submitting` repeats them.
 
 pub(crate) mod long_poll;
 pub(crate) mod retry_delay;
@@ -138,7 +138,8 @@ impl Session {
         Ok(())
     }
 
-    /// The connection. A daemon is started for the first one only: whoever stopped the one that served us may have meant it.
+    /// The connection. A daemon is started for the first one only: whoever stopped the one that served us may have
+    /// meant it.
     pub(crate) fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
             let found = match (self.reached, self.may_start) {
@@ -202,7 +203,8 @@ impl Session {
         self.ask::<M>(params, limit, READS.contains(&M::NAME))
     }
 
-    /// A request that may take any time, as a change of many runs does; `each_second` is called while there is no reply.
+    /// A request that may take any time, as a change of many runs does; `each_second` is called while there is no
+    /// reply.
     pub(crate) fn call_watched<M: Method>(
         &mut self,
         params: &M::Params,
@@ -239,8 +241,8 @@ impl Session {
         }
     }
 
-    /// After a loss: a daemon that left before it read anything of ours is replaced at once, one that served us is waited
-    /// for.
+    /// After a loss: a daemon that left before it read anything of ours is replaced at once, one that served us is
+    /// waited for.
     pub(crate) fn recover(&mut self, failure: &Failure) -> Result<(), Failure> {
         if failure.is_unread() && !self.reached && self.replaced < ATTEMPTS {
             self.replaced += 1;

@@ -1,4 +1,5 @@
-//! Tells on standard error what a run stands still for that somebody waits for, as soon as that is another thing than before.
+//! Tells on standard error what a run stands still for that somebody waits for, as soon as that is another thing than
+//! before.
 //!
 //! Owns what was told. Never ends a wait, and asks nothing itself.
 
@@ -105,7 +106,8 @@ impl TellerOfMany {
         (first..first + LOOKED_AT.min(open)).map(|place| place % open).collect()
     }
 
-    /// Lines about runs that were looked at. Where those are all of them, what no run stands still for any more may be told again.
+    /// Lines about runs that were looked at. Where those are all of them, what no run stands still for any more may be
+    /// told again.
     pub(crate) fn news<'r>(&mut self, runs: impl IntoIterator<Item = &'r RunView>, all: bool) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let mut lines = Vec::new();

@@ -1,8 +1,8 @@
 //! Submits exactly once, whatever is lost on the way: the reply, the daemon, the connection.
 //!
-//! Owns the keys of this program, and what is sent again under them. Each submit without a key of its user's gets one here,
-//! made at random, so that sending it again never makes a second run. What cannot be settled is told as such, with the
-//! command that settles it; never as a refusal.
+//! Owns the keys of this program, and what is sent again under them. Each submit without a key of its user's gets one
+//! here, made at random, so that sending it again never makes a second run. What cannot be settled is told as such,
+//! with the command that settles it; never as a refusal.
 
 use std::fs::File;
 use std::io::Read;
@@ -177,7 +177,8 @@ pub(crate) fn pass_variables(params: &mut SubmitParams, error: &RpcError) {
     params.asks_variables = false;
 }
 
-/// Leaves out what the daemon does not know yet, because it is of an earlier minor version. Says whether that was something.
+/// Leaves out what the daemon does not know yet, because it is of an earlier minor version. Says whether that was
+/// something.
 pub(crate) fn leave_out(session: &mut Session, params: &mut SubmitParams) -> Result<bool, Failure> {
     let minor = session.client()?.greeting()?.protocol_minor;
     Ok(method::RunSubmit::leave_out(params, minor))
@@ -244,8 +245,8 @@ impl Attempts {
         }
     }
 
-    /// How it ends with `left` runs of which no reply has come, and `done` that were queued: what may have been taken is
-    /// not told as if it were refused, and what is there already is not queued again with the rest.
+    /// How it ends with `left` runs of which no reply has come, and `done` that were queued: what may have been taken
+    /// is not told as if it were refused, and what is there already is not queued again with the rest.
     pub(crate) fn end(&self, why: Failure, key: Option<SubmitKey>, left: usize, done: usize) -> Failure {
         if !self.undecided && done == 0 {
             return why;

@@ -48,7 +48,8 @@ pub(crate) fn named(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result
     Ok(env)
 }
 
-/// Adds the values that these variables have here, where they have some and none was named. What cannot be passed is told.
+/// Adds the values that these variables have here, where they have some and none was named. What cannot be passed is
+/// told.
 pub(crate) fn pass<'a>(env: &mut BTreeMap<String, String>, names: impl Iterator<Item = &'a str>, var: Var<'_>) {
     for name in names.filter(|name| variable::check_name(name).is_ok()) {
         if env.contains_key(name) {

@@ -147,8 +147,8 @@ pub(crate) struct Workdir {
     pub(crate) folder: OwnedFd,
 }
 
-/// A directory as an absolute path, and which one it is: the daemon has another working directory than we have, and perhaps another view
-/// of the file system. What is not there, or no directory, is a mistake that is better known now.
+/// A directory as an absolute path, and which one it is: the daemon has another working directory than we have, and
+/// perhaps another view of the file system. What is not there, or no directory, is a mistake that is better known now.
 pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;

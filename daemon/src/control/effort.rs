@@ -1,9 +1,9 @@
 //! Where a connection is served: beside those that ask now and then, or in the background beside those that ask much.
 //!
-//! A runtime's workers serve their tasks in the order of their waking. So one that asks now and then would wait behind a piece of work of
-//! each one that floods. A connection for which much is done without a pause goes on in the background, where threads have a lower
-//! priority, and comes back when it asks little. Owns the counts by which that is told, and no clock: what is counted is what is done
-//! between two waits.
+//! A runtime's workers serve their tasks in the order of their waking. So one that asks now and then would wait behind
+//! a piece of work of each one that floods. A connection for which much is done without a pause goes on in the
+//! background, where threads have a lower priority, and comes back when it asks little. Owns the counts by which that
+//! is told, and no clock: what is counted is what is done between two waits.
 
 use std::future::poll_fn;
 use std::pin::Pin;

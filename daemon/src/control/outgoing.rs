@@ -1,9 +1,10 @@
 //! What is to be written to a connection: replies, which always fit, and notifications, which wait for room.
 //!
-//! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not read
-//! costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when it is written:
-//! whoever answers, the driver above all, does not. One that turns out to be large is encoded when it has a place among
-//! the large ones, or when what comes behind it holds one: that is given back only once both are written.
+//! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not
+//! read costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when
+//! it is written: whoever answers, the driver above all, does not. One that turns out to be large is encoded when it
+//! has a place among the large ones, or when what comes behind it holds one: that is given back only once both are
+//! written.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Who may do what: one table of methods and kinds of callers.
 //!
-//! Owns the kinds of callers and the table; every request passes it, and the tests are made from it. A method that is not in it is
-//! nobody's. How far a run's own processes see (their own tree) is the driver's affair. Asks nothing of the system.
+//! Owns the kinds of callers and the table; every request passes it, and the tests are made from it. A method that is
+//! not in it is nobody's. How far a run's own processes see (their own tree) is the driver's affair. Asks nothing of
+//! the system.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError};

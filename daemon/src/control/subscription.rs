@@ -400,8 +400,8 @@ impl Follow {
     }
 }
 
-/// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by the
-/// run that it was.
+/// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by
+/// the run that it was.
 pub fn without_values(event: Arc<Event>) -> Arc<Event> {
     let EventBody::RunSubmitted { spec, earlier, submit_key, .. } = &event.body else { return event };
     if spec.env.is_empty() && earlier.is_empty() && submit_key.is_none() {

@@ -1,8 +1,9 @@
 //! The working directory that a submit names: whether its path means the same folder to the daemon as to the client.
 //!
-//! Owns the descriptors that a connection passes: one for a request that asks for it; all others are closed, and so is one whose line has
-//! ended without asking. Looks at folders and closes descriptors off the connection, because either may hang; one at a time for each
-//! connection, and the connection's place is kept until it has really ended. Decides nothing about rights.
+//! Owns the descriptors that a connection passes: one for a request that asks for it; all others are closed, and so is
+//! one whose line has ended without asking. Looks at folders and closes descriptors off the connection, because either
+//! may hang; one at a time for each connection, and the connection's place is kept until it has really ended. Decides
+//! nothing about rights.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,8 @@ use super::limits::connections::Slot;
 use crate::fair::Party;
 use crate::folders::{Folders, LookError};
 
-/// Descriptors that are kept: that of the line which is read, and that of the next one, of which the begin may have come with its end.
+/// Descriptors that are kept: that of the line which is read, and that of the next one, of which the begin may have
+/// come with its end.
 const KEPT: usize = 2;
 /// Longest path of Linux. A longer one is refused by the world, and nothing is looked at for it.
 const LONGEST_PATH: usize = 4096;
@@ -31,8 +33,8 @@ pub(super) struct Workdirs {
     party: Party,
     slot: Arc<Slot>,
     passed: VecDeque<OwnedFd>,
-    /// The last path that was looked at and what it means, as long as what is read had come by then: a look that was made after a request
-    /// had come does for that request.
+    /// The last path that was looked at and what it means, as long as what is read had come by then: a look that was
+    /// made after a request had come does for that request.
     latest: Option<(Arc<str>, FolderId)>,
     /// Bytes that had come when that look began, and were not read yet.
     covered: u64,
@@ -93,7 +95,8 @@ impl Workdirs {
         Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, covered: 0, looking }
     }
 
-    /// So much was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked for hangs.
+    /// So much was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked
+    /// for hangs.
     pub(super) fn arrived(&mut self, bytes: usize, passed: &mut Vec<OwnedFd>) -> bool {
         match self.covered.checked_sub(bytes as u64) {
             Some(rest) => self.covered = rest,
@@ -138,8 +141,8 @@ impl Workdirs {
         (self.latest, self.covered) = (None, unread);
     }
 
-    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none. `unread` says how many
-    /// bytes have come on the connection and were not read.
+    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none.
+    /// `unread` says how many bytes have come on the connection and were not read.
     pub(super) async fn find(
         &mut self,
         params: &mut SubmitParams,

@@ -74,7 +74,8 @@ impl Archive {
         self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO }).ok_or_else(gone)
     }
 
-    /// The run that a name means, where that is not sure of `found` in the world: it is a prefix of ids, or the name of a child.
+    /// The run that a name means, where that is not sure of `found` in the world: it is a prefix of ids, or the name of
+    /// a child.
     ///
     /// # Errors
     /// `ambiguous`, with the candidates.

@@ -1,6 +1,7 @@
 //! The one place where the daemon reads its clocks.
 //!
-//! What goes on while the machine is suspended is time that passes, so the monotonic clock is the one that counts it (`CLOCK_BOOTTIME`).
+//! What goes on while the machine is suspended is time that passes, so the monotonic clock is the one that counts it
+//! (`CLOCK_BOOTTIME`).
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

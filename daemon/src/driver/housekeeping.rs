@@ -1,7 +1,7 @@
 //! What keeps the disk from filling: pruning on request and by configuration, and backups.
 //!
-//! Trees of runs go as a whole. Runs beside the driver, and asks it like anybody else: what is removed is decided and recorded in a step of the world. One
-//! pruning at a time.
+//! Trees of runs go as a whole. Runs beside the driver, and asks it like anybody else: what is removed is decided and
+//! recorded in a step of the world. One pruning at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,8 +104,8 @@ impl Housekeeper {
         }
     }
 
-    /// Removes events of the daemon, its lanes and providers that are old, or beyond those that stay, and say nothing any more. Looks only
-    /// when there are some more than the `left` of last time. Tells how many are left.
+    /// Removes events of the daemon, its lanes and providers that are old, or beyond those that stay, and say nothing
+    /// any more. Looks only when there are some more than the `left` of last time. Tells how many are left.
     async fn prune_events(&self, retention: &Retention, left: usize, now: Timestamp) -> Result<usize, RpcError> {
         let _turn = self.turn.lock().await;
         let history = self.history.clone();

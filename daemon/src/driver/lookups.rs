@@ -1,8 +1,8 @@
 //! What a request names and the world alone does not know: looked up in the journal before the request may take effect.
 //!
-//! Owns which requests need that. The reading is done off the driver, a bounded number at a time, by turns; meanwhile the request's
-//! connection is held, and nobody else waits. A look-up begins when all that was stepped is committed: what has left the world is in
-//! the journal then.
+//! Owns which requests need that. The reading is done off the driver, a bounded number at a time, by turns; meanwhile
+//! the request's connection is held, and nobody else waits. A look-up begins when all that was stepped is committed:
+//! what has left the world is in the journal then.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,8 @@ impl Lookups {
         }
     }
 
-    /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be large.
+    /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be
+    /// large.
     pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
         let (name, message) = match &request.wanted {
             // What may have been done already is not refused before that is known.
@@ -157,7 +158,8 @@ impl Lookups {
             wanted => {
                 let name = name_of(wanted)?;
                 let found = find(name).ok()?;
-                // Also where it is the name of that run: of those that have left, one may have an id that begins like this.
+                // Also where it is the name of that run: of those that have left, one may have an id that begins like
+                // this.
                 let is_prefix = name.parse::<IdPrefix>().is_ok_and(|prefix| !prefix.is_whole());
                 (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found))
             }

@@ -174,7 +174,8 @@ pub struct Driver<J> {
     wants_step: bool,
     /// Runs that were waited for while nothing could be committed.
     waits_of_hold: Vec<RunId>,
-    /// What the time of events is ahead of the monotonic clock, in microseconds: ages are told by it, not by the wall clock.
+    /// What the time of events is ahead of the monotonic clock, in microseconds: ages are told by it, not by the wall
+    /// clock.
     line: Arc<AtomicU64>,
     /// Configurations that were read, to be taken over.
     read_again: Arc<Mutex<Vec<ReadAgain>>>,

@@ -341,7 +341,8 @@ impl View<'_> {
         Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas, gap, epochs })
     }
 
-    /// What a subscription to several runs means. Nothing is looked up for those that are not here: their events are in the journal.
+    /// What a subscription to several runs means. Nothing is looked up for those that are not here: their events are in
+    /// the journal.
     fn follow_several(
         &self,
         last: Seq,

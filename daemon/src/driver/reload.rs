@@ -1,7 +1,7 @@
 //! The configuration, read again: by a signal or on request.
 //!
-//! Reading blocks, so it is done off the driver; what came of it is taken over in a step like anything else. Owns what was read and
-//! is not yet taken over.
+//! Reading blocks, so it is done off the driver; what came of it is taken over in a step like anything else. Owns what
+//! was read and is not yet taken over.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,7 +1,7 @@
 //! What `daemon.status` tells beside the world: counts of the journal, bytes on disk, memory and descriptors.
 //!
-//! Owns the way of its own that a status has: it waits behind no listing, and no longer than a moment for a disk that does not
-//! answer; then it tells what was known last. However many ask at once, one look answers all.
+//! Owns the way of its own that a status has: it waits behind no listing, and no longer than a moment for a disk that
+//! does not answer; then it tells what was known last. However many ask at once, one look answers all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Changes of many runs: cancel, pause and resume of more than fit into one step that nobody else should have to wait for.
+//! Changes of many runs: cancel, pause and resume of more than fit into one step that nobody else should have to wait
+//! for.
 //!
-//! Owns how such a change is cut into pieces. What it means is settled at its beginning: runs that are made later are not hit. Then each
-//! piece is a step and a commit of its own, and everybody else has a turn between two pieces. A crash or a stop in between leaves the
-//! pieces that were committed as they are and the rest untouched; to ask again is safe.
+//! Owns how such a change is cut into pieces. What it means is settled at its beginning: runs that are made later are
+//! not hit. Then each piece is a step and a commit of its own, and everybody else has a turn between two pieces. A
+//! crash or a stop in between leaves the pieces that were committed as they are and the rest untouched; to ask again is
+//! safe.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -71,7 +73,8 @@ impl Sweeps {
         }
     }
 
-    /// Takes a request over that changes many runs; gives any other one back. Its connection is held until it is answered.
+    /// Takes a request over that changes many runs; gives any other one back. Its connection is held until it is
+    /// answered.
     pub(super) fn take(&self, request: Request, engine: &Engine) -> Option<Request> {
         let uid = request.caller.uid;
         let Wanted::Command(command, _) = &request.wanted else { return Some(request) };
@@ -212,7 +215,8 @@ fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> boo
         })
 }
 
-/// Adds what a piece came to. Of runs that were not named, those for which there was nothing to do had ended by themselves.
+/// Adds what a piece came to. Of runs that were not named, those for which there was nothing to do had ended by
+/// themselves.
 fn add(all: &mut Changed, piece: Changed, named: &BTreeSet<RunId>) {
     all.unchanged.extend(piece.unchanged.into_iter().filter(|one| named.contains(&one.run)));
     all.unchanged.truncate(LISTED_UNCHANGED);

@@ -1,7 +1,8 @@
 //! One turn: everything that came goes into one step, then what was to be read is read.
 //!
-//! Owns the order within a turn: what a connection asks takes effect in the order of its asking, changes before reads, and reads when
-//! what was stepped is committed. What a request needs to have looked up first is no part of a turn: it comes again.
+//! Owns the order within a turn: what a connection asks takes effect in the order of its asking, changes before reads,
+//! and reads when what was stepped is committed. What a request needs to have looked up first is no part of a turn: it
+//! comes again.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
@@ -80,7 +81,8 @@ impl<J: Journal> Driver<J> {
                 request.wanted.refuse(refusal);
                 continue;
             }
-            // A change of many is made in pieces, and what the world does not know is looked up: the connection waits for that.
+            // A change of many is made in pieces, and what the world does not know is looked up: the connection waits
+            // for that.
             let taken = self.sweeps.take(request, &self.parts.engine);
             let resolved = taken.and_then(|request| self.lookups.resolved(request, &self.parts.engine));
             let Some(request) = resolved else {

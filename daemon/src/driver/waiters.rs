@@ -110,8 +110,8 @@ impl Waiters {
         }
     }
 
-    /// Tells those whose time is up while nothing can be committed: that it is up, or, where what a run has come to may not be in
-    /// the journal, why that is.
+    /// Tells those whose time is up while nothing can be committed: that it is up, or, where what a run has come to may
+    /// not be in the journal, why that is.
     pub(super) fn give_up(&mut self, engine: &Engine, now: Now, held: &RpcError) {
         while let Some(&(due, run)) = self.by_time.first()
             && due <= now.mono

@@ -5,9 +5,9 @@
 //!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until nobody is left ──▶ done
 //! ```
 //!
-//! Calls are started by keepers ([`keeper`]), small processes of ours that whatever a call starts cannot leave. Owns spawning,
-//! capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope, decides nothing about a
-//! run, and keeps no task of its own while a command runs.
+//! Calls are started by keepers ([`keeper`]), small processes of ours that whatever a call starts cannot leave. Owns
+//! spawning, capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope,
+//! decides nothing about a run, and keeps no task of its own while a command runs.
 
 mod cancel;
 mod cgroup;

@@ -74,8 +74,8 @@ fn close_descriptors(keep: &[RawFd]) {
     }
 }
 
-/// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with its default,
-/// since only an ignored signal is inherited as such.
+/// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with
+/// its default, since only an ignored signal is inherited as such.
 ///
 /// Within a runtime, before anybody starts a process.
 pub fn take_over_ignored_signals() {

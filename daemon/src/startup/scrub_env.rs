@@ -1,8 +1,8 @@
-//! Sheds what was in the daemon's environment and is not for tools to see: a process's first environment stays readable in
-//! /proc for as long as it lives, so the daemon starts itself anew without it.
+//! Sheds what was in the daemon's environment and is not for tools to see: a process's first environment stays readable
+//! in /proc for as long as it lives, so the daemon starts itself anew without it.
 //!
-//! What the daemon itself needs of that, keys of providers and addresses of proxies, it hands to itself in a sealed piece of memory, which is
-//! closed as soon as it is read.
+//! What the daemon itself needs of that, keys of providers and addresses of proxies, it hands to itself in a sealed
+//! piece of memory, which is closed as soon as it is read.
 //!
 //! Owns the list of what stays. Reads no value that it sheds, beside those that are handed on.
 
@@ -86,7 +86,8 @@ fn stays(name: &OsStr) -> bool {
 /// that does not stay, or says nothing to the allocator; then makes the process unreadable for others of its user. To
 /// be called before anything is opened.
 ///
-/// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and the proxies.
+/// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and
+/// the proxies.
 ///
 /// # Errors
 /// Where it cannot be started anew. With the environment as it is, it must not go on.
@@ -150,8 +151,8 @@ fn anew(kept: Vec<(OsString, OsString)>, handed: &[(OsString, OsString)]) -> io:
     };
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "harnessd".into());
-    // By its own path, so that it keeps its name in the list of processes; a file that was replaced meanwhile is still there
-    // under the other one.
+    // By its own path, so that it keeps its name in the list of processes; a file that was replaced meanwhile is still
+    // there under the other one.
     let path = std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into());
     let mut command = Command::new(path);
     command.arg0(name).args(args).env_clear().envs(kept).env_remove(HANDED_ON);

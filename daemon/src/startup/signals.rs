@@ -25,8 +25,8 @@ pub struct Signals {
     power: Signal,
 }
 
-/// Signals that mean nothing to the daemon, and would end it: SIGUSR1, SIGUSR2, SIGALRM, SIGIO, SIGVTALRM, SIGPROF. They are caught rather
-/// than ignored, because what is ignored stays so in all that is started.
+/// Signals that mean nothing to the daemon, and would end it: SIGUSR1, SIGUSR2, SIGALRM, SIGIO, SIGVTALRM, SIGPROF.
+/// They are caught rather than ignored, because what is ignored stays so in all that is started.
 const MEANINGLESS: [SignalKind; 6] = [
     SignalKind::user_defined1(),
     SignalKind::user_defined2(),

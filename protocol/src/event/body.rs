@@ -15,8 +15,8 @@ use crate::spec::RunSpec;
 use crate::submit_key::SubmitKey;
 use crate::time::Timestamp;
 
-/// Defines the kinds twice: as they are on the wire, with the kind among the fields, and to be read where the kind is known before
-/// the fields, which is several times faster.
+/// Defines the kinds twice: as they are on the wire, with the kind among the fields, and to be read where the kind is
+/// known before the fields, which is several times faster.
 macro_rules! kinds {
     ($($kinds:tt)*) => {
         /// What happened. Everything that the world is can be folded from these.
@@ -44,8 +44,8 @@ kinds! {
         /// Time of the last event before: from then on nothing was done.
         last_at: Timestamp,
     },
-    /// The time of events was set: it would have gone on from `from`, and goes on from the time of this event, which may be before. Nothing
-    /// becomes due or older by that; the numbers of events tell their order.
+    /// The time of events was set: it would have gone on from `from`, and goes on from the time of this event, which
+    /// may be before. Nothing becomes due or older by that; the numbers of events tell their order.
     ClockSet {
         /// The time that it was.
         from: Timestamp,
@@ -158,8 +158,9 @@ kinds! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
-    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of them is back. Or its
-    /// provider may be asked nothing, and nothing of a budget is held back for it until that has changed.
+    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of
+    /// them is back. Or its provider may be asked nothing, and nothing of a budget is held back for it until that has
+    /// changed.
     StepPostponed {
         /// Number of the step.
         step: u32,
@@ -211,7 +212,8 @@ kinds! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
     },
-    /// Its prompt is too long for its model: before the step it wants a summary of what is older, and stands in its provider's lane.
+    /// Its prompt is too long for its model: before the step it wants a summary of what is older, and stands in its
+    /// provider's lane.
     CompactionBegun {
         /// Number of the step.
         step: u32,

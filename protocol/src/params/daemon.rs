@@ -82,7 +82,8 @@ pub struct DaemonStatusReply {
     /// What its state takes on disk.
     #[serde(default)]
     pub disk: DiskUsage,
-    /// The most requests of others that one of this connection's has waited behind, once nothing of its own was ahead of it.
+    /// The most requests of others that one of this connection's has waited behind, once nothing of its own was ahead
+    /// of it.
     #[serde(default)]
     pub waited_behind: u64,
     /// Which journal it goes on from, and what was not as it should be there.

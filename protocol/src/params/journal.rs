@@ -51,7 +51,8 @@ pub enum Finding {
         /// Where it is now.
         moved_to: String,
     },
-    /// There are outputs of runs that the journal does not know, and that it does not say were pruned. Nothing of them was deleted.
+    /// There are outputs of runs that the journal does not know, and that it does not say were pruned. Nothing of them
+    /// was deleted.
     UnknownOutputs {
         /// So many runs.
         runs: u64,

@@ -1,4 +1,5 @@
-//! Our own cursors, as they stand in `id` and come back in `Last-Event-ID`: decimal numbers of events. Never guesses one.
+//! Our own cursors, as they stand in `id` and come back in `Last-Event-ID`: decimal numbers of events. Never guesses
+//! one.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,8 @@
 //! The decoder: chunks of a stream in, events out.
 //!
-//! Owns where in the stream it stands, the cutting into lines, and the limit. Every byte is searched once for the end of its line; a byte is
-//! copied only where its line or its event goes on in the next chunk, where an event has several data lines, and where it is no UTF-8.
+//! Owns where in the stream it stands, the cutting into lines, and the limit. Every byte is searched once for the end
+//! of its line; a byte is copied only where its line or its event goes on in the next chunk, where an event has several
+//! data lines, and where it is no UTF-8.
 //!
 //! ```text
 //!         ┌──────── line end ────────┐
@@ -89,8 +90,9 @@ impl fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for events of at most `limit` bytes: the lines of an event, each with one byte for its end, without comments.
-    /// What it holds is a small multiple of that at most, and it keeps it: its buffers are used again for each event.
+    /// A decoder for events of at most `limit` bytes: the lines of an event, each with one byte for its end, without
+    /// comments. What it holds is a small multiple of that at most, and it keeps it: its buffers are used again for
+    /// each event.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -109,8 +111,8 @@ impl Decoder {
         }
     }
 
-    /// Gives a line `error: …` as an event of the name `error` with what the line says as its data, as some model servers mean it, and so a
-    /// line that begins with `{"error"`. The standard ignores both.
+    /// Gives a line `error: …` as an event of the name `error` with what the line says as its data, as some model
+    /// servers mean it, and so a line that begins with `{"error"`. The standard ignores both.
     #[must_use]
     pub fn telling_errors(mut self) -> Self {
         self.tells_errors = true;
@@ -123,7 +125,8 @@ impl Decoder {
         Events::new(self, chunk)
     }
 
-    /// The cursor of the stream: the last `id` of an event that was whole. It is what `Last-Event-ID` takes; empty where there was none.
+    /// The cursor of the stream: the last `id` of an event that was whole. It is what `Last-Event-ID` takes; empty
+    /// where there was none.
     pub fn last_event_id(&self) -> &str {
         &self.id
     }

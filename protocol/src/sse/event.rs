@@ -7,7 +7,8 @@ pub struct Event<'a> {
     pub name: &'a str,
     /// Its data lines, with a line feed between each two.
     pub data: &'a str,
-    /// The cursor of the stream after this event: the last `id` that was given, with this event or before it; empty where there was none.
+    /// The cursor of the stream after this event: the last `id` that was given, with this event or before it; empty
+    /// where there was none.
     pub id: &'a str,
 }
 

@@ -1,7 +1,7 @@
 //! The events of one chunk, read where they lie.
 //!
-//! This is the hot path: an event that lies whole within the chunk is found, checked and lent without a copy and without an allocation. What
-//! begins or ends in another chunk is left to the [`Decoder`] and its buffers.
+//! This is the hot path: an event that lies whole within the chunk is found, checked and lent without a copy and
+//! without an allocation. What begins or ends in another chunk is left to the [`Decoder`] and its buffers.
 
 use super::decoder::{Decoder, EventTooLarge, is_end};
 use super::event::{DEFAULT_NAME, Event, push_text, text};
@@ -10,13 +10,14 @@ use super::held::Fields;
 
 /// The events that end in a chunk, in order. From [`Decoder::push`].
 ///
-/// A lending iterator: an event is looked at before the next one is asked for. Whoever stops early takes what is left with
-/// [`Events::rest`], and pushes it again to go on.
+/// A lending iterator: an event is looked at before the next one is asked for. Whoever stops early takes what is left
+/// with [`Events::rest`], and pushes it again to go on.
 pub struct Events<'d, 'c> {
     decoder: &'d mut Decoder,
     chunk: &'c [u8],
     at: usize,
-    /// The text at the start of `chunk`, as far as it was checked. Whole lines only: a character may be split at the end of the chunk.
+    /// The text at the start of `chunk`, as far as it was checked. Whole lines only: a character may be split at the
+    /// end of the chunk.
     valid: Option<&'c str>,
 }
 
@@ -46,8 +47,8 @@ impl<'d, 'c> Events<'d, 'c> {
         self.chunk.get(self.at..).unwrap_or_default()
     }
 
-    /// The next event. `None`: the chunk is used up, and the next one may come. A stream that ends simply ends: an event without its
-    /// blank line is dropped.
+    /// The next event. `None`: the chunk is used up, and the next one may come. A stream that ends simply ends: an
+    /// event without its blank line is dropped.
     ///
     /// # Errors
     /// For an event over the limit, once. What follows it is decoded as if it had not been there.
@@ -57,8 +58,8 @@ impl<'d, 'c> Events<'d, 'c> {
         if !self.decoder.is_between_events() {
             return self.next_resumed();
         }
-        // Nearly every event is one data line, perhaps with a name before it. That is read straight on; whatever turns out to be otherwise is
-        // handed over with what was found, so that no line is searched twice.
+        // Nearly every event is one data line, perhaps with a name before it. That is read straight on; whatever turns
+        // out to be otherwise is handed over with what was found, so that no line is searched twice.
         let mut rest = self.rest();
         let mut at = self.at;
         let mut name = None;
@@ -128,8 +129,8 @@ impl<'d, 'c> Events<'d, 'c> {
         if name.is_some() { self.decoder.count(line - 1) } else { Ok(()) }
     }
 
-    /// The next event, whatever it looks like, from `at` on. `name` is that of the line before, which was not counted yet; `found` is the
-    /// length of the first line, if that is known.
+    /// The next event, whatever it looks like, from `at` on. `name` is that of the line before, which was not counted
+    /// yet; `found` is the length of the first line, if that is known.
     #[inline(never)]
     fn next_of_any(
         &mut self,
@@ -215,7 +216,8 @@ impl<'d, 'c> Events<'d, 'c> {
         }
     }
 
-    /// Ends the open event at its blank line: moves the cursor, and says which fields are held if there is something to lend.
+    /// Ends the open event at its blank line: moves the cursor, and says which fields are held if there is something to
+    /// lend.
     #[inline]
     fn close(&mut self, open: &Open) -> Option<Fields> {
         let Decoder { size, held, id, .. } = &mut *self.decoder;
@@ -263,7 +265,8 @@ impl<'d, 'c> Events<'d, 'c> {
         Event { name: if name.is_empty() { DEFAULT_NAME } else { name }, data, id }
     }
 
-    /// The whole lines of the chunk as text, as far as they are. They are checked at once: that costs half of what it costs event by event.
+    /// The whole lines of the chunk as text, as far as they are. They are checked at once: that costs half of what it
+    /// costs event by event.
     #[inline]
     fn valid(&mut self) -> &'c str {
         match self.valid {

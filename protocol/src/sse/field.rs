@@ -10,7 +10,8 @@ pub(super) enum Field<'a> {
     /// An id without NUL.
     Id(&'a [u8]),
     Retry(Duration),
-    /// An error in a line of its own, and where in the line the word stands: no field of the standard, so ignored unless it is asked for.
+    /// An error in a line of its own, and where in the line the word stands: no field of the standard, so ignored
+    /// unless it is asked for.
     Error {
         /// Where `error` begins.
         word: usize,
@@ -65,8 +66,8 @@ fn value_of<'a, const N: usize>(name: &[u8; N], line: &'a [u8]) -> Option<&'a [u
     }
 }
 
-/// ASCII digits only. A number of more than 32 bits means seven weeks, like the greatest that has: nobody waits longer, and sums
-/// with it cannot overflow.
+/// ASCII digits only. A number of more than 32 bits means seven weeks, like the greatest that has: nobody waits longer,
+/// and sums with it cannot overflow.
 fn milliseconds(value: &[u8]) -> Option<Duration> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;

@@ -27,8 +27,8 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Appends an event with `payload`: one data line for each of its lines. LF, CR and CRLF alike are line breaks, and all are read
-    /// back as LF.
+    /// Appends an event with `payload`: one data line for each of its lines. LF, CR and CRLF alike are line breaks, and
+    /// all are read back as LF.
     pub fn text(&self, payload: &str, out: &mut Vec<u8>) {
         self.head(out);
         lines(payload.as_bytes(), out);

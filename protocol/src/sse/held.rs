@@ -21,7 +21,8 @@ pub(super) struct Fields {
 }
 
 impl Held {
-    /// The buffer of the name. Which of these three is a field of the event is what `has` says, or said before it was taken.
+    /// The buffer of the name. Which of these three is a field of the event is what `has` says, or said before it was
+    /// taken.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -58,7 +59,8 @@ impl Held {
         self.data.extend_from_slice(value);
     }
 
-    /// Takes a whole line as the first data line without copying it: its value begins at `start`. In its place `line` gets an empty buffer.
+    /// Takes a whole line as the first data line without copying it: its value begins at `start`. In its place `line`
+    /// gets an empty buffer.
     pub(super) fn take_data_line(&mut self, line: &mut Vec<u8>, start: usize) {
         std::mem::swap(&mut self.data, line);
         self.data_start = start;

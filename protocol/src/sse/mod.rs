@@ -1,7 +1,7 @@
 //! `text/event-stream`: one codec, two faces.
 //!
-//! The [`Decoder`] serves every stream that comes in and follows the WHATWG rules; [`Frame`] writes our own. Both work on memory alone:
-//! nothing here reads, writes or waits, and nothing here knows what an event means.
+//! The [`Decoder`] serves every stream that comes in and follows the WHATWG rules; [`Frame`] writes our own. Both work
+//! on memory alone: nothing here reads, writes or waits, and nothing here knows what an event means.
 
 mod cursor;
 mod decoder;

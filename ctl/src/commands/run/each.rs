@@ -1,6 +1,7 @@
 //! Requests that make runs of runs, one after the other: what came of each is told as it comes.
 //!
-//! Owns what happens where one of several is refused: the others are asked for all the same, and the worst code is that of the command.
+//! Owns what happens where one of several is refused: the others are asked for all the same, and the worst code is that
+//! of the command.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! `export`: everything of one run in a directory.
 //!
-//! The directory gets its name once it is whole: until then it is a hidden one beside it. All is written relative to that very one: a run
-//! may be able to write where it is.
+//! The directory gets its name once it is whole: until then it is a hidden one beside it. All is written relative to
+//! that very one: a run may be able to write where it is.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Write};

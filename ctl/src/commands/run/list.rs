@@ -73,7 +73,8 @@ fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>
     Ok((runs, more))
 }
 
-/// The runs of a selector, newest first, and no more than `most`. `held` takes why the journal cannot commit, where it cannot.
+/// The runs of a selector, newest first, and no more than `most`. `held` takes why the journal cannot commit, where it
+/// cannot.
 pub(in crate::commands) fn pages(
     ctx: &mut Ctx,
     select: &Selector,
@@ -120,7 +121,8 @@ fn row(run: &RunView, branch: &str, look: Look, now: Timestamp) -> Vec<Cell> {
     ]
 }
 
-/// Children below their parents, oldest first; roots, and those whose parent is not listed, in the order that they came in.
+/// Children below their parents, oldest first; roots, and those whose parent is not listed, in the order that they came
+/// in.
 fn tree(runs: &[RunView], look: Look, now: Timestamp) -> Table {
     let listed: BTreeSet<RunId> = runs.iter().map(|run| run.id).collect();
     let mut children: BTreeMap<RunId, Vec<&RunView>> = BTreeMap::new();

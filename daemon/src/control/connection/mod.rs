@@ -1,8 +1,8 @@
 //! One connection: reads requests in order, hands them to the driver, writes what comes back.
 //!
 //! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
-//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection lives on; an
-//! oversized one ends it.
+//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection
+//! lives on; an oversized one ends it.
 
 pub(super) mod decode;
 pub(super) mod reading;
@@ -135,8 +135,8 @@ async fn serve_here(
     connection.close();
 }
 
-/// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a while is given up where
-/// that is in the way of others.
+/// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a
+/// while is given up where that is in the way of others.
 async fn write_all(
     mut write: OwnedWriteHalf,
     outgoing: &Outgoing,
@@ -355,7 +355,8 @@ impl Connection {
                     _ => None,
                 };
                 let place = Place { request, special, answer, memory };
-                // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit has nothing checked.
+                // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit
+                // has nothing checked.
                 if let Call::RunSubmit(params) = &*call
                     && self.who.admit(call.name()).is_ok()
                     && let Err(error) = (self.services.check_spec)(&params.spec).await
@@ -401,8 +402,8 @@ impl Connection {
         read: &OwnedReadHalf,
     ) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
-        // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is looked
-        // at and stopped by programs of any version.
+        // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is
+        // looked at and stopped by programs of any version.
         if let Some(error) = &self.foreign
             && !matches!(call, Call::DaemonHello(_) | Call::DaemonStatus(_) | Call::DaemonStop(_))
         {
@@ -490,7 +491,8 @@ impl Connection {
         Request::new(self.id, caller, self.party, wanted)
     }
 
-    /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone before.
+    /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone
+    /// before.
     async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
         let Err(request) = self.services.inbox.request(self.request(caller, wanted)) else { return true };
         tokio::select! {

@@ -1,7 +1,8 @@
 //! How many connections there may be, and of whom.
 //!
-//! Owns the counts. Operators may use all places. A quarter is kept for them; all runs together have the rest, one run a few, and those of
-//! whom it cannot be told who they are fewer still. So nothing that a run does keeps its operator away. Knows no socket.
+//! Owns the counts. Operators may use all places. A quarter is kept for them; all runs together have the rest, one run
+//! a few, and those of whom it cannot be told who they are fewer still. So nothing that a run does keeps its operator
+//! away. Knows no socket.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

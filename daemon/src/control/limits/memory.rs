@@ -246,8 +246,8 @@ mod tests {
     }
 
     proptest! {
-        /// A7: whatever is held and let go of in whatever order, the sum is what is held, and never above the bound but for the little
-        /// that each has.
+        /// A7: whatever is held and let go of in whatever order, the sum is what is held, and never above the bound but
+        /// for the little that each has.
         #[test]
         fn what_is_held_is_counted_and_bounded(steps in prop::collection::vec((0usize..12, 0usize..20 * MIB), 0..200)) {
             let most = 64 * MIB as u64;

@@ -1,7 +1,7 @@
 //! Takes in connections: those that may come in, and no more than are allowed at once.
 //!
-//! Owns when it is asked who a peer is, and what happens when the system has no descriptor left: it waits, and goes on. Never reads a
-//! request.
+//! Owns when it is asked who a peer is, and what happens when the system has no descriptor left: it waits, and goes on.
+//! Never reads a request.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -111,8 +111,8 @@ impl Listener {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the runtime
-    /// directory, and cleaners of old files take what nobody has written to. Connections that are there stay.
+    /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the
+    /// runtime directory, and cleaners of old files take what nobody has written to. Connections that are there stay.
     ///
     /// To be called from time to time, and without an [`Self::accept`] under way. Within a runtime.
     pub fn look_after(&self) {
@@ -140,9 +140,9 @@ impl Listener {
         }
     }
 
-    /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process may have gone, and
-    /// another one speak for it. Others get one error and are closed. What goes wrong is waited for. It may be
-    /// dropped and called again at any time.
+    /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process
+    /// may have gone, and another one speak for it. Others get one error and are closed. What goes wrong is waited for.
+    /// It may be dropped and called again at any time.
     pub async fn accept(&self, trace: &Trace) -> Accepted {
         loop {
             let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);

@@ -1,7 +1,8 @@
 //! Locks that make a daemon the only one of its state directory and of its socket.
 //!
-//! Owns the lock files. They are locked for the life of the process and never removed: a file that is there says nothing, only
-//! the lock on it does. Nobody is displaced, however slow: who holds a lock is told by its pid, and that is all.
+//! Owns the lock files. They are locked for the life of the process and never removed: a file that is there says
+//! nothing, only the lock on it does. Nobody is displaced, however slow: who holds a lock is told by its pid, and that
+//! is all.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -21,8 +22,8 @@ use nix::unistd::Pid;
 
 /// Times that a lock file is opened again because somebody removed it between opening and locking.
 const ATTEMPTS: u32 = 10;
-/// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to start has the lock
-/// as well, until it has become another program.
+/// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to
+/// start has the lock as well, until it has become another program.
 const TIMES_AFTER_DEATH: u32 = 100;
 const TIMES_FOR_DIRECTORY: u32 = 25;
 /// The lock file of a state directory.
@@ -316,8 +317,8 @@ impl StateDir {
         &self.path
     }
 
-    /// Tells in the lock file which socket the daemon serves: none before it does, and none once it leaves. Who looks for
-    /// the daemon by its state goes by that.
+    /// Tells in the lock file which socket the daemon serves: none before it does, and none once it leaves. Who looks
+    /// for the daemon by its state goes by that.
     ///
     /// # Errors
     /// Where the file cannot be written. The lock is held all the same.

@@ -1,7 +1,7 @@
 //! The socket file: taken over from systemd, or bound by us in place of a stale one.
 //!
-//! Owns the claim on the path. Never displaces a daemon that lives, never removes a socket that is not its own, and never shows
-//! the path with a mode that is wider than it shall be.
+//! Owns the claim on the path. Never displaces a daemon that lives, never removes a socket that is not its own, and
+//! never shows the path with a mode that is wider than it shall be.
 
 pub mod listener;
 pub mod lock;
@@ -121,7 +121,8 @@ pub fn adopt() -> Result<Option<Activated>, BindError> {
 /// A listening socket, nonblocking and closed on exec, and our claim on its path.
 #[derive(Debug)]
 pub struct Bound {
-    // The claim goes first: its socket file is told from a successor's by an inode that lives as long as the socket does.
+    // The claim goes first: its socket file is told from a successor's by an inode that lives as long as the socket
+    // does.
     pub(super) claim: Claim,
     pub(super) socket: UnixListener,
     pub(super) members: Option<Members>,
@@ -163,8 +164,8 @@ fn identity(found: &Metadata) -> (u64, u64) {
 }
 
 impl Bound {
-    /// Goes on with a socket that was passed. `path` is where it is said to be, in case it does not know. Without configured
-    /// `members` the file decides: a group that may write to it may come in.
+    /// Goes on with a socket that was passed. `path` is where it is said to be, in case it does not know. Without
+    /// configured `members` the file decides: a group that may write to it may come in.
     ///
     /// # Errors
     /// Where the socket cannot be made nonblocking.
@@ -184,8 +185,8 @@ impl Bound {
         Ok(Self { claim: Claim { path, made: None, lock: None }, socket, members })
     }
 
-    /// Binds `path`, in place of a socket where nobody listens, under the lock `path.lock`. With `members` these may connect
-    /// too. A directory that is missing is made.
+    /// Binds `path`, in place of a socket where nobody listens, under the lock `path.lock`. With `members` these may
+    /// connect too. A directory that is missing is made.
     ///
     /// # Errors
     /// Where another daemon lives there, or the path cannot be had.

@@ -13,10 +13,10 @@
 //! No controller is needed to hold processes. Where `calls-STATE` is stands in the state directory ([`left`]): the next
 //! daemon may start somewhere else.
 //!
-//! A launcher enters the cgroup of its call before it becomes the program, so nothing of the call is ever outside, and the keeper never
-//! inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an earlier daemon of
-//! the state directory has left goes at start. Never touches anything that is not below OWN, and OWN only where nobody
-//! else is in it. Blocks for moments: the kernel moves processes under a lock.
+//! A launcher enters the cgroup of its call before it becomes the program, so nothing of the call is ever outside, and
+//! the keeper never inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an
+//! earlier daemon of the state directory has left goes at start. Never touches anything that is not below OWN, and OWN
+//! only where nobody else is in it. Blocks for moments: the kernel moves processes under a lock.
 
 mod find;
 mod left;
@@ -355,7 +355,8 @@ fn remove(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes into a file that the kernel has made. To one that asks for a file to be made it tells another error than that there is none.
+/// Writes into a file that the kernel has made. To one that asks for a file to be made it tells another error than that
+/// there is none.
 fn put(file: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
 }

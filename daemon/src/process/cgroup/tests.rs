@@ -1,5 +1,5 @@
-//! With real cgroups, as far as they need no controllers: these are in the charge of version 1 on many machines. Limits that hold are
-//! shown end to end, in `tests/behaviour/processes_cgroups.rs`.
+//! With real cgroups, as far as they need no controllers: these are in the charge of version 1 on many machines. Limits
+//! that hold are shown end to end, in `tests/behaviour/processes_cgroups.rs`.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

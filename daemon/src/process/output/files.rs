@@ -1,6 +1,7 @@
 //! Output files: `<state>/outputs/<run>/<call>.stdout` and `.stderr`.
 //!
-//! Owns the layout, and nothing else knows it. Names are made of our own ids, so nothing that a model says is ever part of a path.
+//! Owns the layout, and nothing else knows it. Names are made of our own ids, so nothing that a model says is ever part
+//! of a path.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -51,8 +52,8 @@ impl Outputs {
         CallOutputs { outputs: self.clone(), run, call, quota }
     }
 
-    /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream that has no file is
-    /// empty. An offset beyond the ends is taken as the end that it is beyond.
+    /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream that has no
+    /// file is empty. An offset beyond the ends is taken as the end that it is beyond.
     ///
     /// # Errors
     /// Where the file is there and cannot be read.

@@ -1,6 +1,7 @@
 //! The end of a pipe that we read, or of a terminal.
 //!
-//! It is told to the runtime only when somebody waits for it: most calls are over before that, and it costs more than reading.
+//! It is told to the runtime only when somebody waits for it: most calls are over before that, and it costs more than
+//! reading.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +71,8 @@ impl Source {
         let result = match self {
             Self::Closed => return Read::End,
             Self::Fresh(fd) => read_from(&*fd, buffer),
-            // The runtime says that nothing is there as long as it has not looked. What has ended has written all the same.
+            // The runtime says that nothing is there as long as it has not looked. What has ended has written all the
+            // same.
             Self::Watched(fd) => match fd.try_io(Interest::READABLE, |fd| read_from(fd, buffer)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => read_from(fd.get_ref(), buffer),
                 result => result,

@@ -1,11 +1,11 @@
 //! Whose a process is: the chain of its parents, followed to its end.
 //!
-//! Owns the rule that who cannot be followed to the end is nobody. The end is the first process of this machine, or of this pid
-//! namespace. A keeper on the way makes the process one of a run, or nobody where that keeper serves none, or is another daemon's.
-//! A child of the daemon that is no keeper has lost its keeper, and is nobody.
+//! Owns the rule that who cannot be followed to the end is nobody. The end is the first process of this machine, or of
+//! this pid namespace. A keeper on the way makes the process one of a run, or nobody where that keeper serves none, or
+//! is another daemon's. A child of the daemon that is no keeper has lost its keeper, and is nobody.
 //!
-//! A number may go to another process while it is looked at. So the process itself is held by a descriptor; each step to a parent is
-//! looked at twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
+//! A number may go to another process while it is looked at. So the process itself is held by a descriptor; each step
+//! to a parent is looked at twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
 
 pub(super) mod own_mark;
 pub(super) mod survivors;
@@ -280,7 +280,8 @@ mod tests {
         assert_eq!(trace(&[(100, 101, 9), (101, 100, 9)], 100), unknown(Untraced::TooDeep), "a ring");
     }
 
-    /// What a daemon that was started by a call takes for its operators: what is below the same keeper, and never what is below another one.
+    /// What a daemon that was started by a call takes for its operators: what is below the same keeper, and never what
+    /// is below another one.
     #[test]
     fn beside_a_daemon_inside_a_run_is_what_is_below_the_same_keeper_only() {
         let more = [(63, 1, 4), (100, FOREIGN, 9), (101, 63, 9), (102, KEEPER, 9), (103, 100, 10), (104, 40, 9)];
@@ -325,7 +326,8 @@ mod tests {
         assert_eq!(lineage, Lineage::Unknown(Untraced::Gone));
     }
 
-    /// What happens between two looks, at each of the first few looks: whatever the moment, nobody below a keeper is an operator.
+    /// What happens between two looks, at each of the first few looks: whatever the moment, nobody below a keeper is an
+    /// operator.
     #[test]
     fn a_chain_that_changes_while_it_is_followed_makes_nobody_an_operator() {
         type Change = fn(&mut HashMap<i32, Stat>);

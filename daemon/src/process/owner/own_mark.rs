@@ -1,7 +1,7 @@
 //! Where this process stands among all: with which mark it was started, and which keepers are above it.
 //!
-//! Owns that this is read once, at the very start of the process, and never again: every process of the same user can lower the limit
-//! that is the mark later (`prlimit` asks for the user, and for nothing else). Changes nothing.
+//! Owns that this is read once, at the very start of the process, and never again: every process of the same user can
+//! lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes nothing.
 
 use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit};
@@ -43,10 +43,11 @@ impl Standing {
         &self.above
     }
 
-    /// What speaks against the rights of a process with the hard limit `hard`: one that is `beside` us is below a keeper that is above us
-    /// too, another one is below no keeper.
+    /// What speaks against the rights of a process with the hard limit `hard`: one that is `beside` us is below a
+    /// keeper that is above us too, another one is below no keeper.
     ///
-    /// Everybody of the user can give us, at our start, the very limit that a run has. So an equal one alone says nothing.
+    /// Everybody of the user can give us, at our start, the very limit that a run has. So an equal one alone says
+    /// nothing.
     pub(in crate::process) const fn objection(&self, beside: bool, hard: u64) -> Option<Untraced> {
         match (inside::is_marked_below(hard, self.mark), inside::is_marked(hard)) {
             (true, _) => Some(Untraced::Marked),
@@ -143,7 +144,8 @@ mod tests {
         }
     }
 
-    /// The limit of a run can be given to a daemon that starts, by every process of the user. It makes nobody its operator.
+    /// The limit of a run can be given to a daemon that starts, by every process of the user. It makes nobody its
+    /// operator.
     #[test]
     fn an_equal_limit_alone_makes_nobody_an_operator() {
         let none = u64::MAX;

@@ -1,4 +1,5 @@
-//! What an earlier daemon of this state directory has left: keepers that still end their trees, and what has escaped them.
+//! What an earlier daemon of this state directory has left: keepers that still end their trees, and what has escaped
+//! them.
 //!
 //! ```text
 //!   wait for the lock that keepers hold ─▶ look for what has our mark ─▶ none: go on
@@ -6,11 +7,13 @@
 //!        └────────────────────────────────────────▶ (the same)
 //! ```
 //!
-//! Owns the lock file of the keepers and the name by which their marks are told from those of other daemons. A start waits here before it
-//! recovers anything, so that a call that was interrupted never executes beside the next step's. Never touches a process without our mark.
+//! Owns the lock file of the keepers and the name by which their marks are told from those of other daemons. A start
+//! waits here before it recovers anything, so that a call that was interrupted never executes beside the next step's.
+//! Never touches a process without our mark.
 //!
-//! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a keeper can
-//! set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has it that lives.
+//! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a
+//! keeper can set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has
+//! it that lives.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -76,8 +79,8 @@ impl Marks {
         Ok(Self { name, daemon, runs: inside::mark_below(daemon, name) })
     }
 
-    /// Whether a process with this limit is to be ended where no daemon of the state directory lives but this one. A daemon of another
-    /// directory may by chance have the same name, and is told by its lock.
+    /// Whether a process with this limit is to be ended where no daemon of the state directory lives but this one. A
+    /// daemon of another directory may by chance have the same name, and is told by its lock.
     fn are_of(self, pid: i32, hard: u64) -> bool {
         inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_us_or_another_daemon(pid, self.name))
     }
@@ -91,7 +94,8 @@ fn is_us_or_another_daemon(pid: i32, name: u32) -> bool {
 /// Why a daemon may not go on where an earlier one was.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeOverError {
-    /// We are inside a run, and the state directory is of a daemon that was not: its runs would get their operator's rights.
+    /// We are inside a run, and the state directory is of a daemon that was not: its runs would get their operator's
+    /// rights.
     #[error(
         "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file \
          locks says so): start the daemon from outside, or another one with a --state-dir and a --socket of its own",
@@ -124,8 +128,8 @@ pub struct InsideError {
 }
 
 impl KeepersLock {
-    /// Waits until nothing of an earlier daemon of this state directory is left, ends what takes too long or has escaped, and takes the
-    /// lock. Blocks for some seconds at most.
+    /// Waits until nothing of an earlier daemon of this state directory is left, ends what takes too long or has
+    /// escaped, and takes the lock. Blocks for some seconds at most.
     ///
     /// # Errors
     /// Where the file cannot be had, or this is not a place for a daemon to start from.
@@ -159,8 +163,8 @@ impl KeepersLock {
         Ok(Self { path, file: Arc::new(file), marks, standing, state })
     }
 
-    /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever becomes of it before it
-    /// is a keeper. Before the first keeper.
+    /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever
+    /// becomes of it before it is a keeper. Before the first keeper.
     ///
     /// # Errors
     /// Where the system refuses.
@@ -201,15 +205,16 @@ pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError
     }
 }
 
-/// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of that directory's
-/// daemon, and no daemon. Says whether there was such a process.
+/// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of
+/// that directory's daemon, and no daemon. Says whether there was such a process.
 ///
 /// The lock itself tells who has it; what stands in the file may be written by anybody.
 pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
     let Ok(marks) = Marks::new(state_dir, standing) else { return false };
     let is_of_outside = is_of_outside(state_dir) && !standing.is_inside();
     let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
-    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its own limit.
+    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its
+    // own limit.
     let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
     match end_holders(&[lock_file, state_dir], &is_false) {
         Holders::None => {}
@@ -288,7 +293,8 @@ fn is_held(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: not, where it is, and we are inside.
+/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: not, where it is,
+/// and we are inside.
 fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
     let mut text = String::new();
     file.take(64).read_to_string(&mut text)?;
@@ -529,12 +535,14 @@ mod tests {
         may_mend(of_outside.path(), &Standing::of(OUTSIDE_OF_ALL, Vec::new())).unwrap();
     }
 
-    /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does not concern.
+    /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does
+    /// not concern.
     #[test]
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         let inherited = "(exec sleep 100 <&0) & echo it runs >&2";
-        /// What it is, its mark, the file, the command, whether the daemon was outside of all runs, whether it is ended.
+        /// What it is, its mark, the file, the command, whether the daemon was outside of all runs, whether it is
+        /// ended.
         type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, bool, bool);
         let table: [Row; 10] = [
             ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true, true),

@@ -1,7 +1,7 @@
 //! The daemon's end of one keeper: its process, its socket, and what it last said.
 //!
-//! Owns no policy: who may use a keeper, and what is done when one is gone, is decided elsewhere. Everything that waits can be
-//! dropped and called again.
+//! Owns no policy: who may use a keeper, and what is done when one is gone, is decided elsewhere. Everything that waits
+//! can be dropped and called again.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -168,8 +168,8 @@ impl Link {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts. Says whether it is: one that the
-    /// kernel keeps, for a file system that does not answer, is left to itself.
+    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts. Says whether it is:
+    /// one that the kernel keeps, for a file system that does not answer, is left to itself.
     pub(in crate::process) async fn kill(&mut self) -> bool {
         let _ = self.child.kill();
         if !self.is_dead()
@@ -180,7 +180,8 @@ impl Link {
         self.is_dead()
     }
 
-    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be dropped.
+    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be
+    /// dropped.
     pub(in crate::process) fn close(self) -> Closed {
         self.wake();
         Closed { child: self.child, _group: self.group }

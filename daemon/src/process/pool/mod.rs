@@ -7,11 +7,11 @@
 //!                          └─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
 //! ```
 //!
-//! One keeper has the processes of one call, so that the end of a call that hangs never touches a server that an earlier call of
-//! the run has started. Whoever descends from a keeper belongs to the run that it serves, and below a
+//! One keeper has the processes of one call, so that the end of a call that hangs never touches a server that an
+//! earlier call of the run has started. Whoever descends from a keeper belongs to the run that it serves, and below a
 //! keeper that serves none to nobody ([`super::owner`]).
-//! The daemon, which adopts, has no children but its keepers; any other is what a keeper that was killed has left behind, and is
-//! ended.
+//! The daemon, which adopts, has no children but its keepers; any other is what a keeper that was killed has left
+//! behind, and is ended.
 
 pub(super) mod connection;
 pub(super) mod running_call;
@@ -111,8 +111,8 @@ impl Keepers {
         }
     }
 
-    /// Makes this process adopt, and end, what a keeper leaves behind that is killed. Only for a process whose children are all
-    /// keepers.
+    /// Makes this process adopt, and end, what a keeper leaves behind that is killed. Only for a process whose children
+    /// are all keepers.
     ///
     /// # Errors
     /// Where the kernel refuses.
@@ -223,7 +223,8 @@ impl Keepers {
 
     /// Whether there was somebody to kill or to reap.
     fn kill_adopted(&self) -> bool {
-        // While no keeper is being started, every child that is not known is a stranger, also in the passes of the kill.
+        // While no keeper is being started, every child that is not known is a stranger, also in the passes of the
+        // kill.
         let _gate = self.starting.write().unwrap_or_else(PoisonError::into_inner);
         let known: HashSet<i32> = self.pool().known.keys().copied().collect();
         let tree = Tree { root: self.own, spared: &|pid| known.contains(&pid) };

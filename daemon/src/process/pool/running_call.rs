@@ -1,7 +1,7 @@
 //! One call in the hands of its keeper: started, watched, ended, given back.
 //!
-//! Owns the rule that a keeper which is not given back, because the call was dropped, is closed and takes everything below it
-//! along.
+//! Owns the rule that a keeper which is not given back, because the call was dropped, is closed and takes everything
+//! below it along.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -131,8 +131,8 @@ impl Held {
     pub(in crate::process) async fn ended(&mut self) -> Heard {
         let mut patience = RUNS_AFTER + SILENCE;
         loop {
-            // Somewhere a process may have stopped the keeper (`kill -STOP $PPID`). At first it has to say at least that the
-            // process runs; later it has to say that it ended, soon after it has.
+            // Somewhere a process may have stopped the keeper (`kill -STOP $PPID`). At first it has to say at least
+            // that the process runs; later it has to say that it ended, soon after it has.
             let pid = match timeout(patience, self.next()).await {
                 Err(_) => {
                     self.wake();
@@ -169,7 +169,8 @@ impl Held {
         }
     }
 
-    /// Ends everything below the keeper and waits until nothing is left, or until even SIGKILL has not helped for a while.
+    /// Ends everything below the keeper and waits until nothing is left, or until even SIGKILL has not helped for a
+    /// while.
     pub(in crate::process) async fn end_all(&mut self, cancel: &mut Cancel, stop: Stop) {
         let mut force = stop == Stop::AtOnce;
         let ended = timeout(GRACE + KILL_WAIT, async {

@@ -1,8 +1,9 @@
 //! The launcher: enters a cgroup, sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
 //!
-//! All of it has to happen between fork and exec, which no program can do for another one without a hook that costs a real fork. Used
-//! only where one of them is wanted. The environment of the program means nothing to it. It must never do anything else; what keeps it from its program is told on standard error, with the
-//! exit code that a shell would give.
+//! All of it has to happen between fork and exec, which no program can do for another one without a hook that costs a
+//! real fork. Used only where one of them is wanted. The environment of the program means nothing to it. It must never
+//! do anything else; what keeps it from its program is told on standard error, with the exit code that a shell would
+//! give.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -19,8 +20,8 @@ use nix::unistd::setsid;
 /// Before the path of the file by which a process enters a cgroup.
 const ENTER: &str = "enter=";
 
-/// Before the name of each variable that the program is to have: until it is executed, none of them means anything. Those for the loader
-/// would otherwise have it execute what undoes the limits before they are set.
+/// Before the name of each variable that the program is to have: until it is executed, none of them means anything.
+/// Those for the loader would otherwise have it execute what undoes the limits before they are set.
 const HIDDEN: &[u8] = b"+";
 
 /// How a variable is called that is for the program, and not for the launcher.

@@ -8,10 +8,10 @@
 //!                            └─ end, socket closed ─▶ ending: SIGTERM, 2 s, SIGKILL again and again, until no child is left
 //! ```
 //!
-//! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents, becomes its
-//! child at last, so "no child" means that nothing is left. It must never do anything but this: it is single-threaded, opens no
-//! file but `/proc`, the one by which it enters its cgroup, and the folders that calls start in, and knows no run. When
-//! the daemon is gone its socket is closed, and it ends what is below it.
+//! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents,
+//! becomes its child at last, so "no child" means that nothing is left. It must never do anything but this: it is
+//! single-threaded, opens no file but `/proc`, the one by which it enters its cgroup, and the folders that calls start
+//! in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
 
 pub mod launch;
 pub(super) mod protocol;
@@ -55,8 +55,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 const MOST_REAPED: usize = 256;
 /// What is read at once.
 const PIECE: usize = 64 * 1024;
-/// Signals that would end or stop a keeper, and can be caught. They get a handler without effect, not `SIG_IGN`, which would be
-/// inherited.
+/// Signals that would end or stop a keeper, and can be caught. They get a handler without effect, not `SIG_IGN`, which
+/// would be inherited.
 const HARMLESS: &[i32] = &[
     libc::SIGHUP,
     libc::SIGINT,
@@ -268,7 +268,8 @@ impl Keeper {
         self.reap();
     }
 
-    /// Reaps who has ended. The process of the call goes first and alone, because only its own `wait4` tells what it used.
+    /// Reaps who has ended. The process of the call goes first and alone, because only its own `wait4` tells what it
+    /// used.
     fn reap(&mut self) {
         let mut drained = [0; 256];
         while matches!((&self.children_changed).read(&mut drained), Ok(count) if count == drained.len()) {}
@@ -427,8 +428,8 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(invalid)
 }
 
-/// Starts a process in its place. The keeper goes there for that moment: what it has looked at is what the process begins in, whatever
-/// becomes of the path meanwhile.
+/// Starts a process in its place. The keeper goes there for that moment: what it has looked at is what the process
+/// begins in, whatever becomes of the path meanwhile.
 fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
     enter(&start.place)?;
     let spawned = spawn_here(start, passed);

@@ -1,7 +1,7 @@
 //! What the daemon and a keeper say to each other: frames on a stream socket, each with its length in front.
 //!
-//! Pure. Owns the encoding, and nothing else knows it. Descriptors travel beside a frame, with its first byte. Both ends are the same
-//! binary, so there are no versions; whoever reads nonsense treats the other end as gone.
+//! Pure. Owns the encoding, and nothing else knows it. Descriptors travel beside a frame, with its first byte. Both
+//! ends are the same binary, so there are no versions; whoever reads nonsense treats the other end as gone.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -25,7 +25,8 @@ impl Forkers {
         format!("exec {}/forkers {how}", self.dir.path().display())
     }
 
-    /// Whether all of them end: one that was killed may take a moment until it is dead; one that was missed goes on forking.
+    /// Whether all of them end: one that was killed may take a moment until it is dead; one that was missed goes on
+    /// forking.
     pub(crate) fn are_gone(&self) -> bool {
         let until = Instant::now() + Duration::from_secs(5);
         while let Some(pid) = self.living().first() {

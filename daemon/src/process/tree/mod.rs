@@ -1,7 +1,7 @@
 //! The tree below a process: who is in it, and signals to all of it.
 //!
-//! Reads `/proc`. A number may go to another process between a look and a signal, so each signal goes through a descriptor of the
-//! process, after a second look at whose child it is. Owns no process and waits for none.
+//! Reads `/proc`. A number may go to another process between a look and a signal, so each signal goes through a
+//! descriptor of the process, after a second look at whose child it is. Owns no process and waits for none.
 
 pub(super) mod kill;
 pub(super) mod proc_stat;

@@ -20,7 +20,8 @@ pub(in crate::process) struct Stat {
     pub(in crate::process) group: i32,
     /// Its session.
     pub(in crate::process) session: i32,
-    /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used again.
+    /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used
+    /// again.
     pub(in crate::process) started: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The fold of what a journal has to say: every event is applied again, and what cannot be is told.
 //!
-//! Owns one rule: of a run of which a record is missing, cannot be read or does not fit, nothing counts from there on but its end. Other
-//! runs are not touched by that.
+//! Owns one rule: of a run of which a record is missing, cannot be read or does not fit, nothing counts from there on
+//! but its end. Other runs are not touched by that.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,7 +43,8 @@ impl Fold {
             Record::Event(event) => {
                 let ended = event.run.and_then(|run| self.unreadable.get_mut(&run));
                 if let Some(end) = ended {
-                    // What follows on what cannot be read is not known to follow. Only an end is one, whatever was before.
+                    // What follows on what cannot be read is not known to follow. Only an end is one, whatever was
+                    // before.
                     if let EventBody::RunFinished { ending } = &event.body {
                         *end = Some(ending.clone());
                         if engine.can_follow(&event).is_ok() {
@@ -230,7 +231,8 @@ mod tests {
         assert!(events < 60 * (ids.len() + 10), "{}: {events} events after the start", told());
     }
 
-    /// A5: any one record removed, renamed, unreadable or in another place: the start ends, and other runs are what they were.
+    /// A5: any one record removed, renamed, unreadable or in another place: the start ends, and other runs are what
+    /// they were.
     #[test]
     fn whichever_record_is_missing_or_wrong_the_start_ends_and_other_runs_stay_what_they_were() {
         for history in histories() {

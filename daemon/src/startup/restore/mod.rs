@@ -1,6 +1,7 @@
 //! The start: opens the journal and makes the world from it.
 //!
-//! Owns the order. Nothing is served before the world is what it was; a journal that cannot be used is told of and left alone.
+//! Owns the order. Nothing is served before the world is what it was; a journal that cannot be used is told of and left
+//! alone.
 
 mod fold;
 mod sweep;
@@ -67,7 +68,8 @@ pub enum RestoreError {
     },
 }
 
-/// Makes the world from the journal of a state directory. There is a new journal where there was none, unless outputs are there.
+/// Makes the world from the journal of a state directory. There is a new journal where there was none, unless outputs
+/// are there.
 ///
 /// # Errors
 /// Where the journal cannot be used.
@@ -200,7 +202,8 @@ fn fresh_number(path: &Path) -> Result<u64, OpenError> {
     journal::fresh_key().map(|number| number.max(1)).map_err(io)
 }
 
-/// An epoch that begins now: with the first event, or far behind the last one, and behind all that was here, also what is gone.
+/// An epoch that begins now: with the first event, or far behind the last one, and behind all that was here, also what
+/// is gone.
 fn fresh_epoch(reason: EpochReason, before: &Past, beside: &Beside, path: &Path) -> Result<Epoch, OpenError> {
     let first = match reason {
         EpochReason::Begun => Seq(1),

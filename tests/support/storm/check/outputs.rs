@@ -16,8 +16,8 @@ pub(super) fn check(found: &mut Found<'_>, place: &Place) {
             let bytes = result[stream]["bytes"].as_u64().unwrap_or(0);
             let file = place.state(&format!("outputs/{run}/{call}.{stream}"));
             let there = file.metadata().map_or(0, |file| file.len());
-            // The result names no file: there was nothing to keep, whatever the call wrote in a history that a backup has
-            // replaced, or no room for it.
+            // The result names no file: there was nothing to keep, whatever the call wrote in a history that a backup
+            // has replaced, or no room for it.
             let has_no_file = result[stream]["path"].is_null() && (bytes == 0 || found.told.disk_was_full);
             if there != bytes && !(may_be_gone && there == 0) && !has_no_file {
                 wrong.push(format!("call {call} of run {run} wrote {bytes} bytes to {stream}, and {there} are there"));
