@@ -33,8 +33,14 @@ pub(crate) fn directory() -> &'static Path {
 }
 
 /// The path of one of our programs.
+///
+/// # Panics
+/// Where it is not there.
+#[track_caller]
 pub fn program(name: &str) -> PathBuf {
-    directory().join(name)
+    let path = directory().join(name);
+    assert!(path.is_file(), "this test needs {}", path.display());
+    path
 }
 
 /// Copies a program to where it is executed. Another process does the copying: a descriptor of ours that may write to
