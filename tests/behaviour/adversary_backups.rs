@@ -200,6 +200,61 @@ fn a_restore_can_be_undone_and_no_commit_is_lost_by_it() {
     assert_eq!(daemon.run("later").view().answer.as_deref(), Some("later"));
 }
 
+/// A daemon writes without a write-ahead log for a moment, where it takes over a journal that has none. Killed then, it leaves
+/// beside that the pages that it was about to change, and SQLite puts them back wherever the next file of that name is.
+fn leave_a_transaction_half_done(place: &Place) {
+    let (journal, half) = (place.state("harness.db"), place.path("half"));
+    let named = |path: &Path, end: &str| PathBuf::from(format!("{}{end}", path.display()));
+    let db = rusqlite::Connection::open(&journal).unwrap();
+    // More than there is room for in memory: a part is written.
+    let change = "PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN;
+        INSERT INTO listing VALUES (999999, hex(randomblob(500000)))";
+    db.execute_batch(change).unwrap();
+    for end in ["", "-journal"] {
+        fs::copy(named(&journal, end), named(&half, end)).unwrap();
+    }
+    db.execute_batch("ROLLBACK").unwrap();
+    drop(db);
+    assert!(half.metadata().unwrap().len() > journal.metadata().unwrap().len(), "a part is written");
+    for end in ["", "-journal"] {
+        fs::rename(named(&half, end), named(&journal, end)).unwrap();
+    }
+}
+
+#[test]
+fn what_a_transaction_has_left_half_done_is_undone_in_its_own_journal_and_not_in_the_one_that_is_restored() {
+    let daemon = Place::new().start();
+    daemon.submit_with(&turn("early"), json!({"name": "early"})).wait();
+    let backup = daemon.path("b.db");
+    back_up(&daemon, &backup);
+    let long = "later ".repeat(20_000);
+    daemon.submit_with(&turn(&long), json!({"name": "later"})).wait();
+    let place = daemon.place();
+    daemon.ctl(["daemon", "stop"]).ok();
+    leave_a_transaction_half_done(&place);
+    place.ctl(["daemon", "restore", backup.to_str().unwrap()]).ok();
+    assert!(!place.state("harness.db-journal").exists());
+    let modes = fs::read(place.state("harness.db")).unwrap()[18..20].to_vec();
+    assert_eq!(modes, [2, 2], "the start that takes it over has a write-ahead log from the first moment");
+    place.ctl(["daemon", "start"]).ok();
+    assert_eq!(place.run("early").view().answer.as_deref(), Some("early"));
+
+    // And what was in the place is whole with what lies beside it.
+    let (aside, saved) = (place.state("replaced/harness.db"), place.path("saved.db"));
+    let refused = place.ctl(["daemon", "restore", aside.to_str().unwrap()]).exits(2);
+    refused.tells(&format!("harnessd salvage {} NEW", aside.display()));
+    place.ctl(["daemon", "stop"]).ok();
+    harnessd(&place, "state", &["salvage", aside.to_str().unwrap(), saved.to_str().unwrap()]).ok();
+    assert!(place.state("replaced/harness.db-journal").exists(), "nothing of the old one was changed");
+    fs::rename(place.state("replaced"), place.path("first")).unwrap();
+    place.ctl(["daemon", "restore", saved.to_str().unwrap()]).ok();
+    place.ctl(["daemon", "start"]).ok();
+    assert_eq!(place.run("later").view().answer.as_deref(), Some(long.as_str()));
+    let db = rusqlite::Connection::open(place.state("harness.db")).unwrap();
+    let half: u32 = db.query_row("SELECT count(*) FROM listing WHERE number = 999999", [], |row| row.get(0)).unwrap();
+    assert_eq!(half, 0, "what was half done is undone");
+}
+
 #[test]
 #[ignore = "needs root, to make files of another user"]
 fn what_another_user_has_made_is_neither_restored_nor_salvaged() {

@@ -31,9 +31,9 @@ pub enum PutBackError {
     InPlace(PathBuf),
     /// There is a file beside it that SQLite would take for a part of it.
     #[error(
-        "{} lies beside {}, and a backup has none: the last commits of a journal may be in it, or another user has \
-         put it there. Nothing was changed. To go on from that journal with what is in its log, make a backup of it, \
-         which also looks whose it is: harnessd salvage {} NEW, and restore NEW",
+        "{} lies beside {}, and a backup has none: it may be a part of that journal, or another user has put it there. \
+         Nothing was changed. To go on from that journal with what lies beside it, make a backup of it, which also \
+         looks whose it is: harnessd salvage {} NEW, and restore NEW",
         beside.display(), path.display(), path.display()
     )]
     Beside {
@@ -210,10 +210,13 @@ impl Copied {
         Ok(Self { place, db })
     }
 
-    /// Makes a backup of it that is whole by itself, without the connection to it.
+    /// Makes a backup of it that is whole by itself, without the connection to it. A start that had to give it its
+    /// write-ahead log would write to it without one, and could be killed meanwhile.
     fn finish(self) -> Result<Anew, rusqlite::Error> {
         number_as_backup(&self.db)?;
-        self.db.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
+        for mode in ["DELETE", "WAL"] {
+            self.db.query_row(&format!("PRAGMA journal_mode = {mode}"), [], |_| Ok(()))?;
+        }
         self.db.close().map_err(|(_, error)| error)?;
         Ok(self.place)
     }
@@ -222,7 +225,7 @@ impl Copied {
 /// Refuses a backup with a file beside it that SQLite would take for a part of it. A log of ours that is empty adds
 /// nothing, nor does the index of one: the daemon leaves both.
 fn is_alone(path: &Path, found: &Trusted) -> Result<(), PutBackError> {
-    for end in ["-wal", "-shm", "-journal"] {
+    for end in schema::BESIDE {
         let mut name = found.name.clone();
         name.push(end);
         if !found.dir.has(&name).map_err(|source| PutBackError::Named { path: path.to_owned(), source })? {
@@ -263,7 +266,9 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
         .map_err(|source| PutBackError::Named { path: outputs_of(file), source })?;
     // Nothing can be wrong with the backup any more.
     let before = free_name(state_dir, "replaced");
-    let mut moved = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}")).to_vec();
+    // The journal first: what is left of it where this ends in between belongs to none that is there.
+    let mut moved = vec![FILE.to_owned()];
+    moved.extend(schema::BESIDE.map(|end| format!("{FILE}{end}")));
     if has_outputs {
         moved.push(OUTPUTS.to_owned());
     }

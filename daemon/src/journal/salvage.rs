@@ -4,19 +4,21 @@
 //! reached. What is missing then of a run is a hole in it, and told as such by the start that reads it. Never changes
 //! the damaged file, and believes none that another user may have written.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use harness_files::{Anew, Refusal, open_trusted};
+use harness_files::{Anew, Refusal, Trusted, open_trusted};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
 use super::schema::{self, Fresh, OpenError};
 use super::{Record, record, writer};
 
-/// What the new journal is called until it is whole, in a directory of its own.
+/// What the new journal is called until it is whole, in a directory of its own, and a copy of the old one there.
 const NEW: &str = "journal";
+const OLD: &str = "old";
 
 /// What was saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,19 +98,30 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     }
     let unreadable =
         |error: rusqlite::Error| SalvageError::Unreadable { path: from.to_owned(), why: error.to_string() };
-    is_believed(from)?;
+    let found = believed(from)?;
     // SQLite takes an empty file for a database without tables, and says of all that it cannot open only that.
     let why = match from.metadata() {
         Err(error) => Some(error.to_string()),
         Ok(found) if !found.is_file() => Some("it is no file".to_owned()),
-        Ok(found) if found.len() == 0 && !has_log(from) => Some("it is empty".to_owned()),
+        Ok(found) if found.len() == 0 && !has_beside(from, "-wal") => Some("it is empty".to_owned()),
         Ok(_) => File::open(from).err().map(|error| error.to_string()),
     };
     if let Some(why) = why {
         return Err(SalvageError::Unreadable { path: from.to_owned(), why });
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let old = Connection::open_with_flags(from, flags).map_err(unreadable)?;
+    let write = |why: String| SalvageError::Write { path: to.to_owned(), why };
+    let place = Anew::beside(to).map_err(|source| SalvageError::NoPlace { path: to.to_owned(), source })?;
+    if !place.is_ours() {
+        // SQLite opens by name, which somebody else could turn.
+        return Err(SalvageError::OfOthers(to.to_owned()));
+    }
+    let (path, access) = if has_beside(from, schema::ROLLBACK) {
+        copy_whole(&found, &place).map_err(|error| write(error.to_string()))?;
+        (&place.path().join(OLD), OpenFlags::SQLITE_OPEN_READ_WRITE)
+    } else {
+        (&from.to_owned(), OpenFlags::SQLITE_OPEN_READ_ONLY)
+    };
+    let old = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(unreadable)?;
     // This fails where the file is none of SQLite's, or the page is damaged that names the tables.
     let tables = "SELECT count(*) FROM sqlite_schema WHERE name IN ('event', 'run', 'daemon')";
     let tables: u32 = old.query_row(tables, [], |row| row.get(0)).map_err(unreadable)?;
@@ -117,12 +130,6 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
         return Err(SalvageError::Unreadable { path: from.to_owned(), why });
     }
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
-    let write = |why: String| SalvageError::Write { path: to.to_owned(), why };
-    let place = Anew::beside(to).map_err(|source| SalvageError::NoPlace { path: to.to_owned(), source })?;
-    if !place.is_ours() {
-        // SQLite opens by name, which somebody else could turn.
-        return Err(SalvageError::OfOthers(to.to_owned()));
-    }
     let mut new = schema::open(&place.path().join(NEW), false, || Ok(Fresh { id_key: key }))?.db;
     let saved = copy(&old, &mut new).and_then(|saved| {
         new.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
@@ -134,15 +141,32 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     Ok(saved)
 }
 
-/// Whether there is a write-ahead log beside it with something in it.
-fn has_log(from: &Path) -> bool {
-    let log = from.with_file_name(format!("{}-wal", from.file_name().unwrap_or_default().to_string_lossy()));
-    log.metadata().is_ok_and(|found| found.len() > 0)
+/// Whether there is a file beside it, by the end of its name, with something in it.
+fn has_beside(from: &Path, end: &str) -> bool {
+    let file = from.with_file_name(with_end(from.file_name().unwrap_or_default().to_owned(), end));
+    file.metadata().is_ok_and(|found| found.len() > 0)
+}
+
+fn with_end(mut name: OsString, end: &str) -> OsString {
+    name.push(end);
+    name
+}
+
+/// Copies it with what lies beside it: SQLite undoes there what a transaction has left half done.
+fn copy_whole(found: &Trusted, place: &Anew) -> io::Result<()> {
+    for end in ["", "-wal", schema::ROLLBACK] {
+        let name = with_end(found.name.clone(), end);
+        if found.dir.has(&name)? {
+            let mut copy = place.dir().create(format!("{OLD}{end}"), 0o600)?;
+            io::copy(&mut found.dir.trusted_file(&name)?, &mut copy)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a journal that another user may have written: what is saved of it becomes ours, and its runs go on as ours.
 /// SQLite opens it and its log by name, so that no other user may be able to turn those either.
-fn is_believed(from: &Path) -> Result<(), SalvageError> {
+fn believed(from: &Path) -> Result<Trusted, SalvageError> {
     let refused = |source: io::Error| {
         let path = from.to_owned();
         match source.get_ref().and_then(|why| why.downcast_ref()) {
@@ -158,14 +182,13 @@ fn is_believed(from: &Path) -> Result<(), SalvageError> {
     if !found.dir.is_ours() {
         return Err(SalvageError::OfOthers(from.to_owned()));
     }
-    for end in ["-wal", "-shm", "-journal"] {
-        let mut beside = found.name.clone();
-        beside.push(end);
+    for end in schema::BESIDE {
+        let beside = with_end(found.name.clone(), end);
         if found.dir.has(&beside).map_err(refused)? {
             found.dir.trusted_file(&beside).map_err(refused)?;
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {

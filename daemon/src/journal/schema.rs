@@ -25,6 +25,11 @@ const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NO
          begun_at  INTEGER NOT NULL,
          reason    TEXT NOT NULL
      ) STRICT"];
+/// What SQLite takes for a part of a database, by what its name has at the end: the write-ahead log, the index of that, and the
+/// pages that a transaction had before it changed them, which are put back wherever the next one opens a file of that name.
+pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", ROLLBACK];
+/// The last of these. Only a file that has no write-ahead log gets one.
+pub(super) const ROLLBACK: &str = "-journal";
 /// How long a commit waits for somebody who writes to the file with a tool of theirs. Nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
