@@ -1,6 +1,4 @@
-//! What a run that waits for a person takes, by the growth of the process, beside what its transcript alone takes.
-//!
-//! `cargo bench -p harnessd --bench memory`
+//! The memory of a run that waits for a person: the growth of the process, against the size of the transcript alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, unreachable_pub)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Spawn and capture of `/bin/true` through the shell tool, beside the same with bare `tokio::process`: rates, and CPU
-//! of our own.
+//! Spawning `/bin/true` and capturing its output: through the shell tool, and with bare `tokio::process`. Reports the
+//! rates and the daemon's own CPU time.
 //!
 //! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at
 //! the ratios.

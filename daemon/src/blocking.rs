@@ -1,9 +1,10 @@
-//! Work that blocks: reads of the journal and of `/proc`. A bounded number at a time, by turns over those who ask.
+//! Work that blocks, such as reads of the journal and of `/proc`: bounded in number, and shared fairly among the
+//! callers.
 //!
-//! Owns how much of it there is at once, and the runtime for what may take long: its threads have a lower priority than
-//! the driver, the journal and the connections, so that what one client asks for takes the processor from no other
-//! client. What waits is bounded by whoever asks: each request holds its place until it is answered. Never knows what
-//! the work is.
+//! Owns the bound on concurrent work, and the runtime for slow work. The threads of that runtime have a lower priority
+//! than the driver, the journal and the connections, so that the request of one client takes no processor time from
+//! another. The queue is bounded by the callers: each request keeps its place in the inbox until it is answered. Must
+//! never know what the work does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -119,15 +120,15 @@ impl Blocking {
         };
         if starts {
             let shared = Arc::clone(&self.shared);
-            // It answers whoever asked; nobody waits for the thread.
+            // The work itself sends the answer to the caller; the thread is not joined.
             drop(self.shared.runtime.spawn_blocking(move || shared.work_off()));
         }
     }
 
-    /// Does something for `party` and gives what it comes to; nothing where it panicked, or the daemon ends.
+    /// Does `work` for `party` and returns its result; `None` if the work panicked or the daemon ends.
     pub async fn get<T: Send + 'static>(&self, party: Party, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (tell, told) = oneshot::channel();
-        // Whoever asked may be gone.
+        // The send fails if the caller has gone.
         self.run(party, move || drop(tell.send(work())));
         told.await.ok()
     }

@@ -1,4 +1,6 @@
-//! Which tools there are, as far as anybody but the tools themselves must know. Pure.
+//! The catalogue of tools: what the world and the prompts know about each tool. Pure.
+//!
+//! Must never execute a tool; `tools` and `jobs` do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ pub type Catalogue = BTreeMap<Arc<str>, ToolKind>;
 pub enum ToolKind {
     /// A transition of the world: needs no permit, has no job.
     World(WorldTool),
-    /// A job.
+    /// The call is a job: it holds a permit of the tool lane while it executes.
     Job {
         /// Neighbours of this kind may execute together.
         parallel_safe: bool,
@@ -40,8 +42,8 @@ pub struct ToolSpec {
     pub parameters: Arc<str>,
 }
 
-/// What a model is told of these tools, in the order of their names. A tool without a specification is none that a
-/// model may call.
+/// The tools of `tools` in the form that a model gets, sorted by name. A tool without a specification is left out: a
+/// model may not call it.
 pub fn specs(tools: &Catalogue) -> Arc<[ToolSpec]> {
     let spec = |name: &Arc<str>| {
         let (_, description, parameters) = BUILT_IN.iter().find(|(built_in, ..)| *built_in == &**name)?;
@@ -58,8 +60,7 @@ fn compact(json: &str) -> String {
     serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| json.to_owned(), |value| value.to_string())
 }
 
-/// Name, description and schema of the arguments of what is built in. The arguments themselves are read where the tools
-/// are.
+/// Name, description and argument schema of the built-in tools. The module `tools` parses the arguments.
 const BUILT_IN: &[(&str, &str, &str)] = &[
     (
         "shell",

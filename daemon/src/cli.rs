@@ -1,6 +1,7 @@
-//! The command line of `harnessd`, and the paths that it comes to.
+//! The command line of `harnessd`, and the paths that follow from it.
 //!
-//! Owns the options. Reads the environment, through the rules that clients share, and no file.
+//! Owns the options. Reads the environment through `harness_protocol`'s rules, which clients share. Must never read a
+//! file.
 
 use std::ffi::OsString;
 use std::io;
@@ -60,11 +61,11 @@ pub enum Verb {
 /// Where everything is; absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// The socket.
+    /// The control socket.
     pub socket: PathBuf,
     /// The state directory.
     pub state_dir: PathBuf,
-    /// The configuration.
+    /// The main configuration file, and whether it must exist.
     pub config: ConfigSource,
 }
 
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
     }
 
-    /// B12.
+    /// A variable whose value is not UTF-8 is reported by name (case B12).
     #[test]
     fn a_variable_that_is_not_utf_8_is_named() {
         use std::os::unix::ffi::OsStringExt;

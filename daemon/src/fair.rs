@@ -1,6 +1,6 @@
-//! Whose turn it is: round robin over parties, so that one that asks much waits for itself alone.
+//! Fair turns: round robin over parties, so that a party with many requests delays only itself.
 //!
-//! Owns the order of turns and nothing that waits for one. Pure: no clock, no lock.
+//! Owns the order of turns; the queues are elsewhere. Pure: no clock, no lock.
 
 use std::collections::{BTreeMap, VecDeque};
 

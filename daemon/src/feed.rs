@@ -1,7 +1,7 @@
-//! The feed: the hot tail of the events, and live deltas, for whoever subscribes.
+//! The feed gives subscribers the latest events and the live deltas.
 //!
-//! Readers pull: each has a cursor of its own, so a slow one holds back nobody and costs nothing. What has left the
-//! tail is read from the journal. Deltas may be dropped. Never knows who reads.
+//! Subscribers pull. Each has a cursor of its own, so a slow subscriber delays no other one and costs nothing. Older
+//! events are read from the journal. Deltas may be dropped. Must never know who subscribes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub enum Tail {
     Events(Vec<Arc<Event>>),
     /// What comes next is in the journal alone, up to and with this number.
     Older(Seq),
-    /// Nothing yet.
+    /// No event yet after the cursor.
     Nothing,
 }
 

@@ -1,9 +1,9 @@
-//! Folders: which one a path means at this moment.
+//! Finds out which directory a path means at this moment.
 //!
-//! Looking at one blocks for as long as its file system does, for ever where that is a network mount whose server is
-//! gone. So it is done beside all else, within a time limit, one at a time for each path, a few for each party and
-//! bounded for all: one that hangs takes a thread until the kernel lets go of it, and no more. Owns that bound. Knows
-//! no run, and never goes into a folder.
+//! A look blocks for as long as the file system does, which is for ever on a network mount whose server is gone. So
+//! looks run on threads of their own, with a time limit: one at a time for each path, a few for each party, and a
+//! bounded number in all. A look that hangs occupies one thread until the kernel returns. Owns these bounds. Must never
+//! know a run or change the working directory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -167,7 +167,7 @@ impl Folders {
         self.ask(party, path, look).await
     }
 
-    /// Closes descriptors that nobody asked for: that may block as well.
+    /// Closes descriptors that were sent along without need. Closing may block as well.
     pub fn close(&self, party: Party, passed: Vec<OwnedFd>, held: impl Send + 'static) {
         self.blocking.run(party, move || drop((passed, held)));
     }
@@ -179,7 +179,7 @@ impl Folders {
         look: impl FnOnce() -> Result<T, LookError> + Send + 'static,
     ) -> Result<T, LookError> {
         let (tell, told) = oneshot::channel();
-        // Whoever asked may be gone.
+        // The send fails if the caller has gone.
         let look = Box::new(move || drop(tell.send(look())));
         let _waits = self.look_in_turn(path, Look { party, look });
         match timeout(self.patience, told).await {
@@ -192,7 +192,8 @@ impl Folders {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a path when those are done that asked before. Whoever waits for a path that hangs takes no thread.
+    /// Looks at a path after the earlier looks at the same path have ended. A look that is queued behind a path that
+    /// hangs occupies no thread.
     fn look_in_turn(&self, path: &str, look: Look) -> Waits {
         let mut paths = self.paths();
         paths.last += 1;
@@ -253,7 +254,7 @@ impl Drop for Turn {
     }
 }
 
-/// Somebody waits for a look. It is not begun any more when this is dropped.
+/// A caller that waits for a look. Dropping this removes the look from the queue, if it has not begun.
 struct Waits {
     folders: Folders,
     path: String,
@@ -277,7 +278,7 @@ mod tests {
 
     const PARTY: Party = Party::Process(1);
 
-    /// U22.
+    /// A path means the directory that is there at this moment, not one of an earlier look (case U22).
     #[tokio::test]
     async fn a_path_means_the_folder_that_is_there_at_this_moment() {
         let dir = tempfile::tempdir().unwrap();
@@ -385,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A look that hangs: a pipe that nobody writes into stands for a mount that does not answer.
+    /// A look that hangs: a pipe without a writer stands for a mount that does not answer.
     #[tokio::test]
     async fn looks_that_hang_are_given_up_and_take_no_more_than_their_partys_part() {
         let folders = Folders { patience: Duration::from_millis(50), ..Folders::new(None) };

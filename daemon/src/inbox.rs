@@ -1,10 +1,10 @@
-//! The driver's inbox: everything that can wake it. Reports of jobs in the order of their coming, requests by turns.
+//! The driver's inbox: everything that can wake the driver. Job reports come in order of arrival, requests by fair
+//! turns.
 //!
-//! Reports always fit: a job puts exactly one there when it ends, so they are bounded by the jobs that are out. A
-//! request has to find room: its connection waits, and reads no further, where it has enough here already. Turns go
-//! round over the parties, and within a party over its connections; what one connection asks stays in order. A
-//! connection can be *held*: what it asks next stays here until what it asked before is done. Never looks into a
-//! request.
+//! A report always fits: each job sends exactly one outcome, so the reports are bounded by the running jobs. A request
+//! needs room: a connection with too many queued requests waits and reads no further. Turns go round robin over the
+//! parties, and within a party over its connections. Requests of one connection stay in order. A connection can be
+//! *held*: its next request stays here until the one before is done. Must never interpret a request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ const REPORTS: usize = 512;
 /// What a job tells the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// It ended.
+    /// The job ended.
     Outcome(JobId, Outcome),
     /// It wants something of its lane.
     Ask(JobId, Ask),
@@ -125,8 +125,8 @@ impl<R> Clone for Inbox<R> {
 }
 
 impl<R: Queued> Queues<R> {
-    /// Whether there is room for one more of this connection. One that has nothing here always fits, unless it is a
-    /// run's: so a full inbox keeps nobody away.
+    /// Whether this connection may queue one more request. A connection with an empty queue always may, unless it
+    /// belongs to a run, so a full inbox locks no operator out.
     fn has_room(&self, connection: u64, party: Party, most: usize) -> bool {
         if matches!(party, Party::Run(_)) && self.parties.get(&party).is_some_and(|lines| lines.count >= OF_RUN) {
             return false;
@@ -362,7 +362,7 @@ impl<R: Queued> Inbox<R> {
             self.tell(queues.ready > 0);
             taken
         };
-        // They come at once, and find nobody at the queues.
+        // Notified after the lock is released, so that the connections that come at once find it free.
         rooms.iter().for_each(|room| room.notify_waiters());
         requests
     }

@@ -1,4 +1,4 @@
-//! `harnessd`: a daemon that runs LLM agents. This page is the table of contents, from the ground up.
+//! `harnessd`: a daemon that runs LLM agents. This page lists the modules, from the lowest layer up.
 #![forbid(unsafe_code)]
 
 // Pure: no clock, no I/O, no runtime.

@@ -1,4 +1,4 @@
-//! `harnessd`, the process: sets itself up in order, serves, and maps what went wrong to an exit code.
+//! The process `harnessd`: sets itself up step by step, serves, and maps errors to exit codes.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ use harnessd::startup::scrub_env::shed;
 use harnessd::startup::signals::Signals;
 use harnessd::startup::{ServeError, Setup, serve};
 
-/// How often a state directory is tried whose locks somebody held who had no right to.
+/// How often opening a state directory is retried when its locks were held by a process without a right to them.
 const TRIES_FOR_STATE: u32 = 20;
 /// Bytes of the stack of the daemon's main thread.
 const STACK: usize = 8 << 20;
@@ -203,8 +203,8 @@ fn run(
     result
 }
 
-/// Locks the state directory. What an earlier daemon's run has left to hold its locks, so that no daemon starts any
-/// more, is ended; says whether there was somebody.
+/// Locks the state directory. Ends processes that were left by a run of an earlier daemon and hold its locks, because
+/// no daemon could start otherwise. Returns whether the directory was locked by such a process.
 fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), LockError> {
     let dir = &paths.state_dir;
     for tried in 0..TRIES_FOR_STATE {
@@ -294,7 +294,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Tells whoever started us; nobody may be there to listen.
+/// Writes an error for the person or program that started the daemon. A failed write is ignored: standard error may be
+/// closed.
 fn complain(message: &dyn Display) {
     _ = writeln!(io::stderr(), "harnessd: {message}");
 }

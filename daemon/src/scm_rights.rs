@@ -1,7 +1,8 @@
-//! Bytes, and descriptors beside them, over a Unix stream socket.
+//! Sends and receives bytes and file descriptors over a Unix stream socket.
 //!
-//! Never waits: what does not go now is an error of the kind `WouldBlock`. Owns the bound of what is taken at once: the
-//! kernel drops the descriptors for which there is no room. Must never keep one that the caller was not given.
+//! Never waits: an operation that would block returns an error of the kind `WouldBlock`. Owns the bound on descriptors
+//! received at once; the kernel drops those for which there is no room. Must never keep a descriptor that the caller
+//! did not get.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

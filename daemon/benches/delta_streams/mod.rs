@@ -1,5 +1,6 @@
-//! Streams as the three APIs send them: what stands at their beginning and end, and between them events by the
-//! thousand. The words repeat; whatever a server makes up anew for each event is made up anew here.
+//! Event streams in the forms of the three APIs: a beginning, thousands of events, an end.
+//!
+//! The text of the answer repeats. Everything that a server generates anew for each event is generated anew here too.
 
 /// Events of each stream that bring a piece.
 pub const PIECES: usize = 2_000;
@@ -29,8 +30,8 @@ fn openai_text() -> String {
     openai("\"role\":\"assistant\",\"content\":\"\"", "", "stop", |n| format!("\"content\":\" {}\"", word(n)))
 }
 
-/// As OpenAI sends them with calls, padded against whoever counts bytes on the wire. The pieces of several calls take
-/// turns, so that no event has the form of the one before.
+/// Calls as OpenAI streams them, with the random padding that hides the length of each event on the wire. The pieces of
+/// several calls alternate, so that no event has the form of the one before.
 fn openai_args(calls: usize) -> String {
     let call = |index| {
         format!(

@@ -1,6 +1,6 @@
-//! What the files have said of one provider so far, and what it comes to once all are read.
+//! A provider under construction: the keys that the files have set so far, and the provider that results from them.
 //!
-//! Owns which keys go together. A later file goes over an earlier one, key by key.
+//! Owns the rules for which keys go together. A later file overrides an earlier one key by key.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

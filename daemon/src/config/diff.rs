@@ -1,4 +1,4 @@
-//! What of a configuration is another one than before, in words for whoever had it read again.
+//! The differences between two configurations, in words for the operator who reloads.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! From what was typed to what it means: files in order, a later one over the ones before it.
+//! Turns the texts of the configuration files into a [`Config`]. The files apply in order: a later one overrides an
+//! earlier one.
 //!
-//! Owns the range of every key. Reads nothing: it gets the texts.
+//! Owns the allowed range of every key. Must never read a file: it gets the texts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -236,7 +237,7 @@ mod tests {
         load(&[text]).expect_err(text).to_string()
     }
 
-    /// U16.
+    /// Variables that are passed to tools have valid names, and none holds a provider's key (case U16).
     #[test]
     fn variables_that_are_passed_have_names_that_can_be_and_hold_no_keys() {
         let pass = |names: &str| load(&[&format!("[tool.shell]\npass = {names}\n")]);
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(load(&["", "# nothing\n[limits]\n"]), Ok(Config::default()));
     }
 
-    /// C5.
+    /// A run without a step limit of its own gets 500 steps (case C5).
     #[test]
     fn headless_work_has_500_steps_unless_somebody_says_otherwise() {
         for (typed, steps) in [

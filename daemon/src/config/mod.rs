@@ -1,6 +1,6 @@
-//! Configuration: what was typed is [`raw`], what it means is [`Config`], which cannot be wrong.
+//! The configuration: `toml_reader` reads the text, [`Config`] is the checked result, which is always valid.
 //!
-//! Owns every default and every bound of the daemon. Only [`read_files`] reads files; what checks them gets the texts.
+//! Owns every default and every bound of the daemon. Only [`read_files`] reads files; the checks get the texts.
 
 mod build;
 pub mod diff;
@@ -33,7 +33,7 @@ pub struct Config {
     pub run: RunDefaults,
     /// The shell tool: `[tool.shell]`.
     pub shell: Shell,
-    /// Bounds: `[limits]`.
+    /// Bounds on runs, connections and memory: `[limits]`.
     pub limits: Bounds,
     /// The control socket: `[control]`.
     pub control: Control,
@@ -67,11 +67,11 @@ pub struct Share {
 /// What a submit leaves out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunDefaults {
-    /// Provider.
+    /// The provider, by its name in the configuration.
     pub provider: Arc<str>,
-    /// Model.
+    /// The model; `None` means the provider's configured one.
     pub model: Option<Arc<str>>,
-    /// Inferences.
+    /// The number of inferences after which a run ends.
     pub max_steps: u32,
 }
 
@@ -86,7 +86,7 @@ pub struct Shell {
     pub output_bytes: u64,
     /// What each process of a call may use where its run does not say: `[tool.shell.limits]`.
     pub limits: CallLimits,
-    /// Variables that each call gets as whoever submits its run has them.
+    /// Environment variables that each call gets, with the values of the client that submits the run.
     pub pass: Vec<Arc<str>>,
 }
 
@@ -174,7 +174,7 @@ pub struct ConfigError {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The file.
+    /// The configuration file that has the problem.
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,

@@ -1,6 +1,6 @@
-//! A provider as it is configured, checked: `[provider.NAME]`.
+//! A configured provider, checked: `[provider.NAME]`.
 //!
-//! Owns the defaults of every key. It names where a key is, and never holds one.
+//! Owns the defaults of every key. Names the place of an API key, and must never hold the key itself.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use harness_protocol::run::Usage;
 use harness_protocol::time::Span;
 use serde_json::{Map, Value};
 
-/// A provider.
+/// The configuration of one provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provider {
     /// How it is spoken to.
@@ -36,9 +36,9 @@ pub enum Dialect {
     Scripted,
     /// Chat completions, of OpenAI and of everybody who speaks like it.
     OpenAi,
-    /// OpenAI's responses.
+    /// OpenAI's Responses API.
     Responses,
-    /// Anthropic's messages.
+    /// Anthropic's Messages API.
     Anthropic,
 }
 
@@ -51,7 +51,7 @@ impl Dialect {
         ("anthropic", Self::Anthropic),
     ];
 
-    /// Its name.
+    /// The dialect's name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, dialect)| *dialect == self).map_or("", |(name, _)| name)
     }
@@ -142,7 +142,7 @@ impl Provider {
 /// Prices in USD per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
-    /// Of input.
+    /// Price of input tokens.
     pub input: f64,
     /// Of output, reasoning included.
     pub output: f64,
@@ -201,7 +201,7 @@ pub struct Endpoint {
     pub answer_timeout: Span,
     /// Most tokens of an answer, thinking included.
     pub max_output_tokens: Option<u32>,
-    /// Temperature.
+    /// Sampling temperature; `None` leaves the server's default.
     pub temperature: Option<f64>,
     /// How hard the model shall think, in the provider's own word.
     pub effort: Option<Arc<str>>,

@@ -1,6 +1,6 @@
-//! The files of the configuration: which they are, and their texts.
+//! Finds and reads the files of the configuration.
 //!
-//! The only part of the configuration that reads files. Never looks at what is in them.
+//! The only part of the configuration that reads files. Must never interpret their contents.
 
 use std::fs;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ const MOST_FILES: usize = 1000;
 pub struct ConfigSource {
     /// The main file; `conf.d` lies beside it.
     pub path: PathBuf,
-    /// Somebody named it: then it must be there.
+    /// The file must exist, because its path was given explicitly.
     pub required: bool,
 }
 
@@ -57,9 +57,9 @@ pub enum LoadError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the configuration {}: {source}", path.display())]
 pub struct ReadError {
-    /// Which.
+    /// The file or directory that cannot be read.
     pub path: PathBuf,
-    /// Why.
+    /// The error of the operating system.
     pub source: io::Error,
 }
 

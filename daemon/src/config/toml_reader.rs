@@ -1,7 +1,7 @@
-//! What was typed: the tables of one file, with the place of everything in them.
+//! Reads the tables of one TOML file, and keeps the place of each value for error messages.
 //!
-//! Owns the questions that a file is asked, so that a key is known exactly when somebody asks for it. Never knows a
-//! default.
+//! Owns the look-up of keys: a key counts as known when the code asks for it, and every other key is reported as
+//! unknown. Must never know a default.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A table, whose keys are asked for one by one. What nobody asked for is unknown.
+/// A table whose keys are looked up one by one. A key that was never looked up is unknown.
 pub(super) struct Section<'s> {
     source: &'s Source<'s>,
     name: String,
@@ -289,7 +289,7 @@ impl<'s> Section<'s> {
         self.given_up = true;
     }
 
-    /// Tells of the keys that nobody asked for.
+    /// Reports the keys that were never looked up.
     fn finish(self) {
         if self.given_up {
             return;
@@ -322,7 +322,7 @@ fn json(value: &DeValue<'_>) -> Option<Value> {
     })
 }
 
-/// What somebody who wrote `typed` may have meant, of `known`.
+/// A suggestion for a user who typed `typed`: the nearest of the `known` names.
 pub(super) fn hint<'k>(typed: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     let near = known
         .clone()

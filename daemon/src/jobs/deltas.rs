@@ -1,4 +1,5 @@
-//! Live output on its way to whoever follows: bytes become text, and a character that is cut in two waits for its rest.
+//! Turns the live output of a job into text for subscribers. A character that is split between two pieces is held back
+//! until its remaining bytes arrive.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
 use tokio::sync::broadcast;
 
-/// Where deltas go. Nobody waits for whoever reads too slowly: it misses some.
+/// The channel for deltas. It never waits for a slow subscriber: that subscriber misses some.
 pub type DeltaSender = broadcast::Sender<Arc<Delta>>;
 
 /// The live output of one job.
@@ -36,7 +37,7 @@ impl Deltas {
         Self { run, call, sender, stdout: Carry::default(), stderr: Carry::default(), said: 0, thought: 0 }
     }
 
-    /// A piece of a call's output. Costs nothing while nobody follows.
+    /// Sends a piece of a call's output. Costs nothing without subscribers.
     pub fn piece(&mut self, stream: OutputStream, offset: u64, bytes: &[u8]) {
         let (carry, of) = match stream {
             OutputStream::Stdout => (&mut self.stdout, DeltaStream::Stdout),
@@ -93,7 +94,7 @@ impl Deltas {
     }
 
     fn send(&self, stream: DeltaStream, offset: u64, text: String) {
-        // An error only means that nobody follows any more.
+        // A send fails only without subscribers.
         let _ = self.sender.send(Arc::new(Delta { run: self.run, call: self.call, stream, offset, text }));
     }
 }

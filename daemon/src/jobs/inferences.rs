@@ -1,4 +1,4 @@
-//! Inferences: the answer of a provider, or of a script, delivered as slowly and as badly as it is meant to be.
+//! Executes inferences: asks the provider, or plays a script with the delays and faults that it names.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn ask(
     let priced = |usage: Usage| Usage { cost_usd: price.map(|price| price.cost(&usage)), ..usage };
     let Some(client) = &served.client else {
         let mut completion = play(scripts, task, attempt, deltas).await?;
-        // A script costs nothing, unless somebody wants to see what it would.
+        // A script is free, unless the configuration gives the scripted provider a price.
         if price.is_some() {
             completion.usage = priced(completion.usage);
         }

@@ -7,8 +7,8 @@
 //!                              └── dropped, aborted: Lost ──────┘
 //! ```
 //!
-//! Owns the tasks that execute. Knows no component and no queue: what it is told comes as a job, a cancel or a go-on,
-//! what it says goes through the report.
+//! Owns the tasks that execute. Must never know a component or a queue: its input is a job, a cancel or a resume, its
+//! output goes through the report.
 
 mod deltas;
 mod inferences;
@@ -54,7 +54,7 @@ const LAST: Duration = Duration::from_secs(1);
 pub struct ExecutorConfig {
     /// Tools whose calls are jobs.
     pub tools: Tools,
-    /// Providers.
+    /// The clients of all configured providers.
     pub providers: Arc<Providers>,
     /// Where scripts are played, off the workers of the runtime.
     pub scripts: Arc<Scripts>,
@@ -149,7 +149,7 @@ impl Executor {
     /// Ends all jobs and their processes, within 5 s. Each still has its one outcome: a caller that wants what executed
     /// to count as interrupted rather than cancelled stops listening before.
     pub async fn shut_down(&self) {
-        // On its own runtime: whoever calls this may be on another one, which knows nothing of processes.
+        // Spawned on the executor's own runtime, because the caller's runtime may lack the drivers for processes.
         let own = self.clone();
         if let Err(error) = self.runtime.spawn(async move { own.end_all().await }).await {
             tracing::error!(%error, "the jobs could not be ended in order");
@@ -222,7 +222,7 @@ impl Inner {
 /// What `future` gives, or what it says when it panics.
 async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
-    // Whatever the future left half done is dropped with it and seen by nobody.
+    // Unwind safety: after a panic the future is dropped, and no other code sees its state.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Ok(Poll::Pending) => Poll::Pending,

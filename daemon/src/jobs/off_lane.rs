@@ -1,7 +1,7 @@
-//! Waiting inside a job, off its lane: for what has no time bound, without a permit.
+//! Waits inside a job without a permit of its lane, for waits that have no time bound.
 //!
-//! Every [`Ask::OffLane`] is followed by exactly one [`Ask::Return`], also where the wait is dropped, cancelled or
-//! panics, and both come before the outcome of the job.
+//! Every [`Ask::OffLane`] is followed by exactly one [`Ask::Return`], also if the wait is dropped, cancelled or panics.
+//! Both come before the outcome of the job.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,11 +38,11 @@ impl LaneHandle {
         self.registry.report(Report::Ask(self.job, Ask::Found(folder)));
     }
 
-    /// Waits for `future` without a permit, and then until the world gives one back. Whoever drops this wait has no
-    /// permit until the next one returns.
+    /// Waits for `future` without a permit, and then until the world grants one again. After this wait is dropped, the
+    /// job has no permit until the next call returns.
     ///
     /// # Errors
-    /// Where the job is to end: the wait was given up, and there is no permit.
+    /// [`Cancelled`] if the job has to end: the wait was given up, and there is no permit.
     pub async fn off_lane<F: Future>(&mut self, future: F) -> Result<F::Output, Cancelled> {
         self.come_back().await?;
         let mut cancel = self.cancel.clone();

@@ -1,7 +1,7 @@
-//! The jobs that are out, and the slot of each: exactly one outcome, by construction.
+//! The running jobs, and a guard for each that guarantees exactly one outcome.
 //!
-//! An [`OutcomeGuard`] is made when a job starts and can be settled once, because settling consumes it. One that is
-//! dropped instead, by a panic, an abort or a runtime that goes down, settles itself.
+//! An [`OutcomeGuard`] is made when a job starts. Settling consumes it, so a job is settled at most once. A guard that
+//! is dropped by a panic, an abort or a runtime that shuts down settles itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
-//! Scripts where others wait, too: a script is checked and played so that nobody is held up by its patterns.
+//! Checks and plays scripts on threads of their own, so that a slow pattern delays no other job.
 //!
-//! Owns how many scripts are checked and played at once off the runtime's workers, and the patterns that are kept. What
-//! a script means is said in `scripted`, what is wrong with one in `check`.
+//! Owns the number of scripts that are checked and played at once, and the cache of compiled patterns. The module
+//! `scripted` defines what a script means, `scripted::validate` what makes one invalid.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Calls: the door behind which tools are, and the tool that is always there.
+//! The trait of tools whose calls are jobs, and the built-in shell tool.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -24,9 +24,9 @@ pub trait Tool: Send + Sync {
 
 /// What a call gets beside its task.
 pub struct Context {
-    /// Its run.
+    /// The run that made the call.
     pub run: RunId,
-    /// Its id.
+    /// The id of the call within its run.
     pub call: CallId,
     /// Tells it to end.
     pub cancel: Cancel,

@@ -1,4 +1,4 @@
-//! A lane: a width plus a queue, as a state machine. Data in the world, without a clock, a task or a lock.
+//! A lane is a width plus a queue, as a state machine. It is data in the world, without a clock, a task or a lock.
 //!
 //! ```text
 //!            enter                     grant
@@ -13,10 +13,10 @@
 //!  leave: from every state, at once
 //! ```
 //!
-//! Owns who is granted next: by class ([`Class`]: every class gets at least one grant in eight), in a class by share
-//! (in proportion to the weights), in a share round-robin over the roots of the trees, in a root first come first
-//! served. Never decides what a ticket is for, never starts anything, and never keeps a counter that the tickets do not
-//! account for. Every operation costs the same however long the queue is.
+//! Owns the choice of the next grant: by class ([`Class`]: every class gets at least one grant in eight), within a
+//! class by share (in proportion to the weights), within a share round robin over the roots of the trees, within a root
+//! first come first served. Must never know what a ticket is for, start anything, or keep a counter that the tickets do
+//! not account for. The cost of an operation does not grow with the queue.
 
 #[cfg(test)]
 mod model_test;
@@ -48,7 +48,7 @@ pub const MAX_WIDTH: u32 = 1_000_000;
 /// What a lane is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Its name.
+    /// The lane's name, as commands and metrics show it.
     pub name: Arc<str>,
     /// Its width; 0 is taken as 1.
     pub width: u32,
@@ -59,7 +59,7 @@ pub struct Settings {
 /// A share of a lane's capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareSettings {
-    /// Name.
+    /// The share's name in the configuration.
     pub name: Arc<str>,
     /// Grants in proportion to the others'; 0 is taken as 1.
     pub weight: u32,
@@ -74,13 +74,13 @@ pub struct ShareId(pub u16);
 /// Who wants a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// The run.
+    /// The run that wants the permit.
     pub run: RunId,
     /// Top of its tree.
     pub root: RunId,
-    /// Its share.
+    /// The share that the permit is counted in.
     pub share: ShareId,
-    /// Its precedence.
+    /// The priority of the run, which gives the class of a new ticket.
     pub priority: Priority,
 }
 
@@ -108,7 +108,7 @@ impl TicketState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// Resuming tickets.
+    /// Tickets that resume after parking.
     Resumed = 0,
     /// New ones of high priority.
     High = 1,
@@ -165,13 +165,13 @@ struct Relief {
 /// What a change of capacity did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Widths {
-    /// Before.
+    /// Width before the change, reliefs included.
     pub before: u32,
-    /// After.
+    /// Width after the change, reliefs included.
     pub after: u32,
 }
 
-/// A lane.
+/// A lane: its width, its tickets and their queue. See the module's documentation.
 #[derive(Debug)]
 pub struct Lane {
     name: Arc<str>,
@@ -252,7 +252,7 @@ impl Lane {
         id
     }
 
-    /// Who is granted next, and for which run; `None` where nobody may be.
+    /// The ticket that is granted next, and its run; `None` if no ticket may be granted now.
     pub fn peek(&self) -> Option<(TicketId, RunId)> {
         let closed = self.paused || self.hold.is_some() || self.gate.is_some();
         let most = self.at_most.map_or(self.width(), |(most, _)| most.min(self.width()));
@@ -298,7 +298,7 @@ impl Lane {
         self.transition(id, TicketState::Busy, now);
     }
 
-    /// Gives a busy ticket one more permit, if one is free and nobody waits. Says whether it did.
+    /// Gives a busy ticket one more permit if one is free and no ticket waits for it. Returns whether it did.
     pub fn grant_extra(&mut self, id: TicketId, now: Timestamp) -> bool {
         let Some(ticket) = self.slab.get(id) else { return false };
         let possible = ticket.state == TicketState::Busy && self.has_extra(ticket.share);
@@ -496,7 +496,7 @@ impl Lane {
         self.changed(now, |lane| lane.width = width.clamp(1, MAX_WIDTH))
     }
 
-    /// Takes a new width by configuration. A width that somebody set by hand stays.
+    /// Takes a new width from the configuration. A width that an operator set by hand stays.
     pub fn configure(&mut self, width: u32, now: Timestamp) -> Widths {
         self.changed(now, |lane| {
             let width = width.clamp(1, MAX_WIDTH);

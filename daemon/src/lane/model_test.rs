@@ -1,4 +1,4 @@
-//! The lane beside a small model that does the same with plain lists, for random sequences of operations.
+//! Compares the lane with a small model made of plain lists, for random sequences of operations.
 #![cfg(test)]
 
 use std::collections::VecDeque;

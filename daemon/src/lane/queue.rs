@@ -1,4 +1,5 @@
-//! The order in which tickets wait: for each class and share a ring of roots, for each root a list, first come first.
+//! The order in which tickets wait: a ring of roots for each class and share, a first-come-first-served list for each
+//! root.
 //!
 //! ```text
 //!   (class, share) ── cursor ─▶ root A ⇄ root B ⇄ root C ─┐      ring: whose turn it is
@@ -9,7 +10,7 @@
 //!                                a3
 //! ```
 //!
-//! The links lie in the tickets themselves, so that leaving from anywhere costs the same. Knows neither permits nor
+//! The links lie in the tickets themselves, so that removing any ticket costs the same. Must never know permits or
 //! time.
 
 use std::collections::HashMap;

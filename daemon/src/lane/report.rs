@@ -1,4 +1,4 @@
-//! What a lane tells about itself. Reads it, never changes it.
+//! What a lane reports about itself. Reads the lane, must never change it.
 
 use std::collections::HashMap;
 
@@ -79,9 +79,9 @@ impl Waits {
 /// A ticket as the report knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claimed {
-    /// The run.
+    /// The run that holds the ticket.
     pub run: RunId,
-    /// State.
+    /// The state of the ticket.
     pub state: TicketState,
     /// Permits that it holds.
     pub permits: u16,

@@ -1,4 +1,4 @@
-//! For how much of the last 1, 5 and 15 minutes a lane was saturated. Time is an argument.
+//! The share of the last 1, 5 and 15 minutes during which a lane was saturated. Time is an argument.
 
 use harness_protocol::time::{Span, Timestamp};
 

@@ -1,6 +1,6 @@
-//! Where the tickets of a lane lie: in pages that never move, 48 bytes each, found by number.
+//! Stores the tickets of a lane in pages that never move, 48 bytes each, addressed by slot number.
 //!
-//! Never knows what a ticket means. A ticket id that has left finds nothing.
+//! Must never know what a ticket means. The id of a removed ticket finds nothing.
 
 use harness_protocol::id::RunId;
 use harness_protocol::spec::Priority;
@@ -9,7 +9,7 @@ use harness_protocol::time::Timestamp;
 use super::{Claim, Class, ShareId, TicketState};
 
 const PAGE: usize = 1024;
-/// No slot.
+/// The slot number that means "no slot".
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A ticket, by its slot and the slot's generation.
@@ -165,7 +165,7 @@ impl Slab {
         self.pages.iter_mut().flatten().filter(|ticket| ticket.generation % 2 == 1)
     }
 
-    /// Every ticket.
+    /// Every ticket in the slab, in the order of slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
         self.pages.iter().flatten().filter(|ticket| ticket.generation % 2 == 1)
     }

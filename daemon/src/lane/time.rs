@@ -1,4 +1,4 @@
-//! The time of what a lane knows is set. Decides nothing.
+//! Adjusts a lane's timestamps when the clock is set. Must never decide anything.
 
 use harness_protocol::time::{Span, Timestamp};
 
@@ -39,7 +39,8 @@ impl TimeSet {
 }
 
 impl Lane {
-    /// Nobody has waited longer or shorter because of it. Of how busy the lane was before nothing is known any more.
+    /// Moves the lane's times along with the clock, so that no ticket appears to have waited longer or shorter. The
+    /// history of waits and saturation is discarded.
     pub fn set_time(&mut self, set: TimeSet) {
         self.slab.iter_mut().for_each(|ticket| ticket.since = set.measured(ticket.since));
         for relief in self.reliefs.values_mut() {

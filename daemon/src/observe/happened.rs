@@ -1,7 +1,7 @@
-//! What happened, as lines of the log: at info what an operator has to know, at debug the life of runs and calls. Each
-//! is a message and fields.
+//! Writes events as log lines, each a message with fields. Level info has what an operator must know; level debug has
+//! the life of runs and calls.
 //!
-//! Reads events and never changes anything. Of things that come in crowds one line tells how many.
+//! Reads events and must never change anything. Frequent events of one kind are counted in one line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

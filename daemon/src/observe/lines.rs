@@ -1,7 +1,7 @@
-//! Lines of log on their way to a stream, written by a thread of their own.
+//! Writes log lines to a stream on a thread of its own.
 //!
-//! Owns a bounded queue. A stream that is closed, full or stuck loses lines, which are counted; it never holds up who
-//! logs.
+//! Owns a bounded queue. A stream that is closed, full or stuck loses lines, and the loss is counted. Must never delay
+//! the code that logs.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The log: where it goes, and what is in it.
+//! The log: its destination, its filter and its setup.
 //!
-//! To the journal where standard error is the journal, to a file where the daemon was started on demand, and to
-//! standard error otherwise. Never blocks and never ends the daemon.
+//! The log goes to systemd's journal if standard error is the journal, to a file if the daemon was started on demand,
+//! and to standard error otherwise. Must never block or end the daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,11 +40,11 @@ impl FromStr for Filter {
 /// Where the log goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The journal.
+    /// The journal of systemd.
     Journal,
-    /// Standard error.
+    /// Standard error of the daemon.
     Stderr,
-    /// A file.
+    /// A file in the state directory, rotated.
     File(PathBuf),
 }
 
@@ -114,7 +114,7 @@ fn names(told: &str, device: u64, inode: u64) -> bool {
     (told_device.parse(), told_inode.parse()) == (Ok(device), Ok(inode))
 }
 
-/// A panic anywhere is an error in the log. The hook before it wrote to standard error, where nobody may be.
+/// Logs every panic as an error. The hook that was installed before wrote to standard error, which may be closed.
 fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let message = info.payload_as_str().unwrap_or("no message");

@@ -1,6 +1,6 @@
-//! How the daemon is seen from outside: its log, and what it tells systemd.
+//! Observability: the daemon's log, and its messages to systemd.
 //!
-//! Never changes anything, and never holds the daemon up.
+//! Must never change anything, and never delay the daemon.
 
 pub mod happened;
 mod lines;

@@ -1,6 +1,6 @@
-//! What systemd is told: that we are ready, reload, stop, and live.
+//! Notifies systemd that the daemon is ready, reloads, stops, or is alive.
 //!
-//! Outside of systemd all of it does nothing. A message that cannot be sent is logged, and that is all.
+//! Does nothing outside of systemd. A message that cannot be sent is only logged.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Notifier {
         }
     }
 
-    /// We stop.
+    /// The daemon stops; `status` says why, in a line for `systemctl status`.
     pub fn stopping(&self, status: &str) {
         send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }
@@ -47,12 +47,12 @@ impl Notifier {
         send(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
     }
 
-    /// How often [`Self::alive`] is expected, with a margin; none where nobody watches.
+    /// How often [`Self::alive`] must be called, with a margin; `None` if systemd watches no keep-alive.
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// We live. To be said by whoever would be stuck if we were not.
+    /// The daemon is alive. Must be called by the task whose failure the watchdog has to notice.
     pub fn alive(&self) {
         send(&[NotifyState::Watchdog]);
     }

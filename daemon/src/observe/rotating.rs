@@ -1,7 +1,7 @@
-//! A log file that is put aside while it is written, before it grows over its bound.
+//! A log file that is rotated while it is written, before it grows over its bound.
 //!
-//! Owns how large the log becomes: the file and one that was put aside, together. No line is lost by that, and none is
-//! cut: a line is whole in one of the two. Where the file cannot be put aside, writing goes on in it.
+//! Owns the size of the log: the current file and one older file together. Rotation neither loses nor splits a line:
+//! each line is whole in one of the two files. If the file cannot be rotated, writing goes on in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -39,7 +39,7 @@ impl Rotating {
     /// Begins a new file, unless there is room for so many bytes. Where that is refused, the one that is open is
     /// written on.
     fn make_room_for(&mut self, bytes: u64) -> io::Result<()> {
-        // Somebody else may have emptied it.
+        // Another process may have truncated the file.
         let is_full = self.file.metadata().map_or(true, |found| found.len() + bytes > self.most);
         if is_full {
             put_aside(&self.path)?;
@@ -75,7 +75,7 @@ fn append_to(path: &Path) -> io::Result<File> {
 /// One that is put aside takes the place of the one before.
 fn put_aside(path: &Path) -> io::Result<()> {
     match fs::rename(path, path.with_extension("log.1")) {
-        // Somebody else has put it aside already.
+        // Another process has rotated the file already.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         done => done,
     }

@@ -1,4 +1,4 @@
-//! What the daemon itself uses, from /proc. A figure that cannot be read is not told.
+//! The daemon's own resource usage, from `/proc`. A figure that cannot be read is left out.
 
 use std::fs;
 

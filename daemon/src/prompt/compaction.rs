@@ -1,5 +1,5 @@
-//! How a conversation that is too long for its model becomes shorter: what is summarised, what stays, and how the model
-//! is asked for the summary.
+//! Shortens a conversation that is too long for its model: chooses what is summarised and what stays, and asks the
+//! model for the summary.
 //!
 //! ```text
 //!  transcript:   task · answer · results · message · answer · results · answer · results
@@ -7,8 +7,8 @@
 //!  next prompt:  task · message · summary · answer · results · answer · results
 //! ```
 //!
-//! Pure. A call and its results are on the same side of every cut. The older part is shown as plain text, not as the
-//! conversation that it was: so it can be cut to any length, and is understood by a model of any dialect.
+//! Pure. A call and its results are always on the same side of a cut. The older part is shown as plain text, not as the
+//! original conversation, so that it can be cut to any length and any dialect can carry it.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
-//! What of a transcript a prompt is made of, and about how much that is.
+//! Selects the parts of a transcript that make up a prompt, and estimates their size.
 //!
-//! Pure. Tokens are estimates on the safe side, for no two models count alike.
+//! Pure. Token counts are estimates on the safe side, because tokenizers differ between models.
 
 use harness_protocol::run::Entry;
 

@@ -1,7 +1,7 @@
-//! The neutral conversation between a run and its model: transcript in, prompt out; what a model answers; how it may
-//! fail.
+//! The conversation between a run and its model, in a form that no dialect owns: transcript in, prompt out; a model's
+//! answer; the ways in which an inference fails.
 //!
-//! Pure. Owns the rules that every prompt keeps; dialects translate it, and never see a transcript.
+//! Pure. Owns the rules that every prompt keeps. Dialects translate prompts, and must never see a transcript.
 
 pub mod compaction;
 pub mod context;
@@ -34,9 +34,9 @@ pub enum Message {
     },
     /// What the model said.
     Assistant {
-        /// Its text.
+        /// The text of the answer; may be empty.
         text: Arc<str>,
-        /// Its calls.
+        /// The calls that the answer asks for, in order.
         calls: Vec<CallRequest>,
         /// What its provider wants back unchanged.
         carried: Option<Arc<Carried>>,
@@ -166,7 +166,7 @@ pub enum PromptFault {
 /// What a model answered, whole.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Completion {
-    /// Its text.
+    /// The text of the answer; may be empty.
     pub text: String,
     /// The calls that it asks for, in order.
     pub calls: Vec<RequestedCall>,
@@ -213,7 +213,7 @@ impl RequestedCall {
 pub struct InferenceError {
     /// What may be done about it.
     pub class: ErrorClass,
-    /// For people.
+    /// The reason in words, for a person.
     pub message: String,
     /// What it used all the same, as far as the provider said so.
     pub usage: Option<Usage>,

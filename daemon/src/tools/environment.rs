@@ -1,5 +1,5 @@
-//! The environment of a call: little of the daemon's, what the submit named, and what keeps programs from waiting for a
-//! person.
+//! The environment variables of a call: a few of the daemon's own, those that the submit named, and settings that keep
+//! programs from waiting for a person.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

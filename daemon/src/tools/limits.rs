@@ -1,7 +1,7 @@
-//! What a limit of the kernel had to do with the end of a command.
+//! Describes whether a kernel limit ended a command.
 //!
-//! Owns the words for it. Says that a limit ended a command only where nothing else ends one like that; what merely
-//! looks like it is told as which limits were in force.
+//! Owns the wording. Says that a limit ended a command only if nothing else ends a command that way; otherwise it only
+//! lists the limits that were in force.
 
 use std::time::Duration;
 

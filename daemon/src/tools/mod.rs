@@ -1,7 +1,7 @@
-//! Tools: what a model may ask for by name.
+//! The tools that a model may call by name.
 //!
-//! Owns their names, their arguments and the text of their results. Knows no job and no lane; `world` sees only the
-//! catalogue.
+//! Owns their names, their arguments and the text of their results. Must never know a job or a lane; `world` sees only
+//! the catalogue.
 
 mod environment;
 mod limits;

@@ -1,7 +1,8 @@
-//! The tool `shell`: a command through `sh -c`, or a program with its arguments, its end as an envelope.
+//! The tool `shell`: executes a command through `sh -c`, or a program with its arguments, and returns the result as an
+//! envelope.
 //!
-//! Owns the arguments and the result. What a model got wrong, and what kept a command from starting, is a plain text
-//! for the model, without an exit code; it never fails the run.
+//! Owns the arguments and the result. A mistake of the model, or a command that cannot start, gives the model a plain
+//! text without an exit code. It must never fail the run.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -26,7 +27,7 @@ use crate::process::{
     self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program, SpawnError,
 };
 
-/// What the arguments look like, for whoever got them wrong.
+/// A summary of the arguments, for a model whose arguments were wrong.
 const USAGE: &str =
     r#"{"command": "…"} or {"argv": ["…", …]}, and if need be "timeout": seconds, "cwd": "…", "tty": true"#;
 /// The exit code of what the time limit ended, however it then died.
