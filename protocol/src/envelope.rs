@@ -132,7 +132,7 @@ fn newlines(bytes: &[u8]) -> u64 {
 /// A rendered envelope, and what it left out of each stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// The text.
+    /// The whole text, as the model reads it.
     pub text: String,
     /// Bytes of stdout that are not in it.
     pub stdout_omitted: u64,

@@ -32,7 +32,7 @@ pub enum EpochReason {
 }
 
 impl EpochReason {
-    /// Every reason.
+    /// Every reason, in the order of the variants.
     pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
 
     /// The word for it, as in JSON.
@@ -61,7 +61,7 @@ impl fmt::Display for EpochReason {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// Its number.
+    /// Number of the event. Each later event of the journal has a greater one.
     pub seq: Seq,
     /// Version of its kind.
     pub version: u16,
@@ -71,7 +71,7 @@ pub struct Event {
     pub run: Option<RunId>,
     /// Who caused it.
     pub cause: Cause,
-    /// What happened.
+    /// Kind of the event and its data. On the wire these fields stand beside `seq`.
     #[serde(flatten)]
     pub body: EventBody,
 }
@@ -127,7 +127,7 @@ impl Cause {
     pub const HARNESS: Self = Self { via: Via::Harness, uid: None, by_run: None };
 }
 
-/// Doors.
+/// Where a change comes from: the origin of the request that caused an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -144,7 +144,7 @@ pub enum Via {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneWidth {
-    /// The lane.
+    /// Name of the lane: `tool`, or the name of a provider.
     pub lane: Arc<str>,
     /// Its width by configuration.
     pub width: u32,
@@ -155,7 +155,7 @@ pub struct LaneWidth {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// Somebody cancelled it, or the run above it.
+    /// A client cancelled the run, or the run above it.
     Cancelled,
     /// Its time for inference and execution is used up.
     MaxTime,
@@ -174,14 +174,14 @@ pub enum StopReason {
 pub enum Ending {
     /// With an answer.
     Succeeded {
-        /// The answer.
+        /// Text of the model's last answer.
         answer: Arc<str>,
     },
     /// With an error.
     Failed {
-        /// The error.
+        /// What went wrong, in words.
         error: Arc<str>,
-        /// The exit code of whoever waits for it.
+        /// Exit code of a command that waits for the run; see [`crate::run::exit`].
         exit_code: u8,
     },
     /// Because it was told to.
@@ -195,12 +195,12 @@ pub enum Ending {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delta {
-    /// The run.
+    /// The run that the output belongs to.
     pub run: RunId,
     /// The call, for the output of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
-    /// Which stream.
+    /// The stream that the piece belongs to.
     pub stream: DeltaStream,
     /// Where the piece begins in the stream, in bytes.
     pub offset: u64,

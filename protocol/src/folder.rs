@@ -1,7 +1,6 @@
-//! Which folder a path means: what tells a folder from another one that has the same path in another mount namespace,
-//! or later.
+//! Identity of a folder: whether a path means the same folder in another mount namespace, or at a later time.
 //!
-//! Pure. Who looks at a folder is the affair of those who do.
+//! Pure. The callers look at the file system.
 
 use std::fmt;
 use std::str::FromStr;
@@ -143,7 +142,7 @@ mod tests {
         FolderId { device, inode, boot: boot.map(|boot| boot.parse().unwrap()) }
     }
 
-    /// U22.
+    /// Entry U22 in `tests/README.md`.
     #[test]
     fn a_folder_is_told_by_device_and_inode_and_after_another_boot_by_its_inode() {
         let (now, before) = (Some(BOOT), Some(OTHER));

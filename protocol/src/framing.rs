@@ -1,6 +1,6 @@
-//! Newline-delimited JSON: incremental and bounded. One object per line, a frame is a line without its newline.
+//! Newline-delimited JSON: incremental and bounded. Each line is one object; a frame is a line without its newline.
 //!
-//! Owns the cutting of a byte stream into frames. Never parses JSON and never reads from anywhere.
+//! Cuts a byte stream into frames. Never parses JSON and never reads from anywhere.
 
 /// Bytes of memory that a decoder keeps while nothing is unfinished.
 const KEPT: usize = 64 * 1024;

@@ -1,12 +1,13 @@
-//! What tells that a process is inside a run, whatever it did to its environment: the name of keepers, and the mark.
+//! How a process is recognised as being inside a run, whatever it did to its environment: by the name of a keeper, and
+//! by the mark.
 //!
-//! Shared by the daemon, which marks and asks, and by its clients, which start nothing from inside a run. Reads
-//! nothing: text goes in.
+//! Shared by the daemon, which sets and reads the mark, and by clients, which start no daemon from inside a run. Reads
+//! nothing itself: the callers pass texts in.
 //!
-//! The mark is a limit that the kernel itself no longer heeds: the hard limit of file locks (`RLIMIT_LOCKS`). It is
-//! inherited by all that a process starts, and nobody but root can raise it again. Outside of runs it is unlimited. A
-//! daemon gives itself a number, so that whatever it starts has one from its first moment; below its keepers it is a
-//! smaller one; below those of a daemon that is itself inside a run, a still smaller one.
+//! The mark is a resource limit that the kernel no longer enforces: the hard limit of file locks (`RLIMIT_LOCKS`).
+//! Every process inherits it, and only root can raise it again. Outside of runs it is unlimited. A daemon sets its own
+//! limit to a number, so that each process that it starts has one from its first moment. Below its keepers the number
+//! is smaller, and below the keepers of a daemon that is itself inside a run it is smaller still.
 
 /// The variable by which a call knows its run.
 pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";

@@ -1,7 +1,7 @@
-//! How large a value is as JSON, and texts cut to such a size.
+//! The size of a value as JSON, and texts cut to such a size.
 //!
-//! Pure. A frame is JSON, so every bound of what goes into a frame counts these bytes, and never the bytes of the text
-//! itself: one control character takes six. Owns no bound.
+//! Pure. A frame is JSON, so every bound of a frame counts these bytes, never the bytes of the text itself: one control
+//! character takes six. The bounds belong to the callers.
 
 use std::borrow::Cow;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a lane reports.
+//! Reports of lanes: width, queue, holders, and why no permit is granted.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub const LANE_SCHEMA: &str = "harness.lane/1";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneReport {
-    /// Always [`LANE_SCHEMA`].
+    /// Version of this format: always [`LANE_SCHEMA`].
     pub schema: String,
     /// `tool`, or the name of a provider.
     pub name: Arc<str>,
@@ -83,9 +83,9 @@ impl ShareReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Limiter {
-    /// Nothing: whoever comes is served.
+    /// Nothing: each ticket gets its permit at once.
     None,
-    /// The width.
+    /// Every permit is in use.
     Width,
     /// The bounds of the shares that have something queued.
     Share,
@@ -101,7 +101,7 @@ pub enum Limiter {
     Failing,
     /// The journal cannot commit.
     Storage,
-    /// Somebody paused the lane.
+    /// A client paused the lane.
     Paused,
     /// The daemon drains.
     Draining,
@@ -133,7 +133,7 @@ pub struct LaneHold {
     /// Why, also while the lane is paused beside that. Absent in reports of older daemons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
-    /// Since when.
+    /// When the hold began.
     pub since: Timestamp,
     /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
     pub until: Option<Timestamp>,
@@ -159,7 +159,7 @@ pub struct ReliefView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueWait {
-    /// Tickets counted.
+    /// Number of tickets that were counted.
     pub count: u64,
     /// Half of them waited no longer.
     pub p50_seconds: Span,
@@ -175,9 +175,9 @@ pub struct QueueWait {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShareReport {
-    /// Name.
+    /// Name of the share.
     pub share: Arc<str>,
-    /// Weight.
+    /// Weight of the share: it gets permits in proportion to it.
     pub weight: u32,
     /// Most permits at once, where that is bounded.
     pub max: Option<u32>,
@@ -188,21 +188,21 @@ pub struct ShareReport {
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,
-    /// Parked tickets.
+    /// Tickets that are parked, without a permit.
     pub parked: u32,
-    /// Resuming tickets.
+    /// Tickets that want their permit back.
     pub resuming: u32,
     /// Permits in use.
     pub permits: u32,
 }
 
-/// Somebody who holds a permit.
+/// A run that holds a permit, for a call or an inference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
-    /// Its name.
+    /// Name of the run, when it has one.
     pub run_name: Option<Arc<str>>,
     /// The call; `None` for an inference.
     pub call: Option<CallId>,
@@ -210,7 +210,7 @@ pub struct Holder {
     pub tool: Arc<str>,
     /// What it executes, shortened to one line.
     pub command: String,
-    /// Since when.
+    /// Since when it has held the permit.
     pub since: Timestamp,
 }
 
@@ -218,11 +218,11 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneChanged {
-    /// The lane.
+    /// Name of the lane: `tool`, or the name of a provider.
     pub lane: Arc<str>,
-    /// Width before.
+    /// Permits in all before the change.
     pub width_before: u32,
-    /// Width now.
+    /// Permits in all after the change.
     pub width: u32,
     /// The relief that was made or undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]

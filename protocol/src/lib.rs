@@ -1,4 +1,4 @@
-//! The words that `harnessd` and its clients share.
+//! Types and formats that `harnessd` and its clients share.
 //!
 //! This crate owns the wire: ids, run specifications, requests and replies, events, lane reports, the text of a
 //! finished call, and the framing of newline-delimited JSON. It performs no I/O, reads no clock and starts nothing.

@@ -19,7 +19,7 @@ pub enum CallLimit {
     CpuSeconds,
     /// Bytes of address space; of memory, where a cgroup sets it.
     AddressSpaceBytes,
-    /// Descriptors.
+    /// Open file descriptors.
     OpenFiles,
     /// Bytes of a file that is written.
     FileSizeBytes,
@@ -111,7 +111,7 @@ pub struct CallLimits {
     pub cpu_seconds: Option<u64>,
     /// Bytes of address space; of memory, where a cgroup sets it.
     pub address_space_bytes: Option<u64>,
-    /// Descriptors.
+    /// Open file descriptors.
     pub open_files: Option<u64>,
     /// Bytes of a file that is written.
     pub file_size_bytes: Option<u64>,

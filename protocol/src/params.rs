@@ -59,7 +59,7 @@ pub struct SubmitParams {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Submitted {
-    /// The run.
+    /// Id of the run.
     pub id: RunId,
     /// Number of the event that made it: subscribing from here misses nothing of it.
     pub seq: Seq,
@@ -76,7 +76,7 @@ pub struct Selector {
     /// By id, unique prefix, name or `@last`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
-    /// By labels.
+    /// Every one of these labels, each with this value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// By state: one of these.
@@ -135,7 +135,7 @@ impl ListParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunPage {
-    /// The runs.
+    /// The runs of this page.
     pub runs: Vec<RunView>,
     /// Where the next page begins; `None` at the end.
     pub cursor: Option<u64>,
@@ -166,7 +166,7 @@ pub struct ShowParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shown {
-    /// The run.
+    /// The run, without its transcript.
     pub run: RunView,
     /// A page of its transcript.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -186,7 +186,7 @@ pub struct Shown {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessView {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
     /// Its command line, shortened to 200 characters.
     pub command: String,
@@ -224,7 +224,7 @@ pub struct WaitReply {
 pub struct OutputParams {
     /// By id, unique prefix, name or `@last`.
     pub run: String,
-    /// The call.
+    /// Id of the call.
     pub call: CallId,
     /// `stdout` or `stderr`.
     pub stream: OutputStream,
@@ -241,9 +241,9 @@ pub struct OutputParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputStream {
-    /// Standard output.
+    /// Standard output of the call.
     Stdout,
-    /// Standard error.
+    /// Standard error of the call.
     Stderr,
 }
 
@@ -282,7 +282,7 @@ mod base64_bytes {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
-    /// Which.
+    /// The runs to cancel.
     pub select: Selector,
     /// Kill at once instead of asking first.
     #[serde(default)]
@@ -294,7 +294,7 @@ pub struct CancelParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SelectParams {
-    /// Which.
+    /// The runs to pause or to resume.
     pub select: Selector,
 }
 
@@ -321,9 +321,9 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unchanged {
-    /// The run.
+    /// Id of the run.
     pub run: RunId,
-    /// Why.
+    /// Why it stays as it is, in words.
     pub why: String,
 }
 
@@ -350,9 +350,9 @@ pub struct RetryParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MessageParams {
-    /// The run.
+    /// The run: by id, unique prefix, name or `@last`.
     pub run: String,
-    /// The text.
+    /// Text of the message.
     pub text: Arc<str>,
     /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -443,7 +443,7 @@ pub struct Interactions {
 pub struct AnswerParams {
     /// The interaction by id or unique prefix, or the run that waits, if it waits for one only.
     pub interaction: String,
-    /// The answer.
+    /// Text of the answer.
     pub answer: Arc<str>,
 }
 
@@ -451,7 +451,7 @@ pub struct AnswerParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Answered {
-    /// The interaction.
+    /// Id of the interaction.
     pub interaction: InteractionId,
     /// The run that goes on.
     pub run: RunId,
@@ -526,7 +526,7 @@ pub struct SubscribeParams {
     /// Only of these kinds.
     #[serde(default)]
     pub kinds: Vec<String>,
-    /// Deltas too.
+    /// Also send deltas, the live output. They may be dropped.
     #[serde(default)]
     pub deltas: bool,
     /// The epoch that `after` is of, as the reply to an earlier subscription said. Another epoch gives a gap with its
@@ -539,7 +539,7 @@ pub struct SubscribeParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Subscribed {
-    /// The subscription.
+    /// Id of the subscription. Notifications carry it.
     pub subscription: SubscriptionId,
     /// The last event that had happened.
     pub last_seq: Seq,
@@ -553,6 +553,6 @@ pub struct Subscribed {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UnsubscribeParams {
-    /// The subscription.
+    /// Id of the subscription to end.
     pub subscription: SubscriptionId,
 }

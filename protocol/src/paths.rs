@@ -1,4 +1,4 @@
-//! Where socket, state and configuration are: one rule for the daemon and for those who look for it.
+//! Paths of the socket, the state directory and the configuration: one rule for the daemon and for its clients.
 //!
 //! Pure: the environment, the user and the question whether a path exists are arguments.
 

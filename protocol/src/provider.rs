@@ -1,4 +1,4 @@
-//! What is told of providers: how they are configured, and what came of asking them. Reached through [`crate::rpc`].
+//! Reports about providers: their configuration, and the outcome of checks. Reached through [`crate::rpc`].
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub const PROVIDER_SCHEMA: &str = "harness.provider/1";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderViews {
-    /// By name.
+    /// The configured providers, sorted by name.
     pub providers: Vec<ProviderView>,
 }
 
@@ -22,9 +22,9 @@ pub struct ProviderViews {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderView {
-    /// Always [`PROVIDER_SCHEMA`].
+    /// Version of this format: always [`PROVIDER_SCHEMA`].
     pub schema: String,
-    /// Its name.
+    /// Name of the provider, as configured.
     pub name: Arc<str>,
     /// Runs that name none get this one.
     pub default: bool,
@@ -56,7 +56,7 @@ pub struct ProviderView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FallbackView {
-    /// Its name.
+    /// Name of the provider.
     pub provider: Arc<str>,
     /// The model that it is asked for: its own.
     pub model: Option<Arc<str>>,
@@ -68,7 +68,7 @@ pub struct FallbackView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyView {
-    /// In words.
+    /// Where the key is, in words.
     pub source: String,
     /// Why it cannot be had, if it cannot.
     pub problem: Option<String>,
@@ -78,9 +78,9 @@ pub struct KeyView {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PriceView {
-    /// Of input.
+    /// Price of input tokens, in USD per million.
     pub input: f64,
-    /// Of output.
+    /// Price of output tokens, in USD per million.
     pub output: f64,
     /// Of input that was read from the cache.
     pub cached: f64,
@@ -105,17 +105,17 @@ pub struct ProviderCheckParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderChecks {
-    /// By name.
+    /// Outcomes of the checks, sorted by name.
     pub checks: Vec<ProviderCheck>,
 }
 
-/// What came of asking a provider for a word.
+/// The outcome of a check of one provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderCheck {
-    /// The provider.
+    /// Name of the provider.
     pub provider: Arc<str>,
-    /// It answered.
+    /// The provider answered as it should.
     pub ok: bool,
     /// What was asked; `None` where nothing had to be.
     pub url: Option<String>,

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Ambiguous,
     /// It contradicts what is there already.
     Conflict,
-    /// It was possible once: somebody was first, or it has ended.
+    /// It was possible once: another client was first, or it has ended.
     NoLongerApplies,
     /// The request is wrong.
     Invalid,
@@ -89,11 +89,11 @@ pub const METHOD_NOT_FOUND: i32 = -32601;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct RpcError {
-    /// JSON-RPC code.
+    /// Error code of JSON-RPC 2.0.
     pub code: i32,
-    /// For people.
+    /// What went wrong, in words for people. The words may change.
     pub message: String,
-    /// For programs.
+    /// What went wrong, in fields for programs.
     pub data: ErrorData,
 }
 
@@ -101,7 +101,7 @@ pub struct RpcError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorData {
-    /// Kind.
+    /// Class of the error, by which a program decides what to do.
     pub kind: ErrorKind,
     /// Why, where that says more than the kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,7 @@ pub struct ErrorData {
     pub retry_after_seconds: Option<Span>,
     /// The exit code of a command that ends with it.
     pub exit_code: u8,
-    /// It was not refused: nobody knows yet whether it takes effect.
+    /// The request was not refused: it is not known yet whether it takes effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
 }
@@ -171,7 +171,7 @@ impl RpcError {
         self
     }
 
-    /// Its kind.
+    /// Class of the error.
     pub const fn kind(&self) -> ErrorKind {
         self.data.kind
     }
@@ -182,9 +182,9 @@ impl RpcError {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum RequestId {
-    /// A number.
+    /// A number, such as a counter of the client.
     Number(i64),
-    /// A text.
+    /// A text, such as a UUID.
     Text(String),
     /// Null: a request all the same, answered under null.
     Null,
@@ -215,27 +215,27 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<R
 /// A request to be written.
 #[derive(Debug, Serialize)]
 pub struct Request<'a, P> {
-    /// Always `"2.0"`.
+    /// Version of JSON-RPC: always `"2.0"`.
     pub jsonrpc: &'static str,
     /// By which the reply is matched.
     pub id: u64,
-    /// Method.
+    /// Name of the method.
     pub method: &'a str,
-    /// Parameters.
+    /// Parameters of the method.
     pub params: &'a P,
 }
 
 /// A reply. Exactly one of `result` and `error` is present.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Response<R> {
-    /// Always `"2.0"`.
+    /// Version of JSON-RPC: always `"2.0"`.
     pub jsonrpc: String,
     /// The request's id; null where it could not be read.
     pub id: Option<RequestId>,
-    /// The result.
+    /// The result, where the request succeeded.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
-    /// The error.
+    /// The error, where the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RpcError>,
 }
@@ -256,25 +256,25 @@ impl<R> Response<R> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "method", content = "params", rename_all = "kebab-case")]
 pub enum Notification {
-    /// An event.
+    /// An event of the subscription, in order.
     Event {
-        /// Whose.
+        /// Id of the subscription.
         subscription: SubscriptionId,
-        /// The event.
+        /// The event, whole.
         event: Arc<Event>,
     },
     /// A piece of live output.
     Delta {
-        /// Whose.
+        /// Id of the subscription.
         subscription: SubscriptionId,
-        /// The piece.
+        /// The piece of live output.
         delta: Arc<Delta>,
     },
     /// Events that this subscriber does not get.
     Gap {
-        /// Whose.
+        /// Id of the subscription.
         subscription: SubscriptionId,
-        /// Which.
+        /// Numbers of the missing events, and why they are missing.
         gap: Gap,
     },
 }
@@ -283,9 +283,9 @@ pub enum Notification {
 pub trait Method {
     /// Name on the wire.
     const NAME: &'static str;
-    /// Parameters.
+    /// Type of the parameters.
     type Params: Serialize + DeserializeOwned;
-    /// Reply.
+    /// Type of the reply.
     type Reply: Serialize + DeserializeOwned;
 }
 
@@ -298,7 +298,7 @@ pub enum CallError {
     /// The parameters do not fit it.
     #[error("bad parameters of {method}: {why}")]
     BadParams {
-        /// The method.
+        /// Name of the method.
         method: &'static str,
         /// What is wrong, with its place.
         why: String,

@@ -1,4 +1,4 @@
-//! A run as it is shown: its state, what it waits for, where its time went, its transcript.
+//! The view of a run: its state, what it waits for, where its time went, its transcript.
 
 mod waits;
 
@@ -111,11 +111,11 @@ pub mod exit {
     pub const FAILED: u8 = 1;
     /// The command was used wrongly, or the configuration is wrong.
     pub const USAGE: u8 = 2;
-    /// It needs an answer that nobody may give.
+    /// It needs an answer that no person may give.
     pub const NEEDS_ANSWER: u8 = 3;
     /// The provider refused the credentials.
     pub const CREDENTIALS: u8 = 4;
-    /// Cancelled.
+    /// The run was cancelled.
     pub const CANCELLED: u8 = 5;
     /// No such run, or it no longer applies.
     pub const NOT_FOUND: u8 = 6;
@@ -139,9 +139,9 @@ pub mod exit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunView {
-    /// Always [`RUN_SCHEMA`].
+    /// Version of this format: always [`RUN_SCHEMA`].
     pub schema: String,
-    /// Its id.
+    /// Id of the run.
     pub id: RunId,
     /// Its name, when it has one.
     pub name: Option<Arc<str>>,
@@ -155,15 +155,15 @@ pub struct RunView {
     /// The finished run that this one continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<RunId>,
-    /// Its labels.
+    /// Labels of the run, by key.
     pub labels: BTreeMap<String, String>,
     /// Its share of the lanes.
     pub share: Arc<str>,
-    /// Its precedence.
+    /// Precedence of the run within a lane.
     pub priority: Priority,
-    /// Numeric user id of whoever submitted it.
+    /// Numeric user id of the client that submitted it.
     pub owner: u32,
-    /// State.
+    /// State of the run.
     pub state: RunState,
     /// What it waits for now, if for anything.
     pub waiting_for: Option<WaitingFor>,
@@ -173,15 +173,15 @@ pub struct RunView {
     /// never shown. Left out in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Provider.
+    /// Name of the provider that it asks.
     pub provider: Arc<str>,
     /// Model, where the provider has more than one.
     pub model: Option<Arc<str>>,
     /// Its task, shortened to one line of at most 200 characters.
     pub title: String,
-    /// Inferences begun.
+    /// Number of inferences begun.
     pub steps: u32,
-    /// Limits.
+    /// The limits that hold for the run.
     pub limits: Limits,
     /// What happens when it asks a person something.
     pub on_interaction: OnInteraction,
@@ -206,7 +206,7 @@ pub struct RunView {
     pub usage_tree: Usage,
     /// Where its wall time went.
     pub timing: Timing,
-    /// Questions and approvals that were refused because nobody was there.
+    /// Questions and approvals that were refused because no person was there.
     pub denials: Vec<String>,
     /// How its inference goes, where a try at it has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,13 +233,13 @@ pub struct RunView {
 pub enum CutField {
     /// `answer`. The transcript has it whole.
     Answer,
-    /// `error`.
+    /// `error`, the message of a failed run.
     Error,
     /// `denials`: some of them, or parts of some.
     Denials,
-    /// `workdir`.
+    /// `workdir`, the directory of the calls.
     Workdir,
-    /// `model`.
+    /// `model`, the name of the model.
     Model,
     /// Another field, of a later daemon.
     #[serde(other)]
@@ -250,9 +250,9 @@ pub enum CutField {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveCall {
-    /// Its id.
+    /// Id of the call.
     pub call: CallId,
-    /// The tool.
+    /// Name of the tool.
     pub tool: Arc<str>,
     /// What it does, shortened to one line.
     pub summary: String,
@@ -269,7 +269,7 @@ pub struct LiveCall {
 pub enum CallState {
     /// Not yet begun.
     Pending,
-    /// Executing.
+    /// Its job runs, with a permit.
     Executing,
     /// Waiting inside its job, off the lane.
     OffLane,
@@ -358,12 +358,12 @@ impl Reserve {
 pub enum Entry {
     /// What a person said: the prompt, or a message.
     User {
-        /// The text.
+        /// What the person wrote.
         text: Arc<str>,
     },
     /// What the model said, and asked for.
     Assistant {
-        /// The text.
+        /// What the model wrote; empty where it only asked for calls.
         text: Arc<str>,
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
@@ -377,7 +377,7 @@ pub enum Entry {
     },
     /// The result of one call.
     Result {
-        /// The result.
+        /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
     /// From here on this stands in the prompts for what was before it, which had become too long for the model.
@@ -432,7 +432,7 @@ pub struct Compaction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallRequest {
-    /// Our id.
+    /// Id that the harness gave to the call.
     pub call: CallId,
     /// The tool, by name.
     pub tool: Arc<str>,
@@ -559,11 +559,11 @@ pub struct InteractionView {
     pub id: InteractionId,
     /// The run that waits.
     pub run: RunId,
-    /// Its name.
+    /// Name of the run, when it has one.
     pub run_name: Option<Arc<str>>,
-    /// What kind.
+    /// What kind of answer is wanted.
     pub kind: InteractionKind,
-    /// The question.
+    /// Text of the question.
     pub question: Arc<str>,
     /// Since when it has been open.
     pub since: Timestamp,

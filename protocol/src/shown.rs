@@ -1,8 +1,8 @@
-//! What is shown to people: errors with their causes, and characters that must not reach a terminal as they are: what
-//! moves a cursor, changes the order of what is read, or cannot be seen.
+//! Text for people: errors with their causes, and characters that must not reach a terminal as they are. Such
+//! characters move a cursor, change the order of the text, or cannot be seen.
 //!
-//! Pure. Owns which characters these are: the daemon refuses them in names and labels, and both programs clean what
-//! they show of them.
+//! Pure. Owns the set of these characters: the daemon refuses them in names and labels, and both programs escape them
+//! in output.
 
 use std::borrow::Cow;
 

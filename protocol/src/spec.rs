@@ -1,4 +1,4 @@
-//! What a run is asked to be: its specification and its limits.
+//! The specification of a run, and its limits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,22 +89,22 @@ impl RunSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SpecChanges {
-    /// Another name.
+    /// The new name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
     /// Labels that are added, or have another value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Another share.
+    /// The new share of the lanes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Arc<str>>,
-    /// Another precedence.
+    /// The new precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Another provider. Where no model is named beside it, the new provider's own is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
-    /// Another model.
+    /// The new model, by its name at the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
     /// Variables that are added, or have another value.
@@ -159,7 +159,7 @@ impl SpecChanges {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Inferences.
+    /// Number of inferences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_steps: Option<u32>,
     /// Input and output tokens together, of the run and all below it.
@@ -236,12 +236,12 @@ impl Limits {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
-    /// Before `normal`.
+    /// Before `normal` and `low`.
     High,
     /// Between the two.
     #[default]
     Normal,
-    /// After `normal`.
+    /// After `high` and `normal`.
     Low,
 }
 

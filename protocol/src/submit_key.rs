@@ -1,6 +1,6 @@
 //! The key that a client makes for one submit, so that it can send that submit again without a second run.
 //!
-//! Pure. Where the randomness comes from is the client's affair.
+//! Pure. The client brings the random number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::hex::{self, DIGITS};
 
 /// A number of 128 bits, made at random for one submit, shown as 32 hexadecimal digits.
 ///
-/// It is no idempotency key: nobody typed it, it means nothing to anybody but the client that made it, and the
+/// It is not an idempotency key: no person typed it, only the client that made it knows its meaning, and the
 /// specification is not compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmitKey(u128);

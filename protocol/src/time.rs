@@ -1,4 +1,4 @@
-//! Instants and durations as they travel: RFC 3339 UTC and seconds. Never reads a clock.
+//! Instants and durations on the wire: RFC 3339 in UTC, and seconds. Never reads a clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -102,7 +102,7 @@ impl Span {
         Self::from_micros(secs.saturating_mul(1_000_000))
     }
 
-    /// Microseconds.
+    /// The length in microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
@@ -127,8 +127,8 @@ impl Span {
         in_range.then(|| Self::from_micros(read(secs)))
     }
 
-    /// The same for what somebody else says: [`Span::MAX`] or `most` for what is longer, `None` for what is no
-    /// duration.
+    /// Like [`Span::from_secs_f64`], for a number from another program: [`Span::MAX`] or `most` for a longer one,
+    /// `None` for a number that is no duration.
     pub fn from_secs_at_most(secs: f64, most: Self) -> Option<Self> {
         if secs.is_nan() || secs < 0.0 {
             return None;
@@ -244,8 +244,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Timestamp>("\"9999-12-31T23:59:59.999999Z\"").unwrap(), Timestamp::MAX);
     }
 
-    /// A8: what is no duration is refused where it is read, and taken as the most that is believed where somebody says
-    /// it.
+    /// A8: a value that is no duration is refused in our own files, and capped where another program says it.
     #[test]
     fn an_absurd_duration_is_refused_or_capped() {
         let day = Span::from_secs(86_400);

@@ -1,7 +1,7 @@
-//! Variables of the environment that a run's calls get from whoever submits it: which may be named, and how large they
-//! may be.
+//! Variables of the environment that a client gives to a run's calls: which names are allowed, and how large they may
+//! be.
 //!
-//! Pure. The values are nobody's business but the calls': no error here has one in it.
+//! Pure. Only the calls see the values: no error here contains one.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ mod tests {
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// U16.
+    /// Entry U16 in `tests/README.md`.
     #[test]
     fn what_cannot_be_a_variable_is_told_by_its_name_and_never_by_its_value() {
         for good in ["A", "_", "a.b-c", "SSH_AUTH_SOCK", "HARNESS", "harness_x", "ÄÖ", "BASH_FUNC_x%%"] {

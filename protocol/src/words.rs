@@ -1,7 +1,7 @@
-//! The words for what a run, or a lane, stands still for: one place makes them, and every command, the log and the
-//! prompt lines say the same.
+//! The words for the reason why a run or a lane does not proceed. Every command, the log and the prompt lines take them
+//! from here, so they agree.
 //!
-//! Pure: reads no clock and knows no zone beyond the one that it is given.
+//! Pure: reads no clock, and knows no time zone but the one that it is given.
 
 use jiff::tz::TimeZone;
 
@@ -20,14 +20,14 @@ const TOOL_LANE: &str = "tool";
 /// Now, and the zone in which times of day are told.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    /// Now.
+    /// The present time.
     pub now: Timestamp,
-    /// The zone of whoever reads it.
+    /// The time zone of the reader.
     pub zone: TimeZone,
 }
 
 impl Clock {
-    /// A clock for whoever has no zone.
+    /// A clock for a reader without a time zone.
     pub const fn utc(now: Timestamp) -> Self {
         Self { now, zone: TimeZone::UTC }
     }
@@ -269,7 +269,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// 2026-11-30T11:02:00Z.
+    /// The instant 2026-11-30T11:02:00Z.
     const NOW: Timestamp = Timestamp::from_micros(1_796_036_520_000_000);
 
     fn after(secs: u64) -> Timestamp {

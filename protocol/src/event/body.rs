@@ -56,11 +56,11 @@ kinds! {
     DrainEnded,
     /// A lane was widened.
     LaneRelieved {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
-        /// The relief.
+        /// Id of the relief, for undoing it.
         relief: ReliefId,
-        /// Permits added.
+        /// Permits that the relief adds.
         by: u32,
         /// When it ends by itself.
         until: Option<Timestamp>,
@@ -71,40 +71,40 @@ kinds! {
         lane: Arc<str>,
         /// The relief.
         relief: ReliefId,
-        /// It was undone by somebody; otherwise its time was up.
+        /// A client undid it; otherwise its time was up.
         undone: bool,
     },
     /// The width of a lane was set.
     LaneResized {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
         /// Its width, reliefs left out.
         width: u32,
     },
     /// The configuration gives a lane another width; one that was set by hand stays.
     LaneConfigured {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
         /// Its width by configuration.
         width: u32,
     },
     /// A lane stopped granting.
     LanePaused {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
     },
     /// A lane grants again.
     LaneResumed {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
     },
-    /// A provider is left alone.
+    /// The circuit breaker of a provider opens: no run asks it.
     ProviderHeld {
-        /// The provider.
+        /// Name of the provider.
         provider: Arc<str>,
         /// Why, as its lane reports it.
         limiter: Limiter,
-        /// Until when; `None` is until somebody has seen to it.
+        /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
         until: Option<Timestamp>,
         /// What it said.
         error: Arc<str>,
@@ -112,9 +112,9 @@ kinds! {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         probe: bool,
     },
-    /// A provider is asked again: as before, or little by little until it has answered.
+    /// The circuit breaker of a provider closes, or lets a few inferences through until one is answered.
     ProviderReleased {
-        /// The provider.
+        /// Name of the provider.
         provider: Arc<str>,
         /// Inferences at once, until it answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,14 +172,14 @@ kinds! {
     },
     /// An inference was granted, and is out.
     InferenceStarted {
-        /// Step.
+        /// Number of the step, from 1.
         step: u32,
         /// Attempt at it, from 1.
         attempt: u32,
     },
     /// The model answered.
     InferenceFinished {
-        /// Step.
+        /// Number of the step, from 1.
         step: u32,
         /// What it said.
         text: Arc<str>,
@@ -197,11 +197,11 @@ kinds! {
     },
     /// The provider did not answer.
     InferenceFailed {
-        /// Step.
+        /// Number of the step, from 1.
         step: u32,
-        /// Attempt.
+        /// Number of the attempt at this step, from 1.
         attempt: u32,
-        /// Why.
+        /// What went wrong, in words.
         error: Arc<str>,
         /// When it is asked again; `None` when it is not.
         retry_at: Option<Timestamp>,
@@ -228,9 +228,9 @@ kinds! {
     },
     /// The model gave the summary. The step goes on with a shorter prompt; the transcript keeps everything.
     CompactionFinished {
-        /// Step.
+        /// Number of the step, from 1, that waited for the summary.
         step: u32,
-        /// The summary.
+        /// The summary, as it stands in the prompts from here on.
         text: Arc<str>,
         /// It stands for so many entries of the transcript, from its begin on.
         entries: u32,
@@ -251,7 +251,7 @@ kinds! {
     },
     /// A call executes. It holds a permit.
     CallStarted {
-        /// The call.
+        /// Id of the call.
         call: CallId,
     },
     /// A call waits inside its job, off the lane.
@@ -280,38 +280,38 @@ kinds! {
     },
     /// A call has its result.
     CallFinished {
-        /// The result.
+        /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
     /// A person is asked something.
     InteractionOpened {
-        /// The interaction.
+        /// Id of the interaction, for answering it.
         interaction: InteractionId,
         /// The call that asks.
         call: CallId,
-        /// The question.
+        /// Text of the question.
         question: Arc<str>,
     },
     /// A person answered.
     InteractionSettled {
-        /// The interaction.
+        /// Id of the interaction.
         interaction: InteractionId,
-        /// The answer.
+        /// Text of the answer.
         answer: Arc<str>,
     },
     /// It is no longer asked: its run ended.
     InteractionClosed {
-        /// The interaction.
+        /// Id of the interaction.
         interaction: InteractionId,
     },
-    /// Something was refused because nobody was there to allow or answer it.
+    /// Something was refused because no person was there to allow or to answer it.
     Denied {
-        /// What.
+        /// What was refused, in words.
         what: Arc<str>,
     },
     /// A message came for the run; the model reads it before its next answer.
     MessageReceived {
-        /// The text.
+        /// Text of the message.
         text: Arc<str>,
         /// The key that its sender made for it alone, so that it can be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -319,7 +319,7 @@ kinds! {
     },
     /// After another boot its working directory was found again: the same inode, on this device now.
     WorkdirFound {
-        /// The folder.
+        /// The folder, with its present device.
         folder: FolderId,
     },
     /// Nothing new starts in this run.
@@ -328,26 +328,26 @@ kinds! {
     RunResumed,
     /// It is to end: what executes is being ended, nothing else starts.
     RunStopping {
-        /// Why.
+        /// What makes it end.
         reason: StopReason,
-        /// Without grace.
+        /// The processes are killed at once, without SIGTERM and a grace period before it.
         force: bool,
     },
-    /// It ended.
+    /// The run ended. Nothing about it changes afterwards.
     RunFinished {
-        /// How.
+        /// How it ended, with its answer or its error.
         ending: Ending,
     },
     /// It left the world's memory: from here on it is answered from the journal.
     RunArchived,
     /// What the journal and the disk held of these finished runs was removed. The only trace of them.
     RunsPruned {
-        /// The runs.
+        /// Ids of the removed runs.
         runs: Vec<RunId>,
     },
     /// Old events of the daemon, its lanes and providers were removed, which said nothing any more.
     EventsPruned {
-        /// Their numbers.
+        /// Numbers of the removed events.
         events: Vec<Seq>,
     },
 }

@@ -30,9 +30,9 @@ pub struct HelloParams {
 pub struct Hello {
     /// Version of the daemon.
     pub version: String,
-    /// Protocol major.
+    /// Major version of the protocol. Another major version is incompatible.
     pub protocol_major: u32,
-    /// Protocol minor.
+    /// Minor version of the protocol. A greater one adds to a smaller one.
     pub protocol_minor: u32,
     /// Largest frame, in bytes.
     pub max_frame_bytes: u64,
@@ -42,13 +42,13 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DaemonStatusReply {
-    /// Always `harness.status/1`.
+    /// Version of this format: always `harness.status/1`.
     pub schema: String,
     /// Version of the daemon.
     pub version: String,
-    /// Protocol, `major.minor`.
+    /// Version of the protocol, as `major.minor`.
     pub protocol: String,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
     /// When it began to serve.
     pub started_at: Timestamp,
@@ -67,13 +67,13 @@ pub struct DaemonStatusReply {
     pub socket_activated: bool,
     /// Runs by state.
     pub runs: BTreeMap<RunState, u32>,
-    /// Open interactions.
+    /// Interactions that wait for an answer.
     pub pending: u32,
     /// Calls and inferences that execute now.
     pub executing: u32,
     /// Number of the last event.
     pub last_seq: Seq,
-    /// Connections now.
+    /// Connections that are open now.
     pub connections: u32,
     /// Resident memory of the daemon, in bytes, where it can be read.
     pub rss_bytes: Option<u64>,

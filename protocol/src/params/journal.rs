@@ -1,4 +1,4 @@
-//! What a daemon tells of its journal: which one it is, and what a start found that was not as it should be.
+//! The daemon's reports about its journal: which one it is, and what a start found wrong with it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a run waits for, how its inference goes, and where its time went. Reached through [`crate::run`].
+//! What a run waits for, the state of its inference, and where its time went. Reached through [`crate::run`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use crate::time::{Span, Timestamp};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitingFor {
-    /// Kind.
+    /// What kind of thing it waits for.
     pub kind: WaitKind,
     /// What exactly: a lane or provider by name, an interaction or a run by id.
     pub id: String,
-    /// Since when.
+    /// When the wait began.
     pub since: Timestamp,
     /// Place in the queue of a lane, 1 is next, within its share. Counted to 1,000 at most.
     pub position: Option<u32>,
@@ -102,9 +102,9 @@ pub enum WaitKind {
     Lane,
     /// A permit of the provider's lane, or the provider itself.
     Provider,
-    /// A person.
+    /// A person's answer to an interaction.
     Person,
-    /// Another run.
+    /// The end of another run.
     Run,
     /// What others hold of a budget.
     Budget,
@@ -115,7 +115,7 @@ pub enum WaitKind {
 }
 
 impl WaitKind {
-    /// Every kind.
+    /// Every kind, in the order of the variants.
     pub const ALL: [Self; 7] =
         [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Paused, Self::Storage];
 
@@ -167,7 +167,7 @@ pub struct Timing {
     pub tools: Span,
     /// Waiting for a person or another run.
     pub waiting: Span,
-    /// Paused.
+    /// The run was paused.
     pub paused: Span,
     /// The daemon was not there. Absent where that was never so.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -1,5 +1,5 @@
-//! Our own cursors, as they stand in `id` and come back in `Last-Event-ID`: decimal numbers of events. Never guesses
-//! one.
+//! Cursors of our own streams, as they stand in `id` and come back in `Last-Event-ID`: decimal numbers of events. Never
+//! guesses a cursor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::id::Seq;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(pub Seq);
 
-/// A text that is no cursor. Whoever reads it as "from the start" would send everything again.
+/// A text is not a cursor. A server that read it as "from the start" would send everything again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a cursor is a decimal number of at most 64 bits")]
 pub struct CursorError;

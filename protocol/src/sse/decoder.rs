@@ -1,8 +1,8 @@
 //! The decoder: chunks of a stream in, events out.
 //!
-//! Owns where in the stream it stands, the cutting into lines, and the limit. Every byte is searched once for the end
-//! of its line; a byte is copied only where its line or its event goes on in the next chunk, where an event has several
-//! data lines, and where it is no UTF-8.
+//! Owns the position in the stream, the cutting into lines, and the size limit. Searches every byte once for the end of
+//! its line. Copies a byte only where its line or its event continues in the next chunk, where an event has several
+//! data lines, and where the bytes are not UTF-8.
 //!
 //! ```text
 //!         ┌──────── line end ────────┐
@@ -38,7 +38,7 @@ enum At {
     AfterCr,
     /// In a line whose beginning is in the buffer.
     InLine,
-    /// In a line that nobody needs.
+    /// In a line that is not needed.
     InComment,
 }
 

@@ -1,4 +1,4 @@
-//! What a decoder lends, and how bytes become text.
+//! The event that a decoder lends, and how bytes become text.
 
 /// One event. It borrows from the chunk that it came in, or from the decoder where it came in several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::held::Fields;
 
 /// The events that end in a chunk, in order. From [`Decoder::push`].
 ///
-/// A lending iterator: an event is looked at before the next one is asked for. Whoever stops early takes what is left
-/// with [`Events::rest`], and pushes it again to go on.
+/// A lending iterator: an event is looked at before the next one is asked for. A caller that stops early takes the
+/// unread bytes with [`Events::rest`], and pushes them again to continue.
 pub struct Events<'d, 'c> {
     decoder: &'d mut Decoder,
     chunk: &'c [u8],

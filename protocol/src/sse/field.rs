@@ -1,4 +1,4 @@
-//! One line of a stream as a field. Knows nothing of what came before it.
+//! One line of a stream as a field. Keeps no state between lines.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ fn value_of<'a, const N: usize>(name: &[u8; N], line: &'a [u8]) -> Option<&'a [u
     }
 }
 
-/// ASCII digits only. A number of more than 32 bits means seven weeks, like the greatest that has: nobody waits longer,
-/// and sums with it cannot overflow.
+/// ASCII digits only. A number of more than 32 bits means seven weeks, like the greatest of 32 bits: no client waits
+/// longer, and sums with it cannot overflow.
 fn milliseconds(value: &[u8]) -> Option<Duration> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,4 +1,4 @@
-//! Writing our own frames. Owns their shape; knows neither what they say nor where they go.
+//! Writes our own frames. Owns their format; knows neither their content nor their destination.
 
 use std::fmt::Display;
 use std::io::Write;

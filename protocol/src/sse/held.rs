@@ -1,4 +1,4 @@
-//! What had to be copied of an event whose end has not come yet.
+//! The copied parts of an event whose end has not come yet.
 
 /// Fields of the open event that had to be copied. The buffers keep their room from event to event.
 #[derive(Clone, Default)]

@@ -1,7 +1,7 @@
-//! `text/event-stream`: one codec, two faces.
+//! `text/event-stream`: a decoder and an encoder.
 //!
-//! The [`Decoder`] serves every stream that comes in and follows the WHATWG rules; [`Frame`] writes our own. Both work
-//! on memory alone: nothing here reads, writes or waits, and nothing here knows what an event means.
+//! The [`Decoder`] reads every incoming stream by the WHATWG rules; [`Frame`] writes our own streams. Both work on
+//! memory alone: this module never reads, writes or waits, and knows no meaning of an event.
 
 mod cursor;
 mod decoder;

@@ -1,4 +1,4 @@
-//! What the decoder promises beyond the public cases: the limit, the cursor, stopping early, and what a stream costs.
+//! Promises of the decoder beyond the public cases: the limit, the cursor, stopping early, and the cost of a stream.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -197,7 +197,7 @@ fn an_event_within_a_chunk_is_not_copied() {
     assert_eq!(work(&stream, stream.len()).copied, 0);
 }
 
-/// P12.
+/// Entry P12 in `tests/README.md`.
 #[test]
 fn a_line_of_an_error_is_an_event_where_that_is_asked_for_however_the_stream_is_cut() {
     for (stream, expected) in [
