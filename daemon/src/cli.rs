@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
     }
 
-    /// A variable whose value is not UTF-8 is reported by name (case B12).
+    /// A variable whose value is not UTF-8 is reported by name (entry B12).
     #[test]
     fn a_variable_that_is_not_utf_8_is_named() {
         use std::os::unix::ffi::OsStringExt;

@@ -278,7 +278,7 @@ mod tests {
 
     const PARTY: Party = Party::Process(1);
 
-    /// A path means the directory that is there at this moment, not one of an earlier look (case U22).
+    /// A path means the directory that is there at this moment, not one of an earlier look (entry U22).
     #[tokio::test]
     async fn a_path_means_the_folder_that_is_there_at_this_moment() {
         let dir = tempfile::tempdir().unwrap();

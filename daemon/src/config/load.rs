@@ -237,7 +237,7 @@ mod tests {
         load(&[text]).expect_err(text).to_string()
     }
 
-    /// Variables that are passed to tools have valid names, and none holds a provider's key (case U16).
+    /// Variables that are passed to tools have valid names, and none holds a provider's key (entry U16).
     #[test]
     fn variables_that_are_passed_have_names_that_can_be_and_hold_no_keys() {
         let pass = |names: &str| load(&[&format!("[tool.shell]\npass = {names}\n")]);
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(load(&["", "# nothing\n[limits]\n"]), Ok(Config::default()));
     }
 
-    /// A run without a step limit of its own gets 500 steps (case C5).
+    /// A run without a step limit of its own gets 500 steps (entry C5).
     #[test]
     fn headless_work_has_500_steps_unless_somebody_says_otherwise() {
         for (typed, steps) in [

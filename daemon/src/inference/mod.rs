@@ -1,4 +1,6 @@
-//! Providers: how a model is asked. A dialect is pure; whoever executes an inference does the waiting.
+//! Inference: dialects translate prompts and answers, the HTTP client and the scripted provider execute them.
+//!
+//! A dialect is pure; all waiting is in `http` and in `jobs`.
 
 mod common;
 pub mod dialects;

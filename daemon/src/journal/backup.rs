@@ -1,9 +1,9 @@
-//! Backups of the journal: making one, and putting one in the journal's place.
+//! Makes backups of the journal, and puts a backup in the place of the journal.
 //!
-//! Owns what a backup is: a journal that is whole by itself, with the number 0, so that a start knows it for one. What
-//! was in the place is moved aside, never deleted. A backup gets its name once it is whole, and nothing is replaced:
-//! runs may be able to write where it goes. So one that is put in place is read once, must belong to this user or to
-//! root, and is looked at in a copy that only we can reach.
+//! Owns the format of a backup: a complete journal with the instance number 0, by which a start recognises it. Moves
+//! the old journal aside, and must never delete it. A backup gets its name once it is complete, and never replaces a
+//! file. Runs may be able to write to the directory of a backup. So a backup that is put in place is read once, must
+//! belong to this user or to root, and is checked in a copy that only this user can reach.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -134,8 +134,8 @@ impl Unnamed {
         Ok(Self { place: Anew::beside(to)?, to: to.to_owned() })
     }
 
-    /// Where SQLite is to copy the journal to. It opens by name: where somebody else could turn that, this is in the
-    /// state directory.
+    /// The file into which SQLite copies the journal. SQLite opens files by name; where another user could redirect
+    /// that name, the file is in the state directory.
     pub(super) fn draft(&self, state_dir: &Path) -> io::Result<Draft> {
         let between = (!self.place.is_ours()).then(|| Anew::beside(&state_dir.join("backup"))).transpose()?;
         let place = between.as_ref().unwrap_or(&self.place);
@@ -153,7 +153,7 @@ impl Unnamed {
         }
     }
 
-    /// Copies outputs.
+    /// Copies the directory of outputs into the backup. Returns the bytes copied.
     pub(super) fn outputs(&self, from: &Path) -> io::Result<u64> {
         self.place.dir().make(OUTPUTS)?.copy_from(&Dir::open(from)?)
     }
@@ -303,12 +303,12 @@ fn found_outputs(outputs: &Path) -> io::Result<Option<Dir>> {
     }
 }
 
-/// Whether `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing, and locks
-/// nothing.
+/// Checks that `file` is a backup that can be put in the place of the journal of `state_dir`. Changes nothing and takes
+/// no lock.
 ///
 /// # Errors
-/// Where it is none, is damaged, of a version that is not known, is that very journal, or it or an output beside it may
-/// be somebody else's.
+/// If the file is no backup, is damaged, has an unknown version or is the journal itself; or if it, or an output beside
+/// it, may belong to another user.
 pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
     let outputs = outputs_of(file);
     let believed = || match found_outputs(&outputs)? {

@@ -1,6 +1,6 @@
-//! Runs of which the record that made them cannot be read: what the journal knows of them beside it.
+//! Collects what the journal still knows of runs whose first record cannot be read.
 //!
-//! Owns nothing. What becomes of such a run is decided in the world.
+//! Owns nothing. The world decides what happens to such a run.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the state takes on disk.
+//! Measures the disk space that the state directory takes.
 
 use std::path::Path;
 

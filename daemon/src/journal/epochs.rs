@@ -1,7 +1,7 @@
 //! Epochs: the stretches of a journal's history.
 //!
-//! Numbers of one epoch follow on each other. A copy that goes on by itself begins another one, far behind the last
-//! number, so that no number means two events. Owns the table `epoch`. Never decides when an epoch begins.
+//! Event numbers are consecutive within an epoch. A copy that continues on its own begins a new epoch, far behind the
+//! last number, so that no number means two events. Owns the table `epoch`. Must never decide when an epoch begins.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{EpochId, Seq};
@@ -32,7 +32,7 @@ pub fn all(db: &Connection) -> Result<Vec<Epoch>, rusqlite::Error> {
         let (id, reason) = (row.get::<_, String>(1)?, row.get::<_, String>(2)?);
         let reason = EpochReason::ALL.into_iter().find(|known| known.as_str() == reason);
         Ok(Epoch {
-            // An id that is none is nobody's: whoever sends one has another.
+            // An id that cannot be read becomes 0, so that no client's cursor matches it.
             id: id.parse().unwrap_or(EpochId::from_u64(0)),
             first: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
             reason: reason.unwrap_or(EpochReason::Copied),

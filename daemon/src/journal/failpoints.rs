@@ -16,7 +16,7 @@ pub enum Point {
     BeforeWrite,
     /// All is written, nothing is committed.
     Written,
-    /// It is committed, and synced where that was promised; nobody knows.
+    /// The commit is done, and synced if that was promised; its events have not been shown.
     Synced,
     /// It was shown; nothing of what it announces is done.
     BeforeEffect,

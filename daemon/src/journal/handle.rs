@@ -1,7 +1,7 @@
-//! The journal on disk, as the driver sees it: a thread that writes, and the way to it.
+//! The driver's handle to the journal on disk, and the thread that writes.
 //!
-//! Owns the thread. One commit is under way at a time; the driver waits for it without holding up anything else. An
-//! end does not wait for a disk that does not answer.
+//! Owns the thread. One commit is in progress at a time; the driver waits for it without blocking anything else. A
+//! shutdown does not wait for a disk that does not answer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Drop for Store {
 
 fn write(mut writer: Writer, orders: &Receiver<Order>) {
     while let Ok(order) = orders.recv() {
-        // Whoever ordered it may be gone: the daemon is told to stop.
+        // The sends fail if the driver has gone, because the daemon is stopping.
         match order {
             Order::Commit(commit, class, tell) => drop(tell.send(writer.commit(&commit, class))),
             Order::Tidy(tell) => drop(tell.send(writer.tidy())),

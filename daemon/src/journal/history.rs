@@ -1,7 +1,7 @@
-//! What the journal answers: events from any number on, runs that have left the world, what can be pruned.
+//! Reads from the journal: events after any number, runs that have left the world, runs that may be pruned.
 //!
-//! Every method blocks for as long as the disk takes, and sees a commit that was acknowledged before it was called.
-//! Owns the connections that read. Changes nothing but the file of a backup.
+//! Every method blocks for as long as the disk takes, and sees each commit that was acknowledged before the call. Owns
+//! the reading connections. Must change nothing but the file of a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -111,10 +111,11 @@ impl History {
         self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
 
-    /// The run that somebody means by id, unique prefix, name or `@last`, whether it has left the world or not.
+    /// Finds a run by id, unique prefix of an id, name or `@last`, whether it has left the world or not. `uid` is the
+    /// user whose last run `@last` means.
     ///
     /// # Errors
-    /// Also `not-found` and `ambiguous`.
+    /// Those of a read; and `not-found` or `ambiguous`.
     pub fn find(&self, name: &str, uid: u32) -> Result<RunId, RpcError> {
         let not_found = || {
             let short: String = name.chars().take(80).collect();

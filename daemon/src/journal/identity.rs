@@ -1,10 +1,11 @@
-//! Which journal a state directory has: told by what is kept in the journal and beside it.
+//! Recognises the journal of a state directory, from an identity kept in the journal and beside it.
 //!
-//! A journal has an *instance*, a random number that is another one after each start. It is in the journal and in
-//! `harness.id` beside it, which also says which file that was (device, inode, path). `harness.seq` has the number of
-//! the last event that was committed. Where these do not fit together the journal is a copy, or went back.
+//! A journal has an *instance*, a random number that changes with each start. It is in the journal and in `harness.id`
+//! beside it, which also names the file (device, inode, path). `harness.seq` has the number of the last committed
+//! event. If these do not match, the journal is a copy or an older state.
 //!
-//! Owns the two files, and what they mean. Never decides what a start does about it, and never deletes anything.
+//! Owns the two files and their meaning. Must never decide what a start does about a mismatch, and never delete
+//! anything.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,5 +1,5 @@
-//! A journal in memory. It survives nothing; in tests it can be told to delay and to fail, and what was committed can
-//! be read.
+//! A journal in memory, for tests. It does not survive the process. A script can make it delay or fail commits, and can
+//! read what was committed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,7 @@ pub type Committed = (CommitClass, Vec<Arc<Event>>);
 /// How a journal takes commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
-    /// It commits.
+    /// Commits succeed at once.
     Willing,
     /// It lets them wait.
     Slow,

@@ -1,12 +1,13 @@
-//! The journal: where events are before anything that they announce is done or shown.
+//! The journal stores every event before its effects are executed or shown.
 //!
 //! ```text
-//!   driver ──Commit──▶ store ──▶ writer (a thread) ──▶ harness.db ◀── history: whoever reads
+//!   driver ──Commit──▶ store ──▶ writer (a thread) ──▶ harness.db ◀── history: all readers
 //!                                                          │
 //!                                start: replay ◀───────────┘
 //! ```
 //!
-//! Owns what a commit promises and how records are kept. Never decides what is committed, and never shows anything.
+//! Owns the guarantees of a commit and the format of records. Must never decide what is committed, and never show
+//! anything.
 
 pub mod backup;
 pub mod damage;
@@ -116,10 +117,10 @@ pub trait Journal: Send + 'static {
     fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static;
 }
 
-/// A key that nobody had before, for the ids of a new journal.
+/// A random key, for the ids of a new journal.
 ///
 /// # Errors
-/// Where the system gives no randomness.
+/// If `/dev/urandom` cannot be read.
 pub fn fresh_key() -> io::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

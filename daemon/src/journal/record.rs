@@ -1,7 +1,7 @@
-//! Records: an event as a row of the table `event`, and back.
+//! Converts events to rows of the table `event` and back.
 //!
-//! Owns what a row means. A kind that this daemon does not know stays readable; a row that nobody can read is told as
-//! such.
+//! Owns the meaning of a row. A row of an unknown kind stays readable as JSON; a row that cannot be read is reported as
+//! unreadable.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) fn submit_key(key: SubmitKey) -> String {
 /// What a row holds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// An event.
+    /// An event of a kind that this daemon knows.
     Event(Arc<Event>),
     /// An event of a kind that a later daemon has written: as JSON.
     Unknown(Seq, Option<RunId>, Arc<Value>),
@@ -44,7 +44,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Its number.
+    /// The event number, which is the row's key.
     pub fn seq(&self) -> Seq {
         match self {
             Self::Event(event) => event.seq,

@@ -1,7 +1,7 @@
-//! The start: what the world has to be made from, in order.
+//! Reads the events from which a start rebuilds the world, in order.
 //!
-//! Only events of runs that have not left the world are read, and those about the daemon and its lanes: what a start
-//! costs follows from what is live, not from what there ever was.
+//! Only the events of runs that are still in the world are read, and those about the daemon and its lanes. The cost of
+//! a start follows from the live runs, not from the length of the history.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -98,7 +98,7 @@ impl Replay {
         let failed = |error: std::io::Error| OpenError::Io { path: PathBuf::new(), why: error.to_string() };
         let read = move || {
             if let Err(error) = read(&path, &send) {
-                // Nobody waits for it any more where this fails.
+                // A send fails if the reader of the replay has gone.
                 let _ = send.send(Err(error));
             }
         };

@@ -1,6 +1,6 @@
-//! The ballast: a file that does nothing but take up room, to be given up when the disk is full.
+//! The reserve file ("ballast") occupies disk space that the daemon gives up when the disk is full.
 //!
-//! Owns that file. What the room is used for is the driver's affair.
+//! Owns that file. The driver decides when the space is given up.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use nix::fcntl::posix_fallocate;
 /// Bytes that are kept back.
 const BYTES: u32 = 16 * 1024 * 1024;
 
-/// The file.
+/// The reserve file of a state directory: its path and its size.
 #[derive(Debug, Clone)]
 pub struct Ballast {
     path: PathBuf,
@@ -55,7 +55,7 @@ impl Ballast {
         file.sync_all()
     }
 
-    /// Gives the room back to whoever needs it. Says whether there was any.
+    /// Removes the file, so that its space becomes free. Returns whether there was a file.
     pub fn give_up(&self) -> bool {
         fs::remove_file(&self.path).is_ok()
     }

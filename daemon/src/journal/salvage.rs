@@ -1,8 +1,8 @@
-//! What can still be read of a damaged journal, as a journal of its own.
+//! Copies the readable rows of a damaged journal into a new journal.
 //!
-//! Rows are read in the order of their numbers; where that fails, reading goes on with the next number that can be
-//! reached. What is missing then of a run is a hole in it, and told as such by the start that reads it. Never changes
-//! the damaged file, and believes none that another user may have written.
+//! Rows are read in the order of their numbers. After a row that cannot be read, reading goes on with the next number
+//! that can be reached. A missing row is a gap in its run, and the next start reports it. Must never change the damaged
+//! file, and never trust a file that another user may have written.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -112,7 +112,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     let write = |why: String| SalvageError::Write { path: to.to_owned(), why };
     let place = Anew::beside(to).map_err(|source| SalvageError::NoPlace { path: to.to_owned(), source })?;
     if !place.is_ours() {
-        // SQLite opens by name, which somebody else could turn.
+        // SQLite opens files by name, and another user could redirect this name.
         return Err(SalvageError::OfOthers(to.to_owned()));
     }
     let (path, access) = if has_beside(from, schema::ROLLBACK) {

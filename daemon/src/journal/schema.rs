@@ -1,7 +1,7 @@
-//! The file: making it, opening it, bringing an older one up to date.
+//! Creates the journal's file, opens it, and upgrades an older version.
 //!
-//! Owns the versions of the schema. A file of a later version is refused before anything is touched; an older one is
-//! copied before it is changed.
+//! Owns the schema versions. A file of a later version is refused before anything is written; an older one is copied
+//! before it is changed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -25,12 +25,14 @@ const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NO
          begun_at  INTEGER NOT NULL,
          reason    TEXT NOT NULL
      ) STRICT"];
-/// What SQLite takes for a part of a database, by what its name has at the end: the write-ahead log, the index of that, and the
-/// pages that a transaction had before it changed them, which are put back wherever the next one opens a file of that name.
+/// What SQLite takes for a part of a database, by what its name has at the end: the write-ahead log, the index of that,
+/// and the pages that a transaction had before it changed them, which are put back wherever the next one opens a file
+/// of that name.
 pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", ROLLBACK];
 /// The last of these. Only a file that has no write-ahead log gets one.
 pub(super) const ROLLBACK: &str = "-journal";
-/// How long a commit waits for somebody who writes to the file with a tool of theirs. Nothing else is done meanwhile.
+/// How long a commit waits for another program that holds a write lock on the file, for example an SQLite shell. The
+/// writer does nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the journal could not be opened. Nothing was changed.
@@ -43,9 +45,9 @@ pub enum OpenError {
         path.display()
     )]
     Newer {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// Its version.
+        /// The schema version of the file.
         found: u32,
     },
     /// It is gone, and what runs wrote is there.
@@ -68,7 +70,7 @@ pub enum OpenError {
         /// What it says.
         to: PathBuf,
     },
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error(
         "{} belongs to user {owner}, and this daemon runs as user {us}. Nothing was touched; give it to the user that the daemon \
          runs as, or start the daemon as that one",
@@ -85,7 +87,7 @@ pub enum OpenError {
     /// It is something else.
     #[error("{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one", path.display())]
     Foreign {
-        /// The file.
+        /// The path at which the journal was expected.
         path: PathBuf,
         /// What is there instead.
         why: String,
@@ -97,7 +99,7 @@ pub enum OpenError {
         path.display(), path.display()
     )]
     Damaged {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
         /// What SQLite says.
         why: String,
@@ -105,9 +107,9 @@ pub enum OpenError {
     /// It cannot be read or written.
     #[error("{} cannot be opened: {why}", path.display())]
     Io {
-        /// The file.
+        /// The journal's file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system or of SQLite.
         why: String,
     },
 }
@@ -213,7 +215,8 @@ fn open_with(
     Ok(Opened { db, version: found })
 }
 
-/// Refuses what is no file, and what somebody else could change.
+/// Refuses a path that is not a regular file, a file of another user, and a link to nothing. A missing file is
+/// accepted.
 fn is_file_of_ours(path: &Path) -> Result<(), OpenError> {
     let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
     let file = match path.metadata() {

@@ -1,6 +1,7 @@
-//! The one writer: a step's events in one transaction, and what follows from them for the other tables.
+//! The only writer: stores the events of a step in one transaction, and updates the other tables from them.
 //!
-//! Synchronous; a thread of its own calls it. Owns which row follows from which event, and when the file is synced.
+//! Synchronous; a thread of its own calls it. Owns the rows that follow from each event, and the moments at which the
+//! file is synced.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -24,10 +25,10 @@ const TIDIED_PAGES: u32 = 256;
 /// Runs whose events are counted in memory; beyond that they are looked up again.
 const MOST_COUNTED: usize = 65_536;
 
-/// How long the last checkpoint waits for whoever reads.
+/// How long the last checkpoint waits for readers.
 const LAST_WAIT: Duration = Duration::from_millis(200);
 
-/// The writer.
+/// Writes commits to the journal's file. The only connection that writes.
 pub struct Writer {
     db: Connection,
     path: PathBuf,
@@ -154,7 +155,8 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Leaves one file behind, where nobody else reads it. What is in the write-ahead log is safe where it is.
+    /// Merges the write-ahead log into the main file, if no other connection reads. Otherwise the log stays, and its
+    /// commits are safe there.
     fn drop(&mut self) {
         let _ = self.db.busy_timeout(LAST_WAIT);
         let _ = self.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));

@@ -1,4 +1,4 @@
-//! How much of one answer is taken: what a server streams without end must not fill the memory.
+//! Bounds the size of one answer, so that a stream without end cannot exhaust the memory.
 
 use super::json_text::Text;
 use crate::prompt::{ErrorClass, InferenceError};

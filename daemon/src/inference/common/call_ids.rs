@@ -1,7 +1,8 @@
-//! Under which id each call of a prompt goes to a provider: the one that this provider gave it, or else ours.
+//! Chooses the id under which each call of a prompt goes to a provider: the one that this provider gave it, or else the
+//! daemon's own.
 //!
-//! Servers keep state under their ids, or in them (a signature, a count). Pure. Owns when an id can go back; never
-//! makes one up.
+//! Servers keep state under their ids, or in them (a signature, a count). Pure. Owns the rule for when an id goes back;
+//! must never invent one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! Why an answer ended, from the many words that servers have for it, and whether there is anything in it.
+//! Maps the many finish reasons of servers to an end of an answer, and detects answers without content.
 //!
-//! Pure. Gateways pass on the words of the family behind them, so these mean the same in each dialect. An answer
-//! without text and without calls is never a success: it is asked for again.
+//! Pure. Gateways pass on the words of other families, so a word means the same in each dialect. An answer without text
+//! and without calls is never a success: the inference is retried.
 
 use crate::inference::errors::classify::{broken, refused};
 use crate::prompt::{Completion, ErrorClass, InferenceError};

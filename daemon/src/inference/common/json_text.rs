@@ -1,8 +1,8 @@
-//! Strings of JSON as providers stream them, and what they add up to.
+//! Reads the JSON strings of a stream and joins them.
 //!
-//! A model's output is cut anywhere, and some servers cut between the halves of a UTF-16 surrogate pair. A string may
-//! therefore hold a half ([`Text`], as WTF-8); two that meet become their character, one that stays alone becomes
-//! U+FFFD and is told of.
+//! The output of a model is cut anywhere, and some servers cut between the halves of a UTF-16 surrogate pair. A string
+//! may therefore hold a lone half ([`Text`], as WTF-8). Two halves that meet become their character; a half that stays
+//! alone becomes U+FFFD and is reported.
 
 use std::borrow::Cow;
 use std::fmt;

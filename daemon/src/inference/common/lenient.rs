@@ -1,7 +1,6 @@
-//! Fields beside the answer, read as far as they can be: one of an odd type was not said, and costs no answer.
+//! Reads side fields leniently: a field of an unexpected type counts as absent, and does not invalidate the answer.
 //!
-//! Pure. What an answer is made of, a choice, a delta, a call, is read strictly in here as everywhere: half of it is
-//! none.
+//! Pure. The parts of an answer itself (choices, deltas, calls) are read strictly, because half an answer is no answer.
 
 use std::marker::PhantomData;
 

@@ -1,7 +1,7 @@
-//! What a provider wants back unchanged, and where in its answer it stood.
+//! Blocks that a provider wants back unchanged, and their places in the answer.
 //!
-//! An answer of ours is a text and calls; blocks of the provider's own stand before, between and after pieces of these,
-//! and the place counts: thinking is signed together with what follows it.
+//! The daemon stores an answer as a text and calls. A provider's own blocks stand before, between and after pieces of
+//! these. Their place matters: thinking is signed together with what follows it.
 
 use harness_protocol::run::{CallRequest, Carried};
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ mod tests {
         assert!(shown(" \n", 0, None).is_empty());
     }
 
-    /// P4.
+    /// A text that was said in a phase goes back with that phase, also without any opaque block (entry P4).
     #[test]
     fn a_text_said_in_a_phase_goes_back_with_it_and_is_kept_without_any_block() {
         let said = |bytes, phase: &str| Part::Said { bytes, phase: phase.to_owned() };

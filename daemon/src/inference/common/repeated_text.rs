@@ -1,7 +1,7 @@
-//! A text that may come twice: with the announcement of what it is the text of, whole or in part, and again in pieces.
+//! A text that may come twice: announced, whole or in part, and then streamed in pieces.
 //!
-//! Pure. Owns whether pieces say the announced text once more or go on from it. Never drops a piece that says something
-//! else.
+//! Pure. Owns the decision whether pieces repeat the announced text or continue it. Must never drop a piece with new
+//! text.
 
 use super::json_text::{Gathered, Text};
 
@@ -52,7 +52,7 @@ impl Announced {
         self.text.as_str()
     }
 
-    /// The text.
+    /// The complete text.
     pub(in crate::inference) fn finish(self) -> Gathered {
         self.text
     }
@@ -62,7 +62,7 @@ impl Announced {
 mod tests {
     use super::*;
 
-    /// P10.
+    /// Pieces that begin with the announced text replace it (entry P10).
     #[test]
     fn a_text_that_was_announced_gives_way_to_pieces_that_begin_with_it() {
         for (announced, pieces, expected) in [

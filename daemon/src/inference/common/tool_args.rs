@@ -1,7 +1,7 @@
-//! What becomes of the arguments of a call once its answer has ended.
+//! Decides what becomes of a call's arguments when the answer has ended.
 //!
-//! Only a whole JSON object is ever executed. Everything else becomes a call that the world answers with a sentence for
-//! the model; and as servers choke on arguments that do not parse, it goes back to them inside an object that does.
+//! Only a complete JSON object is ever executed. The world answers every other call with a sentence for the model.
+//! Servers fail on invalid arguments, so those go back wrapped in a valid object.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Names of tools, and turns without a text, as every provider takes them.
+//! Makes names of tools, and turns without a text, acceptable to every provider.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ pub(in crate::inference) fn tool_name(name: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// P17.
+    /// Special tokens of a model's own format are removed from a tool's name (entry P17).
     #[test]
     fn signs_of_a_models_own_format_are_no_part_of_a_name() {
         for (said, name) in [

@@ -1,6 +1,6 @@
-//! What an answer used, as it is told in pieces.
+//! Collects the usage of an answer from the pieces that report it.
 //!
-//! Pure. Counts are cumulative, so the last one counts; one that is empty or zero takes nothing back, for some servers
+//! Pure. Counts are cumulative, so the last one counts. An empty or zero count changes nothing, because some servers
 //! begin with zeros and others end with them.
 
 /// Counts of tokens. None was not said.

@@ -1,5 +1,5 @@
-//! The dialects that go over HTTP, behind one face: prompt in, request body out; event in, deltas out; completion at
-//! the end.
+//! The dialects that use HTTP, behind one interface: a prompt becomes a request body, events become deltas, and the end
+//! of the stream a completion.
 //!
 //! ```text
 //! body, path, auth, headers ──▶ request          status ≥ 400 ──▶ classify
@@ -7,8 +7,8 @@
 //! reader ──▶ event, event, … is_over? ──▶ finish ──▶ completion, or why there is none
 //! ```
 //!
-//! Pure. A reader belongs to one attempt; nothing of it may be executed or recorded before [`Reader::finish`] has given
-//! it.
+//! Pure. A reader belongs to one attempt. No part of an answer may be executed or recorded before [`Reader::finish`]
+//! has returned it.
 
 pub(super) mod anthropic;
 pub(super) mod openai_chat;
@@ -31,9 +31,9 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 pub enum HttpDialect {
     /// Chat completions, of OpenAI and of everybody who speaks like it.
     OpenAi,
-    /// OpenAI's responses.
+    /// OpenAI's Responses API.
     Responses,
-    /// Anthropic's messages.
+    /// Anthropic's Messages API.
     Anthropic,
 }
 
@@ -67,7 +67,7 @@ pub enum Piece<'a> {
     Reasoning(&'a str),
 }
 
-/// Whoever is shown the pieces.
+/// A callback that gets the pieces of an answer as they arrive.
 pub type Show<'s> = &'s mut dyn FnMut(Piece<'_>);
 
 /// How a stream ended, as far as the transport can tell.
@@ -86,7 +86,7 @@ impl HttpDialect {
     pub const NAMES: [(&str, Self); 3] =
         [("openai", Self::OpenAi), ("responses", Self::Responses), ("anthropic", Self::Anthropic)];
 
-    /// Its name.
+    /// The dialect's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OpenAi => openai_chat::NAME,

@@ -1,4 +1,4 @@
-//! Why a provider did not answer, from what it said instead: a status with a body, or an error within a stream.
+//! Classifies a provider's error, from a status with a body or from an error event within a stream.
 //!
 //! | class | |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | unusable | the model made a call that the server itself could not read |
 //! | never | errors of the request, refusals of the model or of a content filter: a retry gets the same answer |
 //!
-//! Bodies come in the shape of any family on the endpoints of any other, so nothing here depends on the dialect. What a
-//! gateway passes on of another server is read as an error of its own.
+//! A gateway may send the errors of any family, so nothing here depends on the dialect. An error that a gateway wraps
+//! is classified like a direct one.
 
 use harness_protocol::time::{Span, Timestamp};
 use jiff::tz::TimeZone;
@@ -505,7 +505,7 @@ mod tests {
         }
     }
 
-    /// P5.
+    /// Errors for a long prompt are recognised in the bodies of each family (entry P5).
     #[test]
     fn prompts_that_are_too_long_are_recognised_in_bodies_of_each_family() {
         for body in [
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!(class_of(400, answer), ErrorClass::Never);
     }
 
-    /// P6.
+    /// An error of another server that a gateway wraps is classified like a direct one (entry P6).
     #[test]
     fn what_a_gateway_passes_on_is_read_as_an_error_of_its_own() {
         use ErrorClass::{ContextTooLong, Never, RateLimit, Retry, Unusable};
@@ -583,7 +583,7 @@ mod tests {
         }
     }
 
-    /// P7.
+    /// A call that the server itself could not parse leads to a retry (entry P7).
     #[test]
     fn a_call_that_its_server_could_not_read_is_asked_again() {
         for body in [
@@ -600,7 +600,7 @@ mod tests {
         }
     }
 
-    /// P11.
+    /// An error about reasoning names the configuration quirk that may help (entry P11).
     #[test]
     fn an_error_about_reasoning_names_the_quirk_that_may_cure_it() {
         for (message, quirk) in [

@@ -1,7 +1,7 @@
-//! Errors in the place of an answer, in the envelopes of servers that say with every status that all is well.
+//! Recognises errors in place of an answer, from servers whose HTTP status always reports success.
 //!
-//! Pure. Owns by what such an envelope is known, and where its code and its words stand. What these mean is for
-//! `inference/errors/classify.rs` to say.
+//! Pure. Owns the forms of such envelopes, and where their code and text are. `inference/errors/classify.rs` decides
+//! what these mean.
 
 use serde_json::{Map, Value};
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::prompt::ErrorClass::{self, Credentials, Never, Quota, RateLimit, Retry};
 
-    /// C3.
+    /// An error in the envelope of an answer gets its class and its text (entry C3).
     #[test]
     fn an_error_in_the_envelope_of_an_answer_has_its_class_and_its_words() {
         for (json, class, told) in [
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// C3.
+    /// An envelope that reports success is no error (entry C3).
     #[test]
     fn what_says_that_all_is_well_is_no_error() {
         for json in [

@@ -1,4 +1,4 @@
-//! Why a provider gave no answer, and when it wants to be asked again.
+//! Classifies errors of providers, and finds out when to retry.
 
 pub mod classify;
 pub(super) mod envelope;

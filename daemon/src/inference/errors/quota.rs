@@ -1,7 +1,7 @@
-//! Whether a refusal is a limit of the account behind the key, and what a limit comes to with the time that was named.
+//! Recognises limits of the account behind the key, and how long each lasts.
 //!
-//! Owns the codes and the words of such limits: quota, credit, budgets, the windows of a plan. Never decides what is
-//! done about them: a hold of the provider's lane is the world's.
+//! Owns the codes and the wording of such limits: quota, credit, budgets, the windows of a plan. Must never decide what
+//! follows: the world holds the provider's lane.
 
 use std::sync::LazyLock;
 

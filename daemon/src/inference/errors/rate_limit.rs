@@ -179,7 +179,7 @@ pub(in crate::inference) fn duration(value: &str) -> Option<Span> {
 mod tests {
     use super::*;
 
-    /// 1994-11-06T08:49:37Z
+    /// The current time of these tests: 1994-11-06T08:49:37Z.
     const NOW: Timestamp = Timestamp::from_micros(784_111_777_000_000);
 
     fn millis(headers: &[(&str, &str)]) -> Option<u64> {

@@ -1,7 +1,7 @@
-//! When a limit is over, by what a provider says beside its headers: fields of a body, and words.
+//! Reads the time at which a limit ends from the body of an error: from its fields and from its words.
 //!
-//! Pure: the time and the zone in which bare times of day are meant are given. What cannot be read is not there, a time
-//! that is long past is none, and one that has just come is zero.
+//! Pure: the current time and the time zone are arguments. A value that cannot be read counts as absent, and so does a
+//! time that is long past. A time that has just passed means no wait.
 
 use std::sync::LazyLock;
 
@@ -406,7 +406,7 @@ mod tests {
         until(in_text(text, NOW, &TimeZone::UTC))
     }
 
-    /// C3.
+    /// A wait given in words is read in all units (entry C3).
     #[test]
     fn a_wait_in_words_is_kept_whatever_its_units() {
         for (text, secs) in [
@@ -445,7 +445,7 @@ mod tests {
         }
     }
 
-    /// C3.
+    /// An instant given in words is read; a time of day means its next occurrence (entry C3).
     #[test]
     fn an_instant_in_words_is_kept_and_a_time_of_day_is_the_next_one() {
         for (text, at) in [
@@ -506,7 +506,7 @@ mod tests {
         }
     }
 
-    /// C3.
+    /// A field of the body gives the time (entry C3).
     #[test]
     fn a_field_of_the_body_says_when() {
         for (body, at) in [

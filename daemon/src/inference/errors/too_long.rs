@@ -1,7 +1,7 @@
-//! Whether a refusal says that a prompt is too long: by its code, or by one of the many ways in which servers put it.
+//! Recognises that a prompt is too long, from the error's code or its wording.
 //!
-//! Pure. Owns the words. A limit of answers, of requests in a time, or of anything that is not the prompt is none of
-//! them: it does not help there to make the prompt shorter.
+//! Pure. Owns the wording. Limits on answers, on requests per time or on anything else do not count: a shorter prompt
+//! would not help there.
 
 /// Words in codes and types.
 const KINDS: &[&str] = &[
@@ -113,7 +113,7 @@ pub(in crate::inference) fn is_said(kinds: &str, code: &str, message: &str, may_
 mod tests {
     use super::*;
 
-    /// P5.
+    /// The errors of each family for a long prompt are recognised, and no others (entry P5).
     #[test]
     fn a_prompt_that_is_too_long_is_known_by_the_words_of_each_family_and_nothing_else_is() {
         for (code, message, expected) in [

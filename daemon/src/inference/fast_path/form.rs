@@ -1,9 +1,9 @@
-//! The form that the events of a stream share: mostly one differs from the one before in its piece, and in numbers and
-//! words that nobody reads.
+//! The form that consecutive events share: most events differ from the one before only in their piece, and in numbers
+//! and strings that the dialect ignores.
 //!
-//! Owns the event that was read last by the way ahead, and where in it such values stand. An event that is the same in
-//! between is read by comparing, which costs less than reading; whatever is not the same is read as if there had been
-//! none before it.
+//! Owns the last event that the fast path read, and the places of its varying values. An event with the same text
+//! between these places is read by comparing, which costs less than parsing. Every other event is parsed as if it were
+//! the first.
 //!
 //! ```text
 //! {"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_1","delta":" lantern","obfuscation":"x7"}

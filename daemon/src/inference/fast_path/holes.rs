@@ -1,4 +1,4 @@
-//! The values of an event in which it may differ from the next, and where they stand.
+//! The varying values of an event, and their places in the text.
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ pub(in crate::inference) const HOLES: usize = 16;
 pub(in crate::inference) enum What {
     /// What the event is sent for.
     Piece,
-    /// A string that nobody reads.
+    /// A string that the dialect ignores.
     String,
-    /// A number that nobody reads.
+    /// A number that the dialect ignores.
     Number,
 }
 

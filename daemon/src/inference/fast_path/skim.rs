@@ -1,8 +1,7 @@
-//! Runs through JSON for the few fields of the events that come by the thousand.
+//! Scans JSON for the few fields of the most frequent events.
 //!
-//! A way ahead of the real parser, and never in its place: whatever is unusual, wrong JSON included, makes it give up,
-//! and the event is read again by the parser that knows all forms. So it may refuse what is JSON, and must never take
-//! what is none.
+//! It never replaces the real parser. It gives up on anything unusual, invalid JSON included, and then the parser that
+//! knows all forms reads the event again. So it may refuse valid JSON, and must never accept invalid JSON.
 
 use super::holes::{Holes, What};
 

@@ -1,4 +1,4 @@
-//! One inference over HTTP: the request, and whatever comes back for it.
+//! Performs one inference over HTTP, from the request to the answer.
 //!
 //! Dropping the future drops the request and its connection.
 
@@ -39,7 +39,7 @@ const LEAST_THINKING: u32 = 1_024;
 pub struct Question<'q> {
     /// The model, where the run names one.
     pub model: Option<&'q str>,
-    /// The prompt.
+    /// The conversation so far.
     pub prompt: &'q Prompt,
     /// The tools that the model may call.
     pub tools: &'q [ToolSpec],
@@ -49,7 +49,7 @@ pub struct Question<'q> {
     pub is_budgeted: bool,
 }
 
-/// What came of an answer so far, for whoever gives it up.
+/// Usage and tokens of an answer so far, for the case that the answer is abandoned.
 #[derive(Debug, Default)]
 struct Seen(Mutex<Progress>);
 
@@ -70,7 +70,7 @@ impl Seen {
     }
 }
 
-/// Whoever is shown the pieces of an answer as they arrive. What came at once is shown at once.
+/// A callback that gets the pieces of an answer as they arrive. An answer that comes whole is passed on whole.
 pub type Sink<'s> = &'s mut (dyn FnMut(Piece<'_>) + Send);
 
 impl Client {
@@ -208,9 +208,8 @@ impl Client {
         })
     }
 
-    /// Sends a request. A connection that was kept from an earlier answer may have been closed by the time at which it
-    /// is used again, and that may show only once the request is written: then it is sent once more, and nobody is
-    /// told.
+    /// Sends a request. A kept connection may have been closed before its next use, which may show only after the
+    /// request is written. In that case the request is sent once more, without an error.
     async fn send(&self, request: Request) -> Result<Response, reqwest::Error> {
         let again = request.try_clone().filter(|_| self.has_answered.load(Ordering::Acquire));
         match (self.http.execute(request).await, again) {

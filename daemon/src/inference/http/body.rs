@@ -1,4 +1,4 @@
-//! The body of a response, chunk by chunk, within its time limits.
+//! Reads the body of a response chunk by chunk, within its time limits.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MOST_OF_AN_ERROR: usize = 64 * 1024;
 /// Blanks ahead of a body that are looked through for what it is.
 const MOST_BLANKS: usize = 64 * 1024;
 
-/// A body.
+/// A response body that is being read.
 pub(super) struct Body {
     response: Response,
     first: Option<Vec<u8>>,

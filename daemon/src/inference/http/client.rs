@@ -1,6 +1,6 @@
-//! The client of one provider: connections, proxies, certificates, and the key.
+//! The HTTP client of one provider: connections, proxies, certificates, and the key.
 //!
-//! Owns what is the same for each of its requests.
+//! Owns everything that all requests to the provider share.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -33,9 +33,9 @@ pub enum BuildError {
     /// The file with its certificates.
     #[error("`provider.{provider}.ca_file`: cannot read {}: {why}", path.display())]
     Certificates {
-        /// The provider.
+        /// The provider, by its name in the configuration.
         provider: Arc<str>,
-        /// The file.
+        /// The certificate file.
         path: PathBuf,
         /// What is wrong.
         why: String,
@@ -43,7 +43,7 @@ pub enum BuildError {
     /// Something else that was configured.
     #[error("provider {provider} cannot be set up: {why}")]
     Other {
-        /// The provider.
+        /// The provider, by its name in the configuration.
         provider: Arc<str>,
         /// What is wrong.
         why: String,

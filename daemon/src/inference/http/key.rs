@@ -1,7 +1,6 @@
-//! Keys: where they come from.
+//! API keys and their sources: an environment variable, a file or a systemd credential.
 //!
-//! A key is held in memory alone. Whatever a provider says is scrubbed of it before anybody sees it
-//! (`inference/http/scrub.rs`).
+//! A key is held in memory only. `inference/http/scrub.rs` removes it from everything that a provider says.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -67,7 +66,7 @@ impl Default for Environment {
     }
 }
 
-/// A key.
+/// An API key. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Secret(String);
 
@@ -155,7 +154,7 @@ mod tests {
         assert!(key(KeySource::File(dir.path().join("none"))).unwrap_err().contains("cannot read"));
     }
 
-    /// B12.
+    /// A key that is not UTF-8 is reported as such, not as missing (entry B12).
     #[test]
     fn a_key_that_is_not_utf_8_is_not_told_to_be_missing() {
         use std::os::unix::ffi::OsStringExt;

@@ -1,12 +1,12 @@
-//! The only HTTP client: providers over the network.
+//! The daemon's only HTTP client, for providers on the network.
 //!
 //! ```text
 //! Providers ── by name ──▶ Client ── ask ──▶ request ─▶ status, headers ─▶ chunks ─▶ decoder ─▶ reader ─▶ completion
 //!                            └─ key, from environment, file or credential; never shown, never logged
 //! ```
 //!
-//! Owns keys, connections, time limits and bounds of what is read. What is said over them is the dialects' business,
-//! and whether to ask again the world's.
+//! Owns keys, connections, time limits and the bounds on reading. The dialects decide what is sent, and the world
+//! decides about retries.
 
 mod ask;
 mod body;

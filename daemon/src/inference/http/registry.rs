@@ -1,6 +1,6 @@
-//! The providers by name, as they are configured now.
+//! The configured providers by name.
 //!
-//! Owns what stays and what is made anew when the configuration is read again, and what is told of providers.
+//! Owns the choice of clients that are kept or rebuilt on a reload, and what the daemon reports about providers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,7 +33,7 @@ impl Served {
     }
 }
 
-/// The providers. Shared by whoever asks and whoever configures.
+/// The configured providers. Shared by the jobs that use them and the reload that replaces them.
 pub struct Providers {
     by_name: RwLock<BTreeMap<Arc<str>, Served>>,
     around: Environment,

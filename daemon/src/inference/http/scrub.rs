@@ -1,9 +1,8 @@
-//! Takes keys out of what a provider says: out of its errors, and out of answers, as they are shown and as they are
-//! kept.
+//! Removes keys from a provider's errors and answers, both as shown and as stored.
 //!
-//! Owns the forms in which a key is known: as it is, in base64 wherever in a text it stands, in hexadecimal digits, as
-//! URLs, JSON and HTML write it, and each of these with blanks, marks of a quote and characters without a width in
-//! between. It must never hold back more of a stream than what may be the beginning of a key.
+//! Owns the forms in which a key is recognised: plain; base64 at any offset; hexadecimal; escaped for URLs, JSON or
+//! HTML; and each of these with blanks, quote marks and zero-width characters in between. Must never hold back more of
+//! a stream than the possible beginning of a key.
 
 use std::sync::Arc;
 
@@ -357,7 +356,7 @@ mod tests {
         }
     }
 
-    /// A19.
+    /// A key is removed from answers in every form, wherever the stream is cut (entry A19).
     #[test]
     fn a_key_is_taken_out_of_answers_in_each_form_however_it_is_cut_into_pieces() {
         let base64 = |text: &str| STANDARD_NO_PAD.encode(text);
@@ -408,7 +407,7 @@ mod tests {
         }
     }
 
-    /// A19.
+    /// A key is found although other programs escape its characters in other ways (entry A19).
     #[test]
     fn signs_of_a_key_that_others_write_in_their_own_way_do_not_hide_it() {
         let key = "sk-Proj/Ab+9_Zz0=Secret&x";
@@ -427,7 +426,7 @@ mod tests {
         }
     }
 
-    /// A19.
+    /// Arguments of calls and returned blocks are scrubbed too; short words do not count as keys (entry A19).
     #[test]
     fn calls_and_what_goes_back_are_scrubbed_and_short_words_are_no_keys() {
         let call =

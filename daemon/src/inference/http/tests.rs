@@ -1,4 +1,4 @@
-//! The client against sockets of the test's own: certificates, and bounds of what is read.
+//! Tests of the HTTP client against sockets of their own: certificates, and bounds on reading.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ async fn an_answer_without_end_is_not_read_without_end() {
     }
 }
 
-/// P3.
+/// A last event without an empty line after it counts if it is complete and the stream ended cleanly (entry P3).
 #[tokio::test]
 async fn a_last_event_that_nothing_ends_counts_where_it_is_whole_and_the_stream_ended_as_it_should() {
     let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
@@ -165,7 +165,7 @@ async fn a_redirect_is_not_followed_with_the_key() {
     assert!(error.message.contains("status 307"), "{}", error.message);
 }
 
-/// P13.
+/// JSON after comment lines of an event stream is found (entry P13).
 #[test]
 fn json_behind_comments_of_a_stream_is_found_and_nothing_else_is() {
     for (body, json) in [
@@ -184,7 +184,7 @@ fn json_behind_comments_of_a_stream_is_found_and_nothing_else_is() {
     }
 }
 
-/// P14.
+/// The thinking budget shrinks to the available room, and is left out below the least that servers accept (entry P14).
 #[test]
 fn thinking_shrinks_to_what_there_is_room_for_and_ends_where_no_server_takes_it() {
     use crate::config::Thinking::{Adaptive, Budget};

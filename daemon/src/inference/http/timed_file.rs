@@ -1,8 +1,7 @@
-//! Small files that a provider needs, read within a time limit.
+//! Reads small files that a provider needs, within a time limit.
 //!
-//! A file may lie on a mount whose server is gone: reading it then lasts for ever, and cannot be ended. So it is read
-//! by a thread that is left behind where it takes too long. Owns how many of these there may be; knows nothing of what
-//! is in a file.
+//! A file may lie on a mount whose server is gone; such a read never ends and cannot be cancelled. So a thread reads
+//! it, and is abandoned when it takes too long. Owns the bound on these threads. Must never know the meaning of a file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

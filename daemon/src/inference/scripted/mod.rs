@@ -1,11 +1,10 @@
 //! The dialect `scripted`: turns from a file. Pure: the same script and prompt give the same answer.
 //!
-//! Owns the meaning of a turn. It remembers nothing: which turn is due and what was captured are worked out from the
-//! prompt, so a restart changes neither. It checks every prompt that it gets, for a prompt that breaks the rules is a
-//! fault of the harness.
+//! Owns the meaning of a turn. It has no state: the due turn and the captures are computed from the prompt, so a
+//! restart changes neither. It checks every prompt that it gets, because an invalid prompt is a bug of the daemon.
 //!
-//! Patterns see each result's envelope; `^` and `$` match at lines. Captures look behind the line with the exit code
-//! first.
+//! Patterns see the envelope of each result; `^` and `$` match at lines. Captures skip the first line, which has the
+//! exit code.
 
 pub mod patterns;
 pub(super) mod template;
@@ -33,7 +32,7 @@ const MOST_FILLED: usize = 4 * 1024 * 1024;
 /// What a turn says, and how it is to be delivered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The answer.
+    /// The text, calls and usage of the turn.
     pub completion: Completion,
     /// Time until it comes.
     pub delay: Span,

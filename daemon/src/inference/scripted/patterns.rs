@@ -1,7 +1,7 @@
-//! Patterns of scripts: compiled within bounds, once, and kept for whoever uses them next.
+//! Compiles the patterns of scripts within bounds, once each, and caches them.
 //!
-//! Owns the bounds of one pattern and the patterns that are kept. Compiling and matching take CPU time and never wait;
-//! who calls this does so where that holds nobody up.
+//! Owns the bounds of one pattern and the cache. Compiling and matching take CPU time and never wait. Callers must run
+//! them off the runtime's workers, so that no other task is delayed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,7 +117,7 @@ impl Patterns {
         if let Some(pattern) = self.kept().used(text) {
             return Ok(pattern);
         }
-        // Nobody waits for the lock meanwhile. Two that compile the same keep one of both.
+        // Compiled without the lock. If two threads compile the same pattern, one of the results is kept.
         let pattern = Arc::new(Pattern::compile(text)?);
         self.kept().keep(text, &pattern);
         Ok(pattern)
@@ -170,7 +170,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// B4
+    /// A pattern that would take too much memory or time is refused before it is compiled (entry B4).
     #[test]
     fn a_pattern_that_would_take_much_is_refused_before_it_does() {
         let patterns = Patterns::default();
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// B4
+    /// A pattern is compiled once, and the size of the cache is bounded (entry B4).
     #[test]
     fn a_pattern_is_compiled_once_and_what_is_kept_is_bounded() {
         let patterns = Patterns::default();

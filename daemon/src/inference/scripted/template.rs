@@ -1,6 +1,6 @@
-//! `${name}` in the texts of a script. Pure.
+//! Expands `${name}` in the texts of a script. Pure.
 //!
-//! Only what can be the name of a capture is one: `${a:-b}` and the like are the shell's, and stay as they are.
+//! Only a valid name of a capture is expanded: `${a:-b}` and the like belong to the shell and stay unchanged.
 //! `$${name}` is a literal `${name}`.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
-//! Whether a script can be played: asked at the door, so that a mistake is told to whoever submits it and not hours
-//! later.
+//! Checks a script when it is submitted, so that the client learns of a mistake at once and not hours later.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,9 +25,9 @@ const MOST_PARTS: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct ScriptError {
-    /// Where.
+    /// The script and the turn with the mistake.
     pub place: Place,
-    /// What.
+    /// The mistake itself.
     pub fault: ScriptFault,
 }
 
@@ -85,7 +84,7 @@ pub enum ScriptFault {
     /// It has more parts than are taken.
     #[error("it has more than {MOST_PARTS} turns, calls, values of arguments, expectations and captures")]
     ManyParts,
-    /// A fault of ours: whoever checked it is gone.
+    /// Internal error: the thread that checked the script has ended without a result.
     #[error("it could not be checked; a fault of the harness")]
     Lost,
     /// A capture that could never be named.
@@ -120,7 +119,7 @@ fn is_deeper(value: &Value, left: usize) -> bool {
 }
 
 impl ScriptError {
-    /// Nobody knows what is wrong with it, if anything.
+    /// The error for a check without a result; the script itself may be valid.
     pub fn lost() -> Self {
         Self { place: Place::default(), fault: ScriptFault::Lost }
     }

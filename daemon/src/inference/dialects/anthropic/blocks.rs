@@ -1,4 +1,4 @@
-//! The blocks of a message, as they grow with a stream or come whole.
+//! The content blocks of a message, built from the pieces of a stream or taken whole.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The event that comes by the thousand: a piece of a block.
+//! The fast path for the most frequent event: a piece of a content block.
 
 use super::blocks::Kind;
 use crate::inference::common::json_text::Text;

@@ -1,7 +1,7 @@
-//! Reads answers of messages.
+//! Reads answers of Anthropic's Messages API.
 //!
-//! An answer has ended well with `message_stop`; or where it has named the reason of its end and every block has ended,
-//! with `[DONE]` or with a stream that ends as it should.
+//! An answer ends well with `message_stop`. It also ends well with `[DONE]` or a clean end of the stream, if the stop
+//! reason was given and every block has ended.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;

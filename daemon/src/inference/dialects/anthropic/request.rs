@@ -1,8 +1,8 @@
-//! The request of messages.
+//! Builds requests for Anthropic's Messages API.
 //!
-//! Thinking goes back where it stood, unchanged. Caches may keep the tools, the system prompt and the conversation up
-//! to each of the last two turns of the user: the older mark is where the request before this one ended, so it is found
-//! again.
+//! Thinking blocks go back unchanged, at their old place. Cache marks cover the tools, the system prompt, and the
+//! conversation up to each of the last two user turns. The older mark is where the previous request ended, so that
+//! request's cache entry is found again.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Calls from their pieces. Which piece belongs to which call is said in as many ways as there are servers.
+//! Assembles calls from their pieces. Servers assign pieces to calls in many different ways.
 //!
 //! By index, where there is one; else by id; else a piece continues the call before it. A piece with a name begins a
 //! new call where the call that it would continue is another one: it has another id, or arguments already. A new id

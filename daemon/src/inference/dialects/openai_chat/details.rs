@@ -1,8 +1,8 @@
-//! Reasoning in parts with a form of their own (`reasoning_details`, OpenRouter; `thinking_blocks`, LiteLLM), put
-//! together from their pieces: whoever calls tools has to send them back as they are.
+//! Assembles structured reasoning (`reasoning_details` of OpenRouter, `thinking_blocks` of LiteLLM) from its pieces. A
+//! request with results of calls has to send it back unchanged.
 //!
-//! A piece continues the part before it where type, index and id agree; of a part that continues, texts grow and
-//! everything else is what was said last. Encrypted data comes whole, so a second one is another part.
+//! A piece continues the part before it if type, index and id agree. In a part that continues, texts grow and every
+//! other field takes its last value. Encrypted data comes whole, so a second one is another part.
 
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};

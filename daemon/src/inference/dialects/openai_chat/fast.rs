@@ -1,4 +1,5 @@
-//! The chunk that comes by the thousand: one choice with a piece of text, of thinking, or of the arguments of one call.
+//! The fast path for the most frequent chunk: one choice with a piece of text, of reasoning, or of the arguments of one
+//! call.
 
 use crate::inference::common::json_text::Text;
 use crate::inference::fast_path::form::Form;
@@ -18,9 +19,9 @@ pub(super) struct Plain<'a> {
 pub(super) enum Named {
     /// `reasoning_content`, which its servers want back with the calls that it led to.
     Content,
-    /// `reasoning`.
+    /// The field `reasoning`, which some gateways use.
     Plain,
-    /// `reasoning_text`.
+    /// The field `reasoning_text`, which some gateways use.
     Words,
 }
 

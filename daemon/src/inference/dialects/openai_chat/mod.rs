@@ -1,4 +1,4 @@
-//! The dialect of OpenAI chat completions, and of the many servers that speak something like it.
+//! The dialect of OpenAI's chat completions, and of the many servers with a similar API.
 
 mod calls;
 mod details;
@@ -21,16 +21,16 @@ pub(in crate::inference) const NAME: &str = "openai";
 /// What an answer carries beside text and calls, for servers that want it back.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Returned<'a> {
-    /// Sent back to whoever sent it, under that name, or is configured as wanting it.
+    /// Sent back under that name to the provider that sent it, or to a provider that is configured to want it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<Cow<'a, str>>,
     /// Parts of the content that were thought, sent back as such a part (Mistral).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thinking: Option<Cow<'a, str>>,
-    /// Sent back to whoever sent it.
+    /// Sent back to the provider that sent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning_details: Option<Box<RawValue>>,
-    /// Further reasoning, sent back to whoever sent it under the names that it came by.
+    /// Further reasoning. Sent back to the provider that sent it, under the name that the provider used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reasoning: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

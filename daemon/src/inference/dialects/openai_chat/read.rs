@@ -1,10 +1,10 @@
 //! Reads answers of chat completions.
 //!
-//! Calls and texts that are said once more, whole, in a `message` take the place of what came in pieces.
+//! Calls and texts that a `message` repeats whole replace the streamed pieces.
 //!
-//! An answer has ended well where a finish reason came and then the end of the stream, or `[DONE]`. A finish reason may
-//! come before the last delta, and usage after it; so a connection that breaks before `[DONE]` is a broken answer.
-//! Calls are wanted wherever there are calls, whatever the finish reason says.
+//! An answer ends well with a finish reason followed by the end of the stream, or with `[DONE]`. A finish reason may
+//! come before the last delta, and usage after it, so a connection that breaks before `[DONE]` makes a broken answer.
+//! Calls are executed whatever the finish reason says.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
-//! The request of chat completions.
+//! Builds requests for chat completions.
 //!
-//! Keeps to what every server takes: contents are plain strings, the roles alternate, names and arguments of earlier
-//! calls are such that they parse.
+//! Uses only forms that every server accepts: contents are plain strings, the roles alternate, and names and arguments
+//! of earlier calls are valid.
 
 use std::borrow::Cow;
 use std::sync::Arc;

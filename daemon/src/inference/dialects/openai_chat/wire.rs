@@ -1,4 +1,4 @@
-//! What servers of chat completions send. Borrowed from the event; whatever is not known is skipped.
+//! The JSON that servers of chat completions send. Fields are borrowed from the event; unknown fields are skipped.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -249,10 +249,10 @@ pub(super) struct Usage {
     input_tokens_details: Odd<Details>,
     #[serde(default)]
     output_tokens_details: Odd<Details>,
-    /// DeepSeek.
+    /// Input tokens read from the cache, as DeepSeek reports them.
     #[serde(default)]
     prompt_cache_hit_tokens: Number,
-    /// Moonshot.
+    /// Input tokens read from the cache, as Moonshot reports them.
     #[serde(default)]
     cached_tokens: Number,
     /// LiteLLM, in front of Anthropic.
@@ -266,7 +266,7 @@ pub(super) struct Usage {
 struct Details {
     #[serde(default)]
     cached_tokens: Number,
-    /// OpenRouter.
+    /// Input tokens written to the cache, as OpenRouter reports them.
     #[serde(default)]
     cache_write_tokens: Number,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The event that comes by the thousand: a piece of a text, of thinking or of arguments.
+//! The fast path for the most frequent events: a piece of text, of reasoning or of arguments.
 
 use super::items::Kind;
 use crate::inference::common::json_text::Text;

@@ -1,4 +1,4 @@
-//! The items of a response, as they grow with a stream or come whole.
+//! The items of a response, built from the pieces of a stream or taken whole.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -185,7 +185,8 @@ impl Items {
             }
             Kind::Reasoning => {
                 room.take_bytes(raw.get().len())?;
-                // What is neither sealed nor said cannot be sent back: nobody would know it again.
+                // Reasoning without encrypted content and without text is not sent back: the provider could not
+                // recognise it.
                 let worth =
                     sent.encrypted_content.is_some_and(|sealed| !sealed.is_empty()) || content().next().is_some();
                 item.raw = worth.then(|| raw.to_owned());
@@ -303,8 +304,8 @@ impl Items {
         by_call.or_else(by_id).or_else(by_index)
     }
 
-    /// The item that is whole by ids that nobody heard of, where it was begun by others: of the same place and name,
-    /// with the same text as far as that has come.
+    /// Finds a streamed item for a whole item whose ids are unknown: the same place and name, and a text that begins
+    /// with the streamed text.
     fn find_by_content(&self, kind: Kind, index: Option<u64>, name: &str, text: &str, stage: Stage) -> Option<usize> {
         if stage != Stage::Done || !matches!(kind, Kind::Call | Kind::Message) {
             return None;

@@ -1,4 +1,4 @@
-//! The dialect of OpenAI's responses. Nothing is stored with the provider: every request brings all that was said.
+//! The dialect of OpenAI's Responses API. The provider stores nothing: every request carries the whole conversation.
 
 mod fast;
 mod items;

@@ -1,8 +1,7 @@
-//! Reads answers of responses.
+//! Reads answers of OpenAI's Responses API.
 //!
-//! An answer has ended well with `response.completed` or `response.incomplete`, and with nothing else. The items that
-//! were streamed count; the list at the end counts where it has more in it, for some servers stream only part and some
-//! list nothing.
+//! An answer ends well only with `response.completed` or `response.incomplete`. The streamed items count; the list at
+//! the end counts where it holds more, because some servers stream only a part and some send an empty list.
 
 use harness_protocol::run::Usage;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! The request of responses.
+//! Builds requests for OpenAI's Responses API.
 
 use std::borrow::Cow;
 
