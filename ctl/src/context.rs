@@ -1,4 +1,4 @@
-//! What every verb has at hand: the way to the daemon, standard output, and how things are to look.
+//! The context of every command: the session with the daemon, standard output, and the style of output.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -16,7 +16,7 @@ use crate::session::Session;
 pub(crate) struct Ctx {
     /// The way to the daemon.
     pub(crate) session: Session,
-    /// Standard output.
+    /// Standard output, buffered.
     pub(crate) out: Out,
     /// Colours of standard error.
     pub(crate) notes: Paint,

@@ -1,6 +1,6 @@
-//! How a command ends when it does not end well: the message, what to do next, and the exit code of section 12.
+//! Failures of a command: the message, what to do next, and the exit code of section 12.
 //!
-//! Every exit code comes from here or from a run. Nothing else in this crate knows a number.
+//! Every exit code comes from here or from a run. No other module of this crate knows such a number.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     /// There was one; it went, and none came back.
     #[error("the daemon at {} went away, and none came back within {seconds} s", socket.display())]
     Gone {
-        /// Its socket.
+        /// Socket of the daemon that went away.
         socket: PathBuf,
         /// How long it was waited for.
         seconds: u64,
@@ -54,17 +54,17 @@ pub(crate) enum Failure {
     /// A file that was named cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file, as it was named.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be read.
         source: io::Error,
     },
     /// A file that was named cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file, as it was named.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be written.
         source: io::Error,
         /// How the content can still be had.
         hint: Option<String>,
@@ -74,12 +74,12 @@ pub(crate) enum Failure {
     Other {
         /// The exit code.
         code: u8,
-        /// What.
+        /// What went wrong, in words.
         message: String,
         /// What to do next.
         hint: Option<String>,
     },
-    /// A submit of which nobody knows whether it takes effect, or a batch of which only a part was queued.
+    /// A submit of which it is not known whether it takes effect, or a batch of which only a part was queued.
     #[error("{why}; {}", match (left, undecided) {
         (1, true) => "the run may have been queued".to_owned(),
         (1, false) => "1 run was not queued".to_owned(),
@@ -96,7 +96,7 @@ pub(crate) enum Failure {
         /// How it is settled.
         settle: Settle,
     },
-    /// Interrupted at the keyboard: nothing failed, whoever watched has left.
+    /// Ctrl-C was pressed: nothing failed, and the runs go on unwatched.
     #[error("detached; {}", match runs.as_slice() {
         [run] => format!("the run goes on: harnessctl follow {run}"),
         runs => format!("the {} runs go on: harnessctl list", runs.len()),
@@ -107,7 +107,7 @@ pub(crate) enum Failure {
     },
 }
 
-/// How a submit is settled of which nobody knows whether it took effect.
+/// How to settle a submit of which it is not known whether it took effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settle {
     /// By the same command: its user gave it a key.
@@ -221,7 +221,7 @@ impl Failure {
     pub(crate) fn report(&self) -> u8 {
         let code = self.code();
         let mut err = io::stderr().lock();
-        // Where standard error is gone there is nobody left to tell.
+        // A closed standard error is ignored: no other place is left for the message.
         let _told = match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Self::Detached { .. } => writeln!(err, "{self}"),

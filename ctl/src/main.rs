@@ -1,7 +1,7 @@
 //! `harnessctl`: submit agent runs, follow them, answer them, and watch the lanes fill up.
 //!
 //! Blocking, and quick to start: nothing is read or looked up before it is needed. Data goes to standard output,
-//! everything else to standard error. Knows of the daemon only what `harness-protocol` says.
+//! everything else to standard error. Knows only that of the daemon which `harness-protocol` defines.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "beside the driver, ctl is the one that reads the clock")]
 
@@ -41,8 +41,8 @@ fn main() -> ExitCode {
 }
 
 fn on_own_stack() -> ExitCode {
-    // Nobody takes our connections, and the rights that they have, by a debugger or by `pidfd_getfd`. Where the kernel
-    // refuses, nothing else is lost.
+    // No other process shall take our connections, and their rights, by a debugger or by `pidfd_getfd`. Where the
+    // kernel refuses, nothing else is lost.
     let _refused = nix::sys::prctl::set_dumpable(false);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -1,4 +1,4 @@
-//! Standard output and what is known of it: buffered, flushed on purpose, coloured and cut only for people.
+//! Standard output: buffered, flushed at defined points, coloured and cut only for people.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
@@ -6,7 +6,7 @@ use crate::render::colour::{ColourChoice, Paint};
 use crate::render::look::Look;
 use crate::render::text::{clean_painted, harmless_json};
 
-/// Standard output.
+/// Standard output, with the style in which text is written to it.
 #[derive(Debug)]
 pub(crate) struct Out {
     buffer: BufWriter<StdoutLock<'static>>,
@@ -104,7 +104,7 @@ impl Tagged {
     }
 }
 
-/// See [`Tagged::on`].
+/// Standard output that tags its lines; see [`Tagged::on`].
 pub(crate) struct TaggedOn<'a> {
     lines: &'a mut Tagged,
     out: &'a mut dyn Write,
@@ -129,7 +129,7 @@ impl Write for TaggedOn<'_> {
     }
 }
 
-/// Writes one line to standard error. Where that is gone there is nobody left to tell.
+/// Writes one line to standard error. A closed standard error is ignored.
 pub(crate) fn note(line: impl std::fmt::Display) {
     let mut err = io::stderr().lock();
     let line = line.to_string();
@@ -180,7 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// U11.
+    /// Entry U11 in `tests/README.md`.
     #[test]
     fn lines_of_several_are_written_whole_and_say_whose_they_are() {
         let long = "x".repeat(LONGEST_OPEN + 1);

@@ -1,4 +1,4 @@
-//! The real command against a stand-in for the daemon: what is printed where, and how it ends.
+//! The real command against a stand-in for the daemon: its output, and its exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;
@@ -111,7 +111,7 @@ fn a_wrong_line_keeps_the_whole_batch_from_being_submitted() {
     assert!(fake.seen("run.submit").is_empty());
 }
 
-/// Answers submits in pairs, the second first, and tells the ends of all runs to whoever subscribes.
+/// Answers submits in pairs, the second first, and tells the ends of all runs to each subscriber.
 fn batching(runs: u64) -> Fake {
     let held: Mutex<Option<Value>> = Mutex::new(None);
     let reply = |request: &Value| {

@@ -1,4 +1,4 @@
-//! The real command against a stand-in for the daemon: what is told of what was done, was refused, or is not whole.
+//! The real command against a stand-in for the daemon: what it reports as done, refused or incomplete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fake;
@@ -140,7 +140,7 @@ fn nothing_is_said_twice_of_a_cancelled_run() {
     assert_eq!(fake.run(&["wait", "x", "x"]).stdout, format!("{0} cancelled 5\n{0} cancelled 5\n", id(1)));
 }
 
-/// Takes submits, and tells the ends of their runs to whoever subscribes.
+/// Takes submits, and tells the ends of their runs to each subscriber.
 fn submitting() -> Fake {
     let runs = AtomicU64::new(0);
     Fake::new(move |request, stream| match request["method"].as_str().unwrap() {

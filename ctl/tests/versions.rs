@@ -16,7 +16,7 @@ fn of_another_major(request: &Value, stream: &mut UnixStream) {
     send(stream, &json!({"jsonrpc": "2.0", "id": request["id"], "error": error}));
 }
 
-/// B9.
+/// Entry B9 in `tests/README.md`.
 #[test]
 fn a_daemon_of_another_major_is_told_in_words_whatever_is_asked_of_it() {
     let refusing = Fake::new(of_another_major);
@@ -48,7 +48,7 @@ fn a_daemon_of_another_major_is_told_in_words_whatever_is_asked_of_it() {
     }
 }
 
-/// B9.
+/// Entry B9 in `tests/README.md`.
 #[test]
 fn the_greeting_goes_out_with_the_first_request_and_is_not_waited_for() {
     let fake = Fake::new(|request, stream| {

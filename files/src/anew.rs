@@ -1,5 +1,5 @@
-//! What gets its name when it is whole: until then it is in a hidden directory beside it, which only its owner may
-//! write to.
+//! Files and directories that get their name when they are whole. Until then they are in a hidden directory beside it,
+//! which only its owner may write to.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -56,7 +56,7 @@ impl Anew {
         self.parent_path.join(&self.hidden)
     }
 
-    /// Whether nobody else can make its path mean another place.
+    /// Whether no other user can make its path mean another place.
     pub fn is_ours(&self) -> bool {
         self.parent.is_ours()
     }
@@ -82,7 +82,7 @@ impl Anew {
     /// Gives the hidden directory itself the name that is to be taken: where there is nothing, or an empty directory.
     ///
     /// # Errors
-    /// Where something is there, or somebody else put another directory in its place.
+    /// Where something is there, or another process put another directory in its place.
     pub fn place_whole(mut self) -> io::Result<()> {
         renameat(&self.parent, &self.hidden, &self.parent, &self.name)?;
         self.is_placed = self.dir.is_named(&self.parent, &self.name);
@@ -123,7 +123,7 @@ impl Drop for Anew {
     fn drop(&mut self) {
         if !self.is_placed {
             self.dir.clear();
-            // Only an empty one goes: what somebody else put in its place stays.
+            // Only an empty directory is removed: what another process put in its place stays.
             let _stays = unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR);
         }
     }

@@ -1,4 +1,4 @@
-//! Directories that are held open, and what is made in them.
+//! Open directories, and files made relative to them.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ const LINKS: usize = 40;
 /// Why a place is not written to, or a file not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A link on the way was made by somebody else, who may turn it to any file.
+    /// Another user made a link on the way, and may turn it to any file.
     #[error("{0:?} is a link that another user (uid {1}) made; name the place that it leads to")]
     Link(OsString, u32),
     /// What was made was replaced before it could be opened, or cannot be kept from others.
@@ -95,7 +95,7 @@ impl Dir {
         push(&mut ahead, &path);
         let mut dir = Self::root()?;
         let mut links = 0;
-        // Whether nobody else can turn a link on the way.
+        // Whether no other user can change a link on the way.
         let mut is_ours = true;
         while let Some(name) = ahead.pop_front() {
             let held = match openat(&dir.fd, &name, HOLD, Mode::empty()) {
@@ -161,7 +161,7 @@ impl Dir {
         }
     }
 
-    /// Whether nobody else may put something in the place of what we make here, nor of any directory above it.
+    /// Whether no other user may replace what we make here, nor any directory above it.
     pub fn is_ours(&self) -> bool {
         self.ours
     }
@@ -311,7 +311,7 @@ pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Whether nobody else may replace in this directory what we make.
+/// Whether no other user may replace in this directory what we make.
 fn is_safe(dir: impl AsFd, found: &Stat) -> bool {
     let is_closed = match found.st_mode & 0o022 {
         0 => true,

@@ -1,4 +1,4 @@
-//! Files that are written to wherever they are there already, as a shell does for `>`.
+//! Files that are written to where they are already, as a shell does for `>`.
 
 use std::fs::File;
 use std::io;

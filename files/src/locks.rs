@@ -1,6 +1,7 @@
-//! Who holds a lock (`flock`) on a file, as the kernel tells it in `/proc/locks`. Reads only.
+//! The holders of a lock (`flock`) on a file, as the kernel lists them in `/proc/locks`. Reads only.
 //!
-//! The kernel names the process that took the lock, which may be dead, where another one has the descriptor still.
+//! The kernel names the process that took the lock. That process may be dead while another one still has the
+//! descriptor.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -22,7 +23,7 @@ pub struct Held {
     pub inode: u64,
 }
 
-/// Who has taken locks on the file or the directory at `path`; nobody where that cannot be told.
+/// Processes that have taken locks on the file or the directory at `path`; empty where that cannot be determined.
 pub fn holders(path: &Path) -> Vec<i32> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Vec::new() };

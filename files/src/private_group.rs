@@ -1,4 +1,4 @@
-//! Groups that have one user alone, as a umask of 002 needs them. Owns the rule by which such a group is known.
+//! Groups with exactly one user, as a umask of 002 needs them. Owns the rule by which such a group is known.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

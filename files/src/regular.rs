@@ -1,4 +1,4 @@
-//! Regular files, and nothing else: to open a pipe or to read a device could last for ever.
+//! Opens regular files, and nothing else: to open a pipe or to read a device could last for ever.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! What a run plants or swaps where an operator writes.
+//! A run plants or swaps files where an operator writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{self, Permissions};

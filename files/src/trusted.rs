@@ -1,4 +1,4 @@
-//! Files that are believed: only this user and root can have written what is in them.
+//! Trusted files: only this user and root can have written their content.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -186,7 +186,7 @@ pub struct Shown {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessView {
-    /// Process id.
+    /// Process id in the daemon's view.
     pub pid: i32,
     /// Its command line, shortened to 200 characters.
     pub command: String,

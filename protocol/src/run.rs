@@ -482,9 +482,9 @@ pub struct Carried {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallResult {
-    /// Our id.
+    /// Id that the harness gave to the call.
     pub call: CallId,
-    /// The tool.
+    /// Name of the tool.
     pub tool: Arc<str>,
     /// The exit code of section 7: the process's own, 128 + signal, 124, 126, 127; none where no end was seen.
     pub exit_code: Option<u8>,

@@ -1,11 +1,11 @@
-//! The verbs about lanes, as they are typed.
+//! Arguments of the commands about lanes.
 
 use clap::{Args, Subcommand};
 use harness_protocol::time::Span;
 
 use super::values::{duration, permits, some_time, width};
 
-/// `lane`.
+/// Arguments of `lane`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LaneArgs {
@@ -38,18 +38,18 @@ pub(crate) enum LaneVerb {
     /// Set the width: `resize 8`, `resize local 8`
     #[command(after_help = "Example: harnessctl lane resize local 8")]
     Resize(ResizeArgs),
-    /// Stop granting
+    /// Stop granting permits of a lane; what holds one goes on
     #[command(after_help = "Example: harnessctl lane pause")]
     Pause(OneLane),
-    /// Grant again
+    /// Grant permits of a paused lane again
     #[command(after_help = "Example: harnessctl lane resume local")]
     Resume(OneLane),
 }
 
-/// `relieve`.
+/// Arguments of `relieve`.
 #[derive(Debug, Args)]
 pub(crate) struct RelieveArgs {
-    /// The lane
+    /// The lane; `tool` where left out
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
     /// Permits to add; 1 where left out
@@ -63,21 +63,21 @@ pub(crate) struct RelieveArgs {
     pub(crate) undo: Option<String>,
 }
 
-/// `lane resize`.
+/// Arguments of `lane resize`.
 #[derive(Debug, Args)]
 pub(crate) struct ResizeArgs {
     /// The lane (`tool` where left out) and the width, in any order
     #[arg(value_name = "LANE | N", required_unless_present = "width", num_args = 1..=2)]
     pub(crate) words: Vec<String>,
-    /// The width
+    /// The width, as an option in place of a word
     #[arg(long, visible_alias = "to", value_name = "N", value_parser = width)]
     pub(crate) width: Option<u32>,
 }
 
-/// A lane.
+/// One lane, or the tool lane.
 #[derive(Debug, Args)]
 pub(crate) struct OneLane {
-    /// The lane
+    /// The lane; `tool` where left out
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
 }

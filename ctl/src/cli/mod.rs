@@ -1,4 +1,4 @@
-//! The command line as it is typed. What it means is the verbs' business.
+//! The command line as text: its grammar and its help. The commands decide what it means.
 
 pub(crate) mod lane;
 pub(crate) mod provider;
@@ -103,7 +103,7 @@ pub(crate) struct Global {
     /// Never start a daemon
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(crate) no_start: bool,
-    /// Colours
+    /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Everywhere")]
     pub(crate) color: ColourChoice,
 }
@@ -184,12 +184,12 @@ pub(crate) enum Verb {
         after_help = "Example: harnessctl completions bash > ~/.local/share/bash-completion/completions/harnessctl"
     )]
     Completions {
-        /// The shell
+        /// The shell that the script is for
         shell: clap_complete::Shell,
     },
 }
 
-/// `events`.
+/// Arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Only events after this number; 0 is all of them
@@ -215,7 +215,7 @@ pub(crate) struct EventsArgs {
     pub(crate) deltas: bool,
 }
 
-/// `schema`.
+/// Arguments of `schema`.
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
     /// Only this method, with its parameters and its result
@@ -235,7 +235,7 @@ What was in the place is moved into the directory `replaced` of the state direct
 (FILE.outputs) take the place of those that were there. The next start begins a new epoch of events: numbers go on far behind the last
 one, and whoever follows is told of the gap.";
 
-/// `daemon`.
+/// Arguments of `daemon`.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     #[command(subcommand)]
@@ -285,7 +285,7 @@ pub(crate) enum DaemonVerb {
     /// Stop the daemon, and put a backup in the place of its journal
     #[command(after_help = RESTORE)]
     Restore {
-        /// The backup
+        /// The backup, as `daemon backup` made it
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Do not ask, also where runs are live

@@ -1,8 +1,8 @@
-//! `provider` and `doctor`, as typed.
+//! Arguments of `provider` and `doctor`.
 
 use clap::{Args, Subcommand};
 
-/// `provider`.
+/// Arguments of `provider`.
 #[derive(Debug, Args)]
 pub(crate) struct ProviderArgs {
     #[command(subcommand)]
@@ -20,7 +20,7 @@ pub(crate) enum ProviderVerb {
     Check(CheckArgs),
 }
 
-/// `provider check`.
+/// Arguments of `provider check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The provider; all of them where left out
@@ -30,7 +30,7 @@ pub(crate) struct CheckArgs {
     pub(crate) model: Option<String>,
 }
 
-/// `doctor`.
+/// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Only this provider; all of them where left out

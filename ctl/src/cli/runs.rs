@@ -1,4 +1,4 @@
-//! The verbs about runs, as they are typed.
+//! Arguments of the commands about runs.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::select::{ChangeArgs, FilterArgs, SelectArgs};
 use super::submit::{ChangesArgs, ThenArgs};
 use super::values::{duration, label, lines, runs, state};
 
-/// `list`.
+/// Arguments of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
     pub(crate) root: Option<String>,
 }
 
-/// `show`.
+/// Arguments of `show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) struct ShowArgs {
     pub(crate) why: bool,
 }
 
-/// `follow`.
+/// Arguments of `follow`.
 #[derive(Debug, Args)]
 pub(crate) struct FollowArgs {
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct FollowArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `logs`.
+/// Arguments of `logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
@@ -70,12 +70,12 @@ pub(crate) struct LogsArgs {
     pub(crate) follow: bool,
 }
 
-/// `--stream`.
+/// Values of `--stream`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StreamWord {
-    /// Standard output
+    /// Standard output of the call
     Stdout,
-    /// Standard error
+    /// Standard error of the call
     Stderr,
 }
 
@@ -88,7 +88,7 @@ impl From<StreamWord> for OutputStream {
     }
 }
 
-/// `wait`.
+/// Arguments of `wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub(crate) struct WaitArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `cancel`.
+/// Arguments of `cancel`.
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
     #[command(flatten)]
@@ -133,7 +133,7 @@ pub(crate) struct PruneArgs {
     pub(crate) dry_run: bool,
 }
 
-/// `export`.
+/// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
@@ -143,7 +143,7 @@ pub(crate) struct ExportArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// `retry`.
+/// Arguments of `retry`.
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
     #[command(flatten)]
@@ -170,7 +170,7 @@ pub(crate) struct OnceArgs {
     pub(crate) retry_for: Option<Span>,
 }
 
-/// `message`.
+/// Arguments of `message`.
 #[derive(Debug, Args)]
 pub(crate) struct MessageArgs {
     /// The runs, and what to tell them; `-` as the text reads it from standard input
@@ -187,14 +187,14 @@ pub(crate) struct MessageArgs {
     pub(crate) then: ThenArgs,
 }
 
-/// `pending`.
+/// Arguments of `pending`.
 #[derive(Debug, Args)]
 pub(crate) struct PendingArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
 }
 
-/// `reply`.
+/// Arguments of `reply`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
     /// The question by its id or the start of it, or the run that waits for the answer

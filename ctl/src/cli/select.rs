@@ -1,4 +1,4 @@
-//! Which runs a verb is about, as it is typed: the same words for every verb that takes a run.
+//! Arguments that select runs: the same options for every command that takes runs.
 
 use clap::Args;
 use harness_protocol::rpc::Selector;
@@ -18,7 +18,7 @@ pub(crate) struct FilterArgs {
     /// Those that wait for this: lane, provider, person, run, budget, paused or storage; may be repeated
     #[arg(long, value_name = "WHAT", value_parser = waiting, value_delimiter = ',', help_heading = "Which runs")]
     pub(crate) waiting_for: Vec<WaitKind>,
-    /// Every run
+    /// Every run, whatever its state
     #[arg(long, help_heading = "Which runs")]
     pub(crate) all: bool,
 }

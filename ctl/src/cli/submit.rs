@@ -1,4 +1,4 @@
-//! `submit`, as it is typed.
+//! Arguments of `submit`.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ Examples:
   harnessctl submit -C ~/src/app --name nightly -l team=a --max-time 30m \"run the tests\"
   harnessctl submit --batch runs.jsonl --wait                      one run a line: {\"prompt\":\"…\"}";
 
-/// `submit`.
+/// Arguments of `submit`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SubmitArgs {
@@ -104,7 +104,7 @@ pub(crate) struct ChangesArgs {
     /// Who goes first within a lane
     #[arg(long)]
     pub(crate) priority: Option<PriorityWord>,
-    /// What happens when it asks a person something; `fail` where nobody is at a terminal, else `wait`
+    /// What happens when it asks a person something; `fail` where no person is at a terminal, else `wait`
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_interaction: Option<OnInteractionWord>,
 }
@@ -123,14 +123,14 @@ pub(crate) struct ThenArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `--priority`.
+/// Values of `--priority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PriorityWord {
-    /// Before normal
+    /// Before normal and low
     High,
     /// Between the two
     Normal,
-    /// After normal
+    /// After high and normal
     Low,
 }
 
@@ -144,7 +144,7 @@ impl From<PriorityWord> for Priority {
     }
 }
 
-/// `--on-interaction`.
+/// Values of `--on-interaction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnInteractionWord {
     /// It waits, as long as it takes

@@ -1,4 +1,4 @@
-//! What somebody may have meant who typed a verb that there is not: by its meaning, not by its letters.
+//! Suggests the right command for an unknown one: by its meaning in other tools, not by its spelling.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// U5.
+    /// Entry U5 in `tests/README.md`.
     #[test]
     fn a_verb_of_another_tool_gets_the_one_that_does_the_same() {
         let verbs = Cli::command();

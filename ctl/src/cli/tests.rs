@@ -1,4 +1,4 @@
-//! Tests of what can be typed.
+//! Tests of the command line's grammar and help.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use clap::CommandFactory;

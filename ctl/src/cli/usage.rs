@@ -1,4 +1,4 @@
-//! `usage`: its arguments.
+//! Arguments of `usage`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use harness_protocol::time::Span;
 use super::select::SelectArgs;
 use super::values::duration;
 
-/// `usage`.
+/// Arguments of `usage`.
 #[derive(Debug, Args)]
 pub(crate) struct UsageArgs {
     #[command(flatten)]
@@ -27,13 +27,13 @@ pub(crate) struct UsageArgs {
 pub(crate) enum By {
     /// The value of a label.
     Label(String),
-    /// Their provider.
+    /// The provider that they ask.
     Provider,
-    /// Their model.
+    /// The model that they ask.
     Model,
     /// Their share of the lanes.
     Share,
-    /// Their state.
+    /// Their present state.
     State,
     /// Who submitted them.
     Owner,

@@ -1,4 +1,4 @@
-//! Words of the command line that stand for values: numbers, durations, labels, deadlines.
+//! Values on the command line: numbers, durations, labels, deadlines.
 
 use harness_protocol::limit::CallLimit;
 use harness_protocol::time::{Span, Timestamp};
@@ -129,7 +129,7 @@ pub(crate) fn deadline(text: &str) -> Result<Deadline, String> {
     some_time(text).map(Deadline::In)
 }
 
-/// Reads `KEY=VALUE`.
+/// Reads a label, `KEY=VALUE`. The key must not be empty; the error says what was typed.
 pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

@@ -1,4 +1,4 @@
-//! Opens a connection to a Unix socket within a time limit, and sorts what may go wrong.
+//! Opens a connection to a Unix socket within a time limit, and sorts the errors.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,11 +15,11 @@ use nix::sys::time::TimeVal;
 /// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum ConnectError {
-    /// Nobody listens there.
+    /// No process listens there.
     Absent,
     /// We may not.
     Denied,
-    /// Something else.
+    /// Any other error of the system.
     Other(io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! What may go wrong on a connection, and what it means for whoever asked.
+//! Errors of a connection, and what each means for the caller.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use harness_protocol::rpc::{ErrorKind, Reason, RpcError};
 pub(crate) enum Taken {
     /// It was not read: asking again does nothing twice.
     No,
-    /// Nobody knows.
+    /// The daemon may have read it; this is not known.
     Maybe,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum ClientError {
         *bytes as f64 / 1_048_576.0, MAX_FRAME_BYTES >> 20
     )]
     TooLarge {
-        /// Its size.
+        /// Size of the request, in bytes.
         bytes: usize,
     },
     /// The connection ended.
@@ -32,7 +32,7 @@ pub(crate) enum ClientError {
         /// Whether the request may have been taken.
         taken: Taken,
     },
-    /// No answer.
+    /// No answer came within the time limit.
     #[error("the daemon{} did not answer within {seconds} s", pid.map_or(String::new(), |pid| format!(" (pid {pid})")))]
     Silent {
         /// For how long.
@@ -40,13 +40,13 @@ pub(crate) enum ClientError {
         /// Its process, where that is known.
         pid: Option<u32>,
     },
-    /// It refused.
+    /// The daemon refused the request.
     #[error("{0}")]
     Refused(RpcError),
     /// What came is not what was asked for.
     #[error("the daemon's answer cannot be read: {0}")]
     Garbled(String),
-    /// Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
     /// The socket itself failed.

@@ -1,6 +1,6 @@
-//! What the daemon sends, one frame at a time: replies, and what comes unasked.
+//! Frames from the daemon: replies, and notifications.
 //!
-//! Pure. Reads no more of a frame than must be known to pass it on, so that what a newer daemon adds gets through.
+//! Pure. Reads no more of a frame than it must know to pass it on, so that additions of a newer daemon get through.
 
 use harness_protocol::event::{Delta, Event, Gap};
 use harness_protocol::id::{RunId, Seq};
@@ -8,24 +8,24 @@ use harness_protocol::rpc::{ErrorKind, RequestId, RpcError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A frame.
+/// One frame, as far as it was read.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// A reply; its result as JSON text. Without an id where the daemon could not read ours.
     Reply {
-        /// The request.
+        /// Id of the request.
         id: Option<u64>,
-        /// The result.
+        /// The result as JSON text, or the error.
         result: Result<String, RpcError>,
     },
-    /// Something unasked.
+    /// A notification: the daemon sent it without a request.
     Note(Note),
 }
 
 /// What comes unasked.
 #[derive(Debug)]
 pub(crate) enum Note {
-    /// An event.
+    /// An event of the subscription.
     Event(RawEvent),
     /// A piece of live output.
     Delta(Delta),
@@ -36,11 +36,11 @@ pub(crate) enum Note {
 /// An event, as it came.
 #[derive(Debug, Clone)]
 pub(crate) struct RawEvent {
-    /// Its number.
+    /// Number of the event.
     pub(crate) seq: Seq,
-    /// Its run.
+    /// The run that it belongs to; `None` for the daemon, lanes and providers.
     pub(crate) run: Option<RunId>,
-    /// Its kind.
+    /// Kind of the event, as on the wire.
     pub(crate) kind: String,
     /// When it happened, as it came.
     pub(crate) at: String,

@@ -1,6 +1,6 @@
-//! Ctrl-C as something that can be waited for beside a socket.
+//! Ctrl-C as a file descriptor that can be waited for beside a socket.
 //!
-//! Once installed, an interrupt no longer ends the process: whoever installs it must look at it wherever it waits.
+//! Once it is installed, an interrupt no longer ends the process: the caller must look at it wherever it waits.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

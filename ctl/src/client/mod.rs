@@ -1,4 +1,4 @@
-//! One connection to the daemon: requests, replies that may come in any order, and what comes unasked.
+//! One connection to the daemon: requests, replies in any order, and notifications.
 //!
 //! Blocking. Owns the socket, its bounds and its time limits; never starts a daemon and never retries.
 
@@ -59,7 +59,7 @@ pub(crate) enum Flow {
 /// What came while something unasked was waited for.
 #[derive(Debug)]
 pub(crate) enum Came {
-    /// That.
+    /// The notification that was waited for.
     Note(Note),
     /// The other descriptor can be read.
     Input,
@@ -70,7 +70,7 @@ pub(crate) enum Came {
 /// What can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
-    /// The connection.
+    /// The socket of the connection.
     Socket,
     /// The other descriptor.
     Input,
@@ -78,7 +78,7 @@ enum Ready {
     Nothing,
 }
 
-/// A connection.
+/// A connection to the daemon, with its gathered requests and unread replies.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: UnixStream,

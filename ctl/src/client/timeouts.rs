@@ -1,4 +1,4 @@
-//! How long is waited for what should come at once, and time limits as `poll` takes them.
+//! The time limit for requests that should be answered at once, and time limits as `poll` takes them.
 
 use std::time::Duration;
 

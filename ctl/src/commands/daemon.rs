@@ -1,4 +1,4 @@
-//! `daemon`: starts, stops, drains, backs up and shows it.
+//! `daemon`: starts, stops, drains, backs up and shows the daemon.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -177,8 +177,8 @@ fn restore(ctx: &mut Ctx, file: &Path, yes: bool) -> Result<u8, Failure> {
     };
     let state_dir = place.state_dir.as_os_str();
     puts_back(&["--state-dir".as_ref(), state_dir, "restore".as_ref(), "--check".as_ref()])?;
-    // Who puts a backup in place has the daemon stopped for it: that is what was asked for. Whose journal is moved
-    // aside is what a start from here would have, and never what somebody at the socket says.
+    // The operator asked for a restore, and it needs the daemon stopped. The journal that is moved aside is the one
+    // that a daemon started from here would have, never one that a process at the socket names.
     let agreed = |status: &DaemonStatusReply| {
         is_of(&place.state_dir, status)?;
         let live = live(status);

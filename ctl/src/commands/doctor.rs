@@ -1,5 +1,4 @@
-//! `doctor`: is everything there that a run needs? The daemon, room on its disk, its lanes, and each provider, asked
-//! for a word.
+//! `doctor`: checks what a run needs: the daemon, its lanes, and each provider, by a short request.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
-//! `events`: what happens, as JSON lines.
+//! `events`: prints events as JSON lines.
 //!
 //! Without `-f` it ends with the last event that there was at the start. The daemon does not say when a filtered
-//! subscription has come that far, so then the filter is applied here.
+//! subscription has come that far, so in that case the filter is applied here.
 
 use std::collections::BTreeSet;
 use std::io::Write;

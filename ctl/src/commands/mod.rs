@@ -1,4 +1,4 @@
-//! The verbs, a file each: what was typed in, requests out, what came back shown.
+//! The commands, a file each: each takes its arguments, sends requests and prints the replies.
 
 mod completions;
 mod daemon;

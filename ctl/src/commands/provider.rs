@@ -1,4 +1,4 @@
-//! `provider`: how the providers are configured, and what comes of asking them.
+//! `provider`: shows the configured providers, and checks them.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `schema`: the JSON Schema of the control protocol. Asks no daemon.
+//! `schema`: prints the JSON Schema of the control protocol. Asks no daemon.
 
 use harness_protocol::rpc::METHODS;
 use harness_protocol::schema;

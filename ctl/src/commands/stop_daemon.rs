@@ -1,7 +1,8 @@
-//! Stops a daemon: by asking it, and where it cannot be asked, by the process that holds the state directory.
+//! Stops a daemon: by a request, or, where that is impossible, by a signal to the process that holds the state
+//! directory.
 //!
-//! Owns when a signal is sent, and to whom: only to the daemon that has the lock, looked at anew before each signal.
-//! Never says that none runs while one does.
+//! Owns when a signal is sent, and to which process: only to the daemon that has the lock, checked anew before each
+//! signal. Never says that no daemon runs while one does.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,12 +49,12 @@ pub(crate) fn stop(
         Err(failure) => return by_signal(ctx, failure, until),
     };
     agreed(&status)?;
-    // Whoever was asked has taken as long as it took.
+    // The question may have taken the user a while, so the time limit begins again.
     let until = until.max(Instant::now() + PATIENCE);
     let client = ctx.session.client()?;
     let told = client.call::<method::DaemonStop>(&Empty {}).map_err(Failure::from);
     let closed = match told {
-        // Somebody else told it, too.
+        // Another client stopped it at the same time.
         Err(failure) if failure.is_loss() => true,
         Err(failure) => return by_signal(ctx, failure, until),
         Ok(_) => client.closed(until.saturating_duration_since(Instant::now()))?,

@@ -1,4 +1,4 @@
-//! `usage`: what runs used, in groups, and all together.
+//! `usage`: prints what runs used, by group and in total.
 
 use std::collections::BTreeMap;
 
@@ -180,7 +180,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// U7
+    /// Entry U7 in `tests/README.md`.
     #[test]
     fn a_run_without_a_price_leaves_the_known_cost_of_its_group_as_a_lower_bound() {
         let team = || By::Label("team".to_owned());
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// U7
+    /// Entry U7 in `tests/README.md`.
     #[test]
     fn groups_may_be_days_and_several_at_once_and_end_with_the_total() {
         let runs = [

@@ -1,4 +1,4 @@
-//! Why there is no daemon to talk to, and what to do about it.
+//! Errors of finding or starting the daemon, and what to do about each.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::launch::server_identity::Untrusted;
 /// Why there is no daemon to talk to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Nobody serves the socket, and we were told to leave it so.
+    /// No daemon serves the socket, and the user wanted none to be started.
     #[error("no daemon serves {}", socket.display())]
     NotRunning {
         /// The socket that no daemon serves.
@@ -71,15 +71,15 @@ pub(crate) enum StartError {
     Connect {
         /// The socket that no daemon serves.
         socket: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Somebody answers who is not to be believed.
+    /// A process answers at the socket that is not trusted.
     #[error("at {}, {why}", socket.display())]
     Untrusted {
-        /// The socket.
+        /// The socket that was tried.
         socket: PathBuf,
-        /// Why.
+        /// What speaks against the process.
         why: Untrusted,
     },
     /// What is in the state directory is none of a daemon's.
@@ -116,7 +116,7 @@ pub(crate) enum StartError {
         /// The socket of a daemon of this user's own.
         socket: PathBuf,
     },
-    /// Nobody serves the socket, and from inside a run none is started.
+    /// No daemon serves the socket, and none is started from inside a run.
     #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
     InsideRun {
         /// The socket that no daemon serves.
@@ -133,9 +133,9 @@ pub(crate) enum StartError {
     /// The program cannot be started.
     #[error("cannot start {}: {source}", program.display())]
     Spawn {
-        /// The program.
+        /// Path of the program that was to be started.
         program: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// It started and ended.
@@ -158,7 +158,7 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    /// Whether nobody serves the socket now. Somebody may in a moment.
+    /// Whether no daemon serves the socket now, though one may do so in a moment.
     pub(crate) fn is_absent(&self) -> bool {
         match self {
             Self::NotRunning { .. } | Self::Unreachable { .. } => true,

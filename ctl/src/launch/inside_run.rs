@@ -1,7 +1,7 @@
 //! Whether this command is inside a run: from there no daemon is started, since its starter would be its operator.
 //!
-//! Owns the three signs: the variable that calls get, the mark that they cannot shed, and a keeper above us. Any of
-//! them is enough.
+//! Owns the three signs: the variable that calls get, the mark that they cannot remove, and a keeper among the
+//! ancestors. Each of them is enough.
 
 use std::fs;
 

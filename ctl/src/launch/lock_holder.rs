@@ -1,9 +1,8 @@
-//! Who holds a state directory, by its lock: the daemon that serves, wherever its socket is.
+//! The holder of a state directory, by its lock: the daemon that serves it, wherever its socket is.
 //!
-//! Owns the form of the lock file, as far as it is read here. The process is the one that the kernel lists for the
-//! lock: what stands in the file may be written by any run of the daemon's user. Its socket is from the file, and only
-//! asked where that process serves it. Reads, and never takes a lock: a daemon that is about to start is not to be held
-//! up.
+//! Owns the format of the lock file, as far as it is read here. The process is the one that the kernel lists for the
+//! lock: any run of the daemon's user may have written to the file. The socket is from the file, and is used only where
+//! that process serves it. Only reads, and never takes a lock: that could delay a daemon that is about to start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -53,7 +52,7 @@ pub(crate) enum Disbelief {
 }
 
 impl Holder {
-    /// Who holds this directory; none where nobody does, or where that cannot be told.
+    /// The holder of this directory; `None` where there is none, or where it cannot be determined.
     ///
     /// # Errors
     /// Where what is there is none of a daemon's.
@@ -107,7 +106,7 @@ fn socket_in(file: File) -> Option<PathBuf> {
     text.lines().nth(1).map(PathBuf::from).filter(|socket| socket.is_absolute())
 }
 
-/// Whether a process is a daemon of ours, by its name. A dead one that nobody has waited for is none.
+/// Whether a process is a daemon of ours, by its name. A zombie, dead but not yet reaped, is none.
 fn is_daemon(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else { return false };

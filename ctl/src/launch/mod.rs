@@ -1,8 +1,8 @@
-//! Finding the daemon: connects, and starts one on demand where there is none.
+//! Finds the daemon: connects to it, and starts one on demand where there is none.
 //!
-//! Never starts a second one: the daemon's own lock decides, and who loses that race connects to the winner. A socket
-//! that we may not open is an error, never a reason to start another. Where nobody serves a socket, the lock of the
-//! state directory says whether there is a daemon all the same, and where.
+//! Never starts a second daemon: the daemon's own lock decides, and the loser of that race connects to the winner. A
+//! socket that we may not open is an error, never a reason to start another daemon. Where no process serves the socket,
+//! the lock of the state directory says whether there is a daemon elsewhere, and where.
 
 pub(crate) mod error;
 pub(crate) mod inside_run;
@@ -48,9 +48,10 @@ pub(crate) struct Place {
 /// How a connection came about.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The connection.
+    /// The open connection.
     pub(crate) stream: UnixStream,
-    /// The socket: that of the daemon that holds the state directory, where nobody serves the one that was looked at.
+    /// The socket that was connected to: if no process serves the given one, that of the daemon that holds the state
+    /// directory.
     pub(crate) socket: PathBuf,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
@@ -79,7 +80,7 @@ fn reach(place: &Place) -> Result<Found, StartError> {
     }
 }
 
-/// The daemon that holds the state directory, which nobody can reach by the socket that was looked at.
+/// Reaches the daemon that holds the state directory, where no process serves the given socket.
 fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
     let (pid, state_dir) = (holder.pid, place.state_dir.clone());
     match holder.socket {
@@ -229,7 +230,7 @@ fn start(place: &Place, program: &Path) -> Result<Found, StartError> {
             match find(place) {
                 Ok(found) => return Ok(Found { started, ..found }),
                 Err(error) if error.is_absent() && Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
-                // Nobody knows better why there is none than the one that did not start.
+                // The daemon that failed to start knows best why there is none.
                 Err(StartError::NotRunning { .. }) if said.is_some() => {
                     return Err(StartError::Failed { said: said.unwrap_or_default() });
                 }
@@ -274,7 +275,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
-    /// A socket, beside a state directory that nobody holds.
+    /// A socket, beside a state directory that no daemon holds.
     fn at(socket: &Path) -> Place {
         Place { socket: socket.to_owned(), named: true, state_dir: socket.with_file_name("no-state") }
     }

@@ -1,8 +1,8 @@
-//! Who answers at a socket, before anything is sent there: never a process from inside a run.
+//! Checks which process answers at a socket, before anything is sent there: it is never one from inside a run.
 //!
-//! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule by which such a server is
-//! told from the daemon, and from what else may stand between: systemd, ssh, a relay. Reads `/proc`, asks the kernel,
-//! and sends nothing.
+//! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule that distinguishes such a
+//! server from the daemon, and from legitimate processes in between: systemd, ssh, a relay. Reads `/proc`, asks the
+//! kernel, and sends nothing.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,27 +27,27 @@ const INSIDE: u64 = 2;
 /// The variable by which an operator says that a server which cannot be seen from here is the daemon.
 const TRUST_UNSEEN: &str = "HARNESS_TRUST_UNSEEN";
 
-/// Why whoever answers at a socket is not believed.
+/// Why the process that answers at a socket is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Untrusted {
-    /// It is another user's, and neither root's nor that of whoever owns the directory of the socket.
+    /// Its user is another one, and neither root nor the owner of the socket's directory.
     #[error("process {pid} of another user (uid {uid}) answers")]
     OtherUser {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// Its user.
+        /// User id of the process.
         uid: u32,
     },
     /// It is inside a run.
     #[error("process {pid} answers, which comes from inside a run and is not the daemon")]
     Inside {
-        /// The process.
+        /// Id of the process.
         pid: u32,
     },
     /// It cannot be looked at.
     #[error("process {pid} answers, and /proc does not show whether it comes from inside a run")]
     Hidden {
-        /// The process.
+        /// Id of the process.
         pid: u32,
     },
     /// The socket has another name, and another user may have made this one lead to it.
@@ -59,18 +59,18 @@ pub(crate) enum Untrusted {
     /// The daemon that holds the state directory is another process.
     #[error("process {pid} answers, and not the daemon (pid {holder}) that holds the state directory")]
     NotTheDaemon {
-        /// The process.
+        /// Id of the process.
         pid: u32,
-        /// The daemon.
+        /// Process id of the daemon.
         holder: u32,
     },
     /// It is of another pid namespace.
     #[error("a process of another pid namespace answers, so that it cannot be told whether it comes from inside a run")]
     Unseen,
-    /// Whoever opened it has ended.
+    /// The process that opened the socket has ended.
     #[error("the process that opened it ({pid}) has ended, so that it cannot be told who answers")]
     Ended {
-        /// The process.
+        /// Id of that process.
         pid: u32,
     },
 }
@@ -116,7 +116,7 @@ pub(crate) fn check(
     let of = |source| StartError::Connect { socket: socket.to_owned(), source };
     let peer = getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| of(errno.into()))?;
     let process = getsockopt(stream, sockopt::PeerPidfd);
-    // The directory of the name that was given: whoever owns that one can be asked for what lies in it.
+    // The directory of the given name, not of its target: its owner decides what lies in it.
     let owner = socket.parent().and_then(|dir| dir.metadata().ok()).map(|dir| dir.uid());
     let own = nix::unistd::geteuid().as_raw();
     let pid = u32::try_from(peer.pid()).unwrap_or(0);
@@ -180,7 +180,7 @@ type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
 fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) -> Option<Untrusted> {
     let number = pid.unsigned_abs();
     let Some(limit) = limit else {
-        // Where /proc shows only the own processes: nobody's run has root's, unless its daemon is root's.
+        // /proc may show only the user's own processes. A run never has the user id of root, unless its daemon has it.
         return (!is_root).then_some(Untrusted::Hidden { pid: number });
     };
     let below = depth(limit).saturating_sub(own);

@@ -1,6 +1,7 @@
 //! Starts `harnessd --on-demand` and waits until it says that it serves, or why it does not.
 //!
-//! The daemon shares nothing with whoever happened to start it: no terminal, no directory, no ignored signals.
+//! The daemon inherits nothing from the process that happened to start it: no terminal, no directory, no ignored
+//! signals.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -32,7 +33,7 @@ const MAX_SAID: u64 = 16 * 1024;
 /// How a start ended well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spawned {
-    /// It serves.
+    /// The new daemon serves.
     Ready,
     /// Another one holds the lock, and serves, or is about to, or is leaving.
     AnotherHasTheLock {
@@ -153,7 +154,7 @@ enum Heard {
     Doing(String),
     /// It said that it is ready.
     Ready,
-    /// It ended.
+    /// The daemon ended, with this status where it is known.
     Ended(Option<ExitStatus>),
     /// All that it said.
     Stderr(String),
@@ -177,8 +178,8 @@ fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
     }
 }
 
-/// What we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in its place
-/// does as little, and is back to the default in whoever is executed.
+/// Signals that we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in
+/// place of that does as little, and the executed program gets the default back.
 fn unignore_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for signal in ignored(&status) {

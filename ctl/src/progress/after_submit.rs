@@ -1,4 +1,4 @@
-//! What is done once a run is there: its id is printed, or it is watched, or waited for.
+//! The steps after a submit: the id is printed, or the run is followed, or waited for.
 
 use std::io::{IsTerminal, Write};
 

@@ -1,7 +1,7 @@
-//! Questions of runs that are followed, asked on a terminal and answered there.
+//! Questions of followed runs, asked and answered on the terminal.
 //!
-//! Owns the prompt: which question stands there, and when it is taken away. Reads standard input only while one does.
-//! What was typed before is no answer, and neither is an empty line. An answer goes the same way as that of `reply`:
+//! Owns the prompt: which question it shows, and when it is taken away. Reads standard input only while there is a
+//! prompt. Earlier input is no answer, and neither is an empty line. An answer takes the same way as that of `reply`:
 //! the first one wins.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -171,7 +171,7 @@ impl Asker {
         let params = AnswerParams { interaction: asked.question.id.to_string(), answer };
         match ctx.session.client()?.call::<method::InteractionAnswer>(&params).map_err(Failure::from) {
             Ok(_) => self.current = None,
-            // It was answered by somebody else, or its run has ended: the refusal says which.
+            // Another client answered it, or its run has ended: the refusal says which.
             Err(Failure::Refused(error)) => {
                 note(format_args!("harnessctl: {}", clean(&error.message)));
                 self.current = None;

@@ -1,7 +1,7 @@
-//! Runs watched as they go, until they end, across restarts of the daemon.
+//! Follows runs until they end, across restarts of the daemon.
 //!
-//! Owns what is followed and how far. Of several runs each line begins with the name of its run; those that had ended
-//! before are told first, one after the other.
+//! Owns which runs are followed, and how far. With several runs, each line begins with the name of its run; runs that
+//! had ended before are told first, one after the other.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Where the lines of several runs go: to standard output, or into the file that was named for them.
+//! The destination of the lines of several runs: standard output, or the named file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -1,4 +1,4 @@
-//! What a command says of runs while it waits for them, and when they end.
+//! The output of a command about runs, while it waits for them and when they end.
 
 pub(crate) mod after_submit;
 pub(crate) mod ask_inline;

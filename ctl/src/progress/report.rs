@@ -1,4 +1,4 @@
-//! How the end of a run is told: its answer on standard output or in a file, or why there is none.
+//! Reports the end of a run: its answer on standard output or in a file, or why there is none.
 
 use std::io::Write;
 use std::path::Path;

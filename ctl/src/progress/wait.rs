@@ -1,6 +1,6 @@
-//! Waiting for several runs to reach a state: each is told as soon as it has.
+//! Waits for several runs to reach a state, and reports each as soon as it has.
 //!
-//! Owns one long request for each run, as many of them out at once as the daemon takes from a connection.
+//! Owns one long-poll request for each run, as many of them at once as the daemon takes from a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

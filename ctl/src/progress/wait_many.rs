@@ -1,4 +1,4 @@
-//! Waiting for many runs to end: one subscription to their ends, a thousand cost one line each.
+//! Waits for many runs to end, by one subscription to their ends: a thousand runs cost one line each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

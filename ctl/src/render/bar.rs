@@ -1,5 +1,5 @@
-//! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that wants one, `~` a
-//! parked one.
+//! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that waits for one, `~` a
+//! parked batch.
 
 use harness_protocol::lane::LaneReport;
 

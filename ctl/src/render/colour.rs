@@ -1,4 +1,4 @@
-//! Colours, where they are wanted.
+//! Colours of the output, where the user wants them.
 
 use std::fmt::Display;
 
@@ -10,9 +10,9 @@ pub(crate) enum ColourChoice {
     /// On a terminal, unless `NO_COLOR` is set.
     #[default]
     Auto,
-    /// Everywhere.
+    /// Everywhere, also in a pipe or a file.
     Always,
-    /// Nowhere.
+    /// Nowhere, not even on a terminal.
     Never,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Paint {
 }
 
 impl Paint {
-    /// No colours.
+    /// Paints nothing: for tests of plain text.
     #[cfg(test)]
     pub(crate) const OFF: Self = Self { on: false };
 

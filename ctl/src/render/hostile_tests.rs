@@ -1,4 +1,4 @@
-//! Whatever stands in a run, a lane, an event or a status, no function that renders it lets it drive a terminal.
+//! Whatever text is in a run, a lane, an event or a status, no rendering function lets it control a terminal.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -151,7 +151,7 @@ fn bodies(text: &str) -> Vec<EventBody> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// A17
+    /// Entry A17 in `tests/README.md`.
     #[test]
     fn no_text_of_a_run_drives_the_terminal_that_it_is_shown_on(hostile in hostile(), other in hostile()) {
         let shown: Arc<str> = hostile.as_str().into();
@@ -187,7 +187,7 @@ proptest! {
         harmless("a run", &out)?;
     }
 
-    /// A17
+    /// Entry A17 in `tests/README.md`.
     #[test]
     fn no_event_drives_the_terminal_that_it_is_followed_on(hostile in hostile(), pieces in hostile()) {
         for last in bodies(&hostile) {
@@ -207,7 +207,7 @@ proptest! {
         }
     }
 
-    /// A17
+    /// Entry A17 in `tests/README.md`.
     #[test]
     fn no_lane_and_no_status_drives_the_terminal_that_it_is_shown_on(hostile in hostile()) {
         let shown: Arc<str> = hostile.as_str().into();

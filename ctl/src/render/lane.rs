@@ -1,4 +1,4 @@
-//! A lane's report for people.
+//! The report of a lane, for people.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,6 @@
 //! Live output of one stream, put together from pieces that may be missing, late or repeated.
 //!
-//! Pure. Offsets decide: no byte is shown twice, and what is missing is asked for once, or said to be missing.
+//! Pure. Offsets decide: no byte is shown twice, and a missing part is asked for once, or reported as missing.
 
 /// What is to be done with a piece.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
-//! How text is shown: in colours or not, for a person or for a program, how wide.
+//! The style of output: with colours or without, for a person or for a program, and how wide.
 
 use crate::render::colour::Paint;
 
 /// How text is shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
-    /// Colours.
+    /// Adds colours, where they are wanted.
     pub(crate) paint: Paint,
     /// A person reads it on a terminal: control characters are taken out, tables are cut to its width.
     pub(crate) terminal: bool,

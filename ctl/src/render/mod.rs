@@ -1,4 +1,4 @@
-//! How things look to people: colours, tables, bars, texts. Writes to whatever it is given; asks nobody anything.
+//! Text for people: colours, tables, bars. Writes to the given writer; asks neither the daemon nor the user.
 
 pub(crate) mod bar;
 pub(crate) mod colour;

@@ -1,4 +1,4 @@
-//! How a run ended, as one line tells it.
+//! The end of a run, in one line.
 
 use harness_protocol::event::Ending;
 use harness_protocol::rpc::RpcError;

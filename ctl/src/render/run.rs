@@ -1,4 +1,4 @@
-//! A run for people: its row in a list, its page.
+//! A run for people: its row in a list, and its page.
 
 use std::io::{self, Write};
 

@@ -1,6 +1,6 @@
-//! The lanes in a window that is watched: all summaries first, then as many holders as fit.
+//! The screen of `lane --watch`: all summaries first, then as many holders as fit.
 //!
-//! Pure. Gives lines that neither wrap nor scroll.
+//! Pure. Its lines neither wrap nor scroll.
 
 use harness_protocol::lane::LaneReport;
 use harness_protocol::time::Timestamp;

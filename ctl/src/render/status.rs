@@ -1,4 +1,4 @@
-//! The daemon's health for people.
+//! The status of the daemon, for people.
 
 use std::io::{self, Write};
 

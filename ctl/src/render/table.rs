@@ -1,4 +1,4 @@
-//! Tables: columns as wide as what stands in them, the last one cut to the terminal.
+//! Tables: each column is as wide as its widest cell, and the last one is cut to the terminal.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A table.
+/// Rows under a header, written at once.
 #[derive(Debug)]
 pub(crate) struct Table {
     header: Vec<String>,

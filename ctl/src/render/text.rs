@@ -1,4 +1,4 @@
-//! Texts that come from models and tools, made fit for a terminal: no control characters, one line, so many columns.
+//! Makes texts of models and tools fit for a terminal: no control characters, one line, a given number of columns.
 
 use std::borrow::Cow;
 
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(clean("\u{9b}2J"), "\u{FFFD}2J", "the one-character form too");
     }
 
-    /// A17
+    /// Entry A17 in `tests/README.md`.
     #[test]
     fn what_changes_the_order_or_cannot_be_seen_is_made_visible_or_goes() {
         for (text, many_lines, line) in [
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(clean_painted("\x1b[31\x1b[1mx"), "\u{FFFD}[31\x1b[1mx");
     }
 
-    /// B12.
+    /// Entry B12 in `tests/README.md`.
     #[test]
     fn json_on_a_terminal_says_the_same_and_drives_nothing() {
         for text in [

@@ -1,4 +1,4 @@
-//! A transcript as text: what was said, what was called, what came back.
+//! A transcript as text: messages, calls and their results.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Ages, durations, sizes and counts as people read them.
+//! Ages, durations, sizes and counts, for people.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Where the time and the money of a run went: a bar for each part of its wall time, and what it used.
+//! The time and the money of a run: a bar for each part of its wall time, and its usage.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,6 @@
-//! Asks before something is done to more than one run, or to any that lives: only on a terminal, where a person can
-//! answer.
+//! Asks before a command changes more than one run, or any live one: only on a terminal, where a person can answer.
 //!
-//! Owns when it is asked and what counts as an answer. A script is never asked.
+//! Owns when it asks and what counts as an answer. A script is never asked.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -9,7 +8,7 @@ use harness_protocol::run::exit;
 
 use crate::error::Failure;
 
-/// Goes on where at most one run is meant, where nobody is asked, or where the answer is yes.
+/// Goes on where at most one run is meant, where there is no terminal to ask on, or where the answer is yes.
 ///
 /// # Errors
 /// Where the answer is anything else.

@@ -1,8 +1,8 @@
-//! From what was typed to the runs that a verb is about: names, ids on standard input, labels, states, what they wait
+//! From arguments to the runs that a command is about: names, ids on standard input, labels, states, what they wait
 //! for.
 //!
-//! Owns that nothing typed is never everything. The daemon finds the runs; a verb that works on one run after the other
-//! gets them from here. Changes nothing.
+//! Owns the rule that no argument never means every run. The daemon finds the runs; a command that works on one run
+//! after the other gets them from here. Changes nothing.
 
 pub(crate) mod confirm;
 
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(selector(&args).unwrap().waiting_for, [WaitKind::Lane]);
     }
 
-    /// U11.
+    /// Entry U11 in `tests/README.md`.
     #[test]
     fn ids_are_read_from_lines_of_whatever_printed_them() {
         for (text, expected) in [
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// U11.
+    /// Entry U11 in `tests/README.md`.
     #[test]
     fn of_several_codes_the_worst_is_told_whatever_their_order() {
         for (codes, expected) in [

@@ -1,4 +1,5 @@
-//! Waiting for runs by long-poll, across losses of the daemon, and what a loss means to whoever watches runs.
+//! Waits for runs by long-poll, across losses of the daemon, and says what a loss means for a command that watches
+//! runs.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ pub(crate) fn remaining(until: Option<Instant>) -> Option<Duration> {
     until.map(|until| until.saturating_duration_since(Instant::now()))
 }
 
-/// What a failure means to whoever watches runs: Ctrl-C leaves them alone, a daemon that went away goes on with them
-/// once it is started again, and only a journal that was lost has lost them.
+/// What a failure means for a command that watches runs: Ctrl-C leaves them alone, a daemon that went away continues
+/// them once it is started again, and only a lost journal has lost them.
 pub(crate) fn of_runs(failure: Failure, session: &Session, runs: impl FnOnce() -> Vec<String>) -> Failure {
     match failure {
         Failure::Client(ClientError::Interrupted) => Failure::Detached { runs: runs() },

@@ -1,8 +1,9 @@
-//! A command's way to the daemon: finds it, starts it where that is wanted, and asks again where asking again is safe.
+//! A command's session with the daemon: finds the daemon, starts it where that is wanted, and repeats requests where
+//! that is safe.
 //!
-//! Owns what is retried, and never starts a daemon in place of one that was lost: whoever stopped it may have meant it.
-//! One that somebody else starts is found again. A request that the daemon may have taken is repeated only if it
-//! changes nothing; submits carry keys, and `submitting` repeats them.
+//! Owns what is retried. Never starts a daemon in place of a lost one: an operator may have stopped it on purpose. A
+//! daemon that another process starts is found again. A request that the daemon may have taken is repeated only if it
+//! changes nothing; submits carry keys, and `submit_once` repeats them.
 
 pub(crate) mod long_poll;
 pub(crate) mod retry_delay;
@@ -21,7 +22,7 @@ use crate::client::{Client, ClientError, Taken};
 use crate::error::Failure;
 use crate::launch::{self, Found, Place};
 
-/// Between two looks at the clock, for whoever watches a request that takes long.
+/// Time between two updates of the progress line, during a long request.
 const SECOND: Duration = Duration::from_secs(1);
 /// Requests that change nothing. Whether they were taken does not matter.
 const READS: &[&str] = &[
@@ -138,8 +139,8 @@ impl Session {
         Ok(())
     }
 
-    /// The connection. A daemon is started for the first one only: whoever stopped the one that served us may have
-    /// meant it.
+    /// The connection. A daemon is started for the first connection only: an operator may have stopped the one that
+    /// served us on purpose.
     pub(crate) fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
             let found = match (self.reached, self.may_start) {

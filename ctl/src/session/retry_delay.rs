@@ -1,4 +1,4 @@
-//! When a submit that was refused for now is tried again.
+//! When to repeat a submit that was refused for now.
 
 use std::time::{Duration, Instant};
 

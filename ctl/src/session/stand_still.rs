@@ -1,5 +1,4 @@
-//! Tells on standard error what a run stands still for that somebody waits for, as soon as that is another thing than
-//! before.
+//! Tells on standard error why a run that the command waits for does not proceed, whenever the reason changes.
 //!
 //! Owns what was told. Never ends a wait, and asks nothing itself.
 
@@ -15,7 +14,7 @@ use crate::render::run::short;
 use crate::render::text::first_line;
 use crate::render::units::{clock, now};
 
-/// How long nothing is asked between two looks: whoever waits is told within a second.
+/// Time between two looks, so that the user is told within a second.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Lines that a look at many runs makes at most, and things that are remembered as told.
 const MOST_LINES: usize = 8;

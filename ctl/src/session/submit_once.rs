@@ -1,8 +1,8 @@
 //! Submits exactly once, whatever is lost on the way: the reply, the daemon, the connection.
 //!
-//! Owns the keys of this program, and what is sent again under them. Each submit without a key of its user's gets one
-//! here, made at random, so that sending it again never makes a second run. What cannot be settled is told as such,
-//! with the command that settles it; never as a refusal.
+//! Owns the keys of this program, and what is sent again under them. Each submit without a key of the user gets a
+//! random one here, so that sending it again never makes a second run. A submit that cannot be settled is reported as
+//! such, with the command that settles it; never as a refusal.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,7 +34,7 @@ const FOLDERS_SINCE_MINOR: u32 = 2;
 /// Where randomness comes from.
 const RANDOM: &str = "/dev/urandom";
 
-/// A key that nobody has had before.
+/// A random key that no submit has had before.
 pub(crate) fn fresh_key() -> Result<SubmitKey, Failure> {
     let mut bytes = [0; 16];
     File::open(RANDOM)
@@ -189,7 +189,7 @@ pub(crate) fn leave_out(session: &mut Session, params: &mut SubmitParams) -> Res
 pub(crate) struct Attempts {
     until: Option<Instant>,
     losses: u32,
-    /// Something was sent of which nobody knows whether it takes effect.
+    /// Something was sent of which it is not known whether it takes effect.
     undecided: bool,
 }
 
@@ -220,7 +220,7 @@ impl Attempts {
                 }
                 session.recover(&failure)
             }
-            // There is none just now: it is being started again, or somebody is about to.
+            // There is no daemon just now: it is being restarted, or another process is about to start it.
             Failure::Start(
                 StartError::NotRunning { .. }
                 | StartError::SystemNotRunning { .. }
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(keys.len(), 100);
     }
 
-    /// B6.
+    /// Entry B6 in `tests/README.md`.
     #[test]
     fn a_submit_whose_reply_was_lost_is_sent_again_under_its_key_whatever_took_the_reply() {
         type Loss = fn(std::os::unix::net::UnixStream);

@@ -20,7 +20,7 @@ use crate::spec::{script, workdir};
 pub(crate) struct Item {
     /// The line that it stands on, from 1.
     pub(crate) line: usize,
-    /// The request.
+    /// The submit that the line and the defaults make.
     pub(crate) params: SubmitParams,
 }
 

@@ -1,4 +1,4 @@
-//! The environment that a run's calls get from whoever submits it: what is named, and PATH.
+//! The environment that the submitting client gives to a run's calls: the named variables, and PATH.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -99,7 +99,7 @@ mod tests {
         found.or_else(|| (name == "BROKEN").then(broken))
     }
 
-    /// U16.
+    /// Entry U16 in `tests/README.md`.
     #[test]
     fn what_the_configuration_wants_is_passed_as_it_is_here_and_never_over_what_was_named() {
         let mut env = BTreeMap::from([("TOKEN".to_owned(), "own".to_owned())]);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect::<Vec<_>>(), expected);
     }
 
-    /// U16, B12.
+    /// Entries U16 and B12 in `tests/README.md`.
     #[test]
     fn names_and_values_that_cannot_be_are_each_told_for_what_they_are() {
         for (word, told) in [

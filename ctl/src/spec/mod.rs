@@ -1,6 +1,6 @@
-//! From what was typed to a run specification: prompt, script, environment, limits.
+//! From arguments to a run specification: prompt, script, environment, limits.
 //!
-//! Reads files and standard input where they were named, and never otherwise.
+//! Reads files and standard input only where the arguments name them.
 
 pub(crate) mod batch;
 pub(crate) mod env;
@@ -114,7 +114,7 @@ fn one_reader_of_stdin(args: &SubmitArgs) -> Result<(), Failure> {
     }
 }
 
-/// Where nobody can answer, a run that asks must not wait for ever.
+/// Without a terminal no person can answer, and a run that asks must not wait for ever.
 fn on_interaction() -> OnInteraction {
     if io::stdin().is_terminal() || io::stderr().is_terminal() { OnInteraction::Wait } else { OnInteraction::Fail }
 }
@@ -152,7 +152,7 @@ pub(crate) struct Workdir {
 pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;
-    // `.` and `..` are of no use to whoever reads it later.
+    // `.` and `..` would mislead a later reader.
     let path = path.canonicalize().map_err(failed)?;
     if !path.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory, and no call could start there", path.display())));

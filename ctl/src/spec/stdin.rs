@@ -1,4 +1,4 @@
-//! Standard input, where it was named.
+//! Reads standard input, where an argument names it.
 
 use std::io::{self, Read};
 

@@ -22,7 +22,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// A socket that nobody serves.
+    /// A socket that no daemon serves.
     pub fn absent() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), seen: Arc::default(), greets: Arc::default() }
     }
@@ -66,7 +66,7 @@ impl Fake {
         self.greets.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the socket's name away: connections stay, and nobody new gets in.
+    /// Takes the socket's name away: connections stay, and no new client gets in.
     pub fn hide(&self) {
         std::fs::remove_file(self.socket()).unwrap();
     }
@@ -157,7 +157,7 @@ pub fn finished(stream: &mut UnixStream, seq: u64, run: &str, answer: &str) {
     event(stream, seq, run, json!({"kind": "run-finished", "ending": {"state": "succeeded", "answer": answer}}));
 }
 
-/// Sends a line. Whoever has left does not matter.
+/// Sends a line. A peer that has left does not matter.
 pub fn send(stream: &mut UnixStream, value: &Value) {
     let _gone = stream.write_all(format!("{value}\n").as_bytes());
 }

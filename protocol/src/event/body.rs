@@ -67,9 +67,9 @@ kinds! {
     },
     /// A relief ended.
     LaneReliefEnded {
-        /// The lane.
+        /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
-        /// The relief.
+        /// Id of the relief that ended.
         relief: ReliefId,
         /// A client undid it; otherwise its time was up.
         undone: bool,
@@ -256,24 +256,24 @@ kinds! {
     },
     /// A call waits inside its job, off the lane.
     CallOffLane {
-        /// The call.
+        /// Id of the call.
         call: CallId,
     },
     /// Such a call has done waiting and wants a permit.
     CallReturning {
-        /// The call.
+        /// Id of the call.
         call: CallId,
     },
     /// Such a call goes on, with a permit.
     CallResumed {
-        /// The call.
+        /// Id of the call.
         call: CallId,
     },
     /// A call waits for other runs.
     CallWaiting {
-        /// The call.
+        /// Id of the call that waits.
         call: CallId,
-        /// The runs.
+        /// Ids of the runs that it waits for.
         runs: Vec<RunId>,
         /// One of them is enough.
         any: bool,

@@ -1,4 +1,4 @@
-//! `lane relieve`, `resize`, `pause`, `resume`, and `relieve`: changes of a lane's capacity.
+//! `lane relieve`, `resize`, `pause`, `resume`, and `relieve`: change the capacity of a lane.
 
 use std::io::Write;
 use std::sync::Arc;

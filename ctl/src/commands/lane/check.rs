@@ -1,5 +1,5 @@
-//! `lane --check`: one number of a lane for a monitoring system, by its convention: a line with performance data, and
-//! 0, 1, 2 or 3 as exit code. Never starts a daemon.
+//! `lane --check`: one number of a lane for a monitoring system, by the convention of monitoring plugins: a line with
+//! performance data, and exit code 0, 1, 2 or 3. Never starts a daemon.
 
 use std::io::Write;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> 
         _ => "UNKNOWN",
     };
     let told = writeln!(ctx.out, "LANE {word} - {}", verdict.text).and_then(|()| ctx.out.flush());
-    // Nobody knows what was not told, whatever it was.
+    // The monitoring system did not get the line, so the state is unknown to it.
     told.map_err(|error| Failure::Other { code: UNKNOWN, message: Failure::Output(error).to_string(), hint: None })?;
     Ok(verdict.code)
 }

@@ -1,4 +1,4 @@
-//! `lane`: what the lanes report.
+//! `lane`: shows the reports of the lanes.
 
 pub(super) mod change;
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! The lanes that were asked for.
+//! Selects the lanes that the user named.
 
 use harness_protocol::lane::LaneReport;
 use harness_protocol::rpc::{ErrorKind, Lanes};

@@ -1,4 +1,4 @@
-//! `pending`: the questions that wait for an answer.
+//! `pending`: lists the questions that wait for an answer.
 
 use std::collections::BTreeSet;
 

@@ -9,7 +9,7 @@ use crate::output::note;
 use crate::spec;
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ReplyArgs) -> Result<u8, Failure> {
-    // An empty answer may be the right one. What comes from a pipe ends with a line break that nobody meant.
+    // An empty answer is allowed. Text from a pipe ends with a line break that is no part of the answer.
     let answer = match args.text.as_str() {
         "-" => spec::stdin::read("the answer")?.trim_end_matches('\n').into(),
         text => text.into(),

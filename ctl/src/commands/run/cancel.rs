@@ -1,4 +1,4 @@
-//! `cancel`: ends runs and what is below them.
+//! `cancel`: ends runs and the runs below them.
 
 use harness_protocol::rpc::{CancelParams, method};
 

@@ -1,4 +1,4 @@
-//! What a change of runs did: the ids of those that changed, and why others did not.
+//! The outcome of a change of runs: the ids of the changed ones, and why others did not change.
 
 use std::io::Write;
 use std::time::Instant;

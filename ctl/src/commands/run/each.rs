@@ -1,7 +1,7 @@
-//! Requests that make runs of runs, one after the other: what came of each is told as it comes.
+//! Requests that make a new run of each selected run, one after the other. Each outcome is told as it comes.
 //!
-//! Owns what happens where one of several is refused: the others are asked for all the same, and the worst code is that
-//! of the command.
+//! Owns the rule for errors: if one request is refused, the others are made all the same, and the command ends with the
+//! worst exit code.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
-//! `export`: everything of one run in a directory.
+//! `export`: writes everything about one run into a directory.
 //!
-//! The directory gets its name once it is whole: until then it is a hidden one beside it. All is written relative to
-//! that very one: a run may be able to write where it is.
+//! The directory is hidden until it is whole; then it gets its name. Every write is relative to that open directory,
+//! because a run may be able to write to the directory around it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufWriter, Write};

@@ -1,7 +1,8 @@
-//! What a run's model said, as a script: who submits that has the same calls and the same answer.
+//! Writes the answers of a run's model as a script: a submit of that script makes the same calls and gives the same
+//! answer.
 //!
-//! Pure. Owns how a recorded answer is written as a turn. A script has no words for a model that said something, called
-//! nothing and was told to go on; such a turn is left out, for with it the run would end there.
+//! Pure. Owns how a recorded answer becomes a turn. A script cannot express that a model said something, called nothing
+//! and was told to go on; such a turn is left out, because the run would end there.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! `follow`: runs as they go, until they end.
+//! `follow`: shows runs as they go, until they end.
 
 use harness_protocol::id::Seq;
 

@@ -1,4 +1,4 @@
-//! A submit under an idempotency key that another run holds, explained.
+//! Explains the refusal of a submit whose idempotency key belongs to another run.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError};

@@ -1,4 +1,4 @@
-//! `list`: a table of runs.
+//! `list`: prints a table of runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::render::text::first_line;
 use crate::render::units::{now, span};
 use crate::select::typed;
 
-/// Finished runs that are listed where nobody asked for more.
+/// Finished runs that are listed where the user asked for no other number.
 const LATEST: usize = 20;
 /// Runs of a page.
 const PAGE: u32 = 500;

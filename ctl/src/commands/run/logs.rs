@@ -1,4 +1,4 @@
-//! `logs`: the whole transcript as text, or the output of one call.
+//! `logs`: prints the whole transcript as text, or the output of one call.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -84,7 +84,7 @@ fn whole(ctx: &mut Ctx, run: &str, of_several: bool) -> Result<u8, Failure> {
                 transcript::write(&mut ctx.out, look, entry)?;
             }
         }
-        // Whoever has read enough is noticed here, before the next page is fetched.
+        // A reader that has closed the pipe is noticed here, before the next page is fetched.
         ctx.out.flush()?;
         Ok(ControlFlow::Continue(()))
     })?;

@@ -1,4 +1,4 @@
-//! `logs --call`: what one call wrote, by stream, from its start, its last lines, or as it grows.
+//! `logs --call`: prints the output of one call by stream: from its start, its last lines, or as it grows.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -76,7 +76,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs, run: &str, call: 
             whole = false;
         }
     }
-    // Whoever wants the last lines wants those of the stream, not of what was kept of it.
+    // `--tail` means the last lines of the stream, not the last ones that were kept of it.
     Ok(if whole || args.tail.is_none() { exit::SUCCEEDED } else { exit::FAILED })
 }
 

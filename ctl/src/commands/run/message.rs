@@ -1,4 +1,4 @@
-//! `message`: tells runs something.
+//! `message`: sends a message to runs.
 
 use harness_protocol::rpc::{MessageParams, method};
 

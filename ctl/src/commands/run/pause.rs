@@ -1,4 +1,4 @@
-//! `pause`: nothing new starts in these runs.
+//! `pause`: starts nothing new in these runs.
 
 use harness_protocol::rpc::{SelectParams, method};
 

@@ -14,7 +14,7 @@ use crate::render::units::{count, span};
 use crate::select::confirm;
 use crate::select::typed;
 
-/// Between two looks at the clock, for whoever watches.
+/// Time between two updates of the progress line.
 const SECOND: Duration = Duration::from_secs(1);
 /// The daemon removes so many with one request, or twice as many. Then it is asked again.
 const MANY: usize = 100_000;

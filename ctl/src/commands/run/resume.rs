@@ -1,4 +1,4 @@
-//! `resume`: paused runs go on.
+//! `resume`: lets paused runs go on.
 
 use harness_protocol::rpc::{SelectParams, method};
 

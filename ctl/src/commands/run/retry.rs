@@ -1,4 +1,4 @@
-//! `retry`: the specifications of finished runs, as new runs, with what is to be different.
+//! `retry`: submits the specifications of finished runs again, as new runs, with changes.
 
 use std::collections::BTreeSet;
 

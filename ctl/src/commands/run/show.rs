@@ -1,4 +1,4 @@
-//! `show`: one run.
+//! `show`: prints one run.
 
 use std::io::Write;
 
@@ -114,7 +114,7 @@ pub(in crate::commands) fn tell_held(held: Option<&str>) {
     }
 }
 
-/// All pages.
+/// Fetches all pages of the transcript into one reply.
 fn whole(ctx: &mut Ctx, run: &str) -> Result<Shown, Failure> {
     let mut params = ShowParams { run: run.to_owned(), transcript: true, limit: None, cursor: None };
     let mut shown = ctx.session.call::<method::RunShow>(&params)?;

@@ -1,4 +1,4 @@
-//! `submit`: one run from the command line.
+//! `submit`: submits one run from the command line.
 
 use std::os::fd::AsFd;
 

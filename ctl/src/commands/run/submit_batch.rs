@@ -1,4 +1,4 @@
-//! `submit --batch`: many runs over one connection, their ids in the order of their lines.
+//! `submit --batch`: submits many runs over one connection, and prints their ids in the order of their lines.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A transcript, page by page.
+//! Reads a transcript page by page.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use harness_protocol::run::{Entry, RunView};
 use crate::context::Ctx;
 use crate::error::Failure;
 
-/// Entries of the first page: whoever reads only the start has it soon.
+/// Entries of the first page. It is small, so that the start is shown soon.
 const FIRST_PAGE: u32 = 50;
 /// Entries of the others.
 const PAGE: u32 = 1000;

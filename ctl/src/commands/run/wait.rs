@@ -1,4 +1,4 @@
-//! `wait`: until runs end, or reach a state.
+//! `wait`: waits until runs end, or reach a state.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ fn one(ctx: &mut Ctx, args: &WaitArgs, name: &str, until: Option<Instant>) -> Re
     Err(still_running(&run.id.to_string(), run.state.as_str()))
 }
 
-/// Whoever waits for a state that was named succeeds when it is reached, and otherwise ends as the run did.
+/// A wait for a named state succeeds when the run reaches it. Otherwise the command ends as the run did.
 fn code_for(reply: &WaitReply, named: bool, code: u8) -> u8 {
     match (named, reply.reached) {
         (true, true) => exit::SUCCEEDED,

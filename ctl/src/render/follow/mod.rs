@@ -1,6 +1,7 @@
-//! A run as it goes, for people: what the model says, what is called, what that writes, what is asked, what comes out.
+//! The events of a followed run as text for people: what the model says, its calls, their output, questions, the
+//! answer.
 //!
-//! A fold over events and deltas into text. Output of a call is shown while it runs, or from its result; never both.
+//! A fold over events and deltas. The output of a call is shown while it runs, or from its result; never both.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ pub(crate) type Fetch<'a> = &'a mut dyn FnMut(CallId, OutputStream, u64) -> Opti
 pub(crate) struct Ended {
     /// The exit code.
     pub(crate) code: u8,
-    /// Its answer.
+    /// The run's answer, where it succeeded.
     pub(crate) answer: Option<Arc<str>>,
     /// Why it has none.
     pub(crate) error: Option<Arc<str>>,
@@ -401,7 +402,7 @@ impl Follower {
             self.end_line(out)?;
             out.flush()?;
         }
-        // Where standard error is gone there is nobody left to tell.
+        // A closed standard error is ignored: no other place is left for the message.
         let _told = writeln!(notes, "{}", self.notes.dim(format!("[{}]", clean_painted(line))));
         Ok(())
     }
