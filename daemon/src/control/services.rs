@@ -1,5 +1,6 @@
 //! What every connection works with: where requests go, where events come from, and what only the parts below can tell.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
@@ -14,6 +15,7 @@ use tokio::sync::Semaphore;
 use super::limits::memory::Memory;
 use super::request::Request;
 use super::rights::Origin;
+use super::socket::arrivals::Arrivals;
 use crate::blocking::Blocking;
 use crate::config::Bounds;
 use crate::feed::Feed;
@@ -26,8 +28,33 @@ pub type OutputRange = (u64, Vec<u8>, u64);
 /// Reads a range of the output of a call.
 pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
 
-/// Tells whose the process behind a descriptor is.
-pub type Trace = dyn Fn(Option<BorrowedFd<'_>>) -> Origin + Send + Sync;
+/// How far a chain of parents is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// A few steps: as far as those of most processes go.
+    Short,
+    /// As far as any is followed.
+    Whole,
+}
+
+/// Tells whose the process behind a descriptor is; nothing where its chain of parents is longer than the reach.
+pub type Trace = dyn Fn(Option<BorrowedFd<'_>>, Reach) -> Option<Origin> + Send + Sync;
+/// Tells whether the process of a number has the mark of what runs start, or cannot be looked at. Waits for nothing.
+pub type IsMarked = dyn Fn(u32) -> bool + Send + Sync;
+
+/// Tells who the peers of connections are.
+pub struct Tracing {
+    /// The quick look, which gives no rights.
+    pub is_marked: Box<IsMarked>,
+    /// The whole one, which may take long.
+    pub trace: Arc<Trace>,
+}
+
+impl fmt::Debug for Tracing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracing").finish_non_exhaustive()
+    }
+}
 /// Tells what is wrong with a specification.
 pub type CheckSpec = dyn Fn(&RunSpec) -> SpecChecked + Send + Sync;
 /// What comes of that.
@@ -64,8 +91,8 @@ pub struct Services {
     pub folders: Folders,
     /// What all connections together may hold.
     pub memory: Memory,
-    /// Whose a process is.
-    pub trace: Box<Trace>,
+    /// Those who have come and are not known yet.
+    pub arrivals: Arrivals,
     /// What is wrong with a specification that only its provider can tell.
     pub check_spec: Box<CheckSpec>,
     /// Reads the output of a call.

@@ -506,11 +506,25 @@ async fn one_that_left_its_group_its_session_and_its_parents_belongs_to_the_run_
     let pid = pid(&text(&finished.stdout.kept));
     assert!(is_alive(pid));
     assert_eq!(bench.keepers.run_of(pid), Some(RUN));
-    let processes = bench.keepers.processes_of(RUN);
+    let processes = bench.keepers.processes_of(RUN, 100);
     assert_eq!(processes, [Process { pid, command: "sleep 100".to_owned() }]);
     release(RUN, &bench.keepers, false).await;
     assert!(!is_alive(pid));
-    assert_eq!(bench.keepers.processes_of(RUN), []);
+    assert_eq!(bench.keepers.processes_of(RUN, 100), []);
+}
+
+/// A run's processes may be many, and each may have megabytes of arguments.
+#[tokio::test]
+async fn of_a_runs_processes_no_more_is_read_than_is_shown() {
+    let bench = Bench::new();
+    let fat = "a=$(printf %0100000d 7); for i in 1 2 3 4 5; do sh -c 'sleep 100; :' $a $a $a >/dev/null 2>&1 & done";
+    bench.run(fat).await;
+    let processes = bench.keepers.processes_of(RUN, 3);
+    assert_eq!(processes.len(), 3);
+    for Process { command, .. } in bench.keepers.processes_of(RUN, 100) {
+        assert!(command.len() <= 4096, "{}", command.len());
+    }
+    release(RUN, &bench.keepers, false).await;
 }
 
 #[tokio::test]
@@ -532,7 +546,7 @@ async fn who_forks_without_end_is_ended() {
     let command = "for c in 1 2 3; do (trap '' TERM; while :; do (sleep 0.01 &); done)& done; sleep 60";
     let finished = bench.run(command).await;
     assert!(finished.timed_out && finished.end.is_some());
-    assert_eq!(bench.keepers.processes_of(RUN), []);
+    assert_eq!(bench.keepers.processes_of(RUN, 100), []);
 }
 
 #[tokio::test]

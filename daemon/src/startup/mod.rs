@@ -32,7 +32,8 @@ use crate::control::connection;
 use crate::control::limits::memory::Memory;
 use crate::control::request::{ConnectionId, Request};
 use crate::control::rights::Origin;
-use crate::control::services::Services;
+use crate::control::services::{Reach, Services, Tracing};
+use crate::control::socket::arrivals::{Arrival, Arrivals};
 use crate::control::socket::listener::Listener;
 use crate::control::socket::lock::StateDir;
 use crate::control::socket::peer::Members;
@@ -47,7 +48,7 @@ use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
-use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, supervisor};
+use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, Untraced, supervisor};
 use crate::startup::daemonize::{Inherited, Starting};
 use crate::startup::restore::{RestoreError, Restored};
 use crate::startup::signals::{Asked, Signals};
@@ -61,6 +62,8 @@ const READS: usize = 4;
 const PARSED: usize = 1;
 /// Pages of the journal that are there at once for subscriptions of operators, and as many for those of others.
 const PAGES: usize = 4;
+/// Processes of a run that are shown.
+const PROCESSES_SHOWN: usize = 100;
 /// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
 const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
 /// How old a count of the outputs' bytes may be.
@@ -241,9 +244,9 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let driven = loop {
         tokio::select! {
             driven = &mut driver => break driven,
-            accepted = listener.accept(&services.trace) => {
+            arrival = listener.accept(&services.arrivals) => {
                 number += 1;
-                connections.spawn(connection::serve(accepted, ConnectionId(number), Arc::clone(&services), stop.clone()));
+                connections.spawn(receive(arrival, ConnectionId(number), listener.clone(), services.clone(), stop.clone()));
             }
             _ = connections.join_next(), if !connections.is_empty() => {}
             _ = look_after.tick() => listener.look_after(),
@@ -284,6 +287,21 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
+}
+
+/// Serves a peer, if it is let in.
+async fn receive(
+    arrival: Arrival,
+    id: ConnectionId,
+    listener: Arc<Listener>,
+    services: Arc<Services>,
+    stop: CancellationToken,
+) {
+    let admitted = stop.run_until_cancelled(listener.admit(arrival, &services.arrivals)).await.flatten();
+    drop(listener);
+    if let Some(accepted) = admitted {
+        connection::serve(accepted, id, services, stop).await;
+    }
 }
 
 fn tell_socket(state_dir: &mut StateDir, socket: Option<&Path>) {
@@ -350,7 +368,7 @@ fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
 /// What is shown of a run's processes: a bounded part.
 fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
     let shown = |Process { pid, command }: Process| ProcessView { pid, command: command.chars().take(200).collect() };
-    keepers.processes_of(run).into_iter().take(100).map(shown).collect()
+    keepers.processes_of(run, PROCESSES_SHOWN).into_iter().map(shown).collect()
 }
 
 /// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has
@@ -368,9 +386,10 @@ fn services(
     (keepers, outputs): (&Arc<Keepers>, &Outputs),
     (providers, scripts): (&Arc<Providers>, &Arc<Scripts>),
 ) -> Services {
-    let (keepers, outputs) = (Arc::clone(keepers), outputs.clone());
+    let outputs = outputs.clone();
     let (listed, checked, scripts) = (Arc::clone(providers), Arc::clone(providers), Arc::clone(scripts));
     let default = config.run.provider.clone();
+    let arrivals = Arrivals::new(tracing(keepers), background.clone());
     Services {
         inbox,
         feed,
@@ -383,11 +402,7 @@ fn services(
         follower_turns: Semaphore::new(thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1)),
         pages: [PAGES; 2].map(|pages| Arc::new(Semaphore::new(pages))),
         memory: Memory::new(config.limits.memory_bytes),
-        trace: Box::new(move |process| match keepers.trace(process) {
-            Lineage::Outside | Lineage::Beside => Origin::Outside,
-            Lineage::Of(run) => Origin::Run(run),
-            Lineage::Unknown(why) => Origin::Unknown(why.to_string()),
-        }),
+        arrivals,
         check_spec: Box::new(move |spec| {
             let (scripts, script) = (Arc::clone(&scripts), spec.script.clone());
             Box::pin(async move { check_script(&scripts, script.as_ref()).await })
@@ -399,6 +414,23 @@ fn services(
         }),
         read_output: Box::new(move |run, call, stream, offset, limit| {
             outputs.read(run, call, stream, offset, limit).map(|range| (range.offset, range.bytes, range.total))
+        }),
+    }
+}
+
+/// Tells who peers are by the keepers that there are.
+fn tracing(keepers: &Arc<Keepers>) -> Tracing {
+    let (looked_at, traced) = (Arc::clone(keepers), Arc::clone(keepers));
+    Tracing {
+        is_marked: Box::new(move |pid| i32::try_from(pid).map_or(true, |pid| looked_at.is_marked(pid))),
+        trace: Arc::new(move |process, reach| {
+            let longest = if reach == Reach::Short { Keepers::SHORT } else { Keepers::LONGEST };
+            match traced.trace(process, longest) {
+                Lineage::Outside | Lineage::Beside => Some(Origin::Outside),
+                Lineage::Of(run) => Some(Origin::Run(run)),
+                Lineage::Unknown(Untraced::TooDeep) if reach == Reach::Short => None,
+                Lineage::Unknown(why) => Some(Origin::Unknown(why.to_string())),
+            }
         }),
     }
 }

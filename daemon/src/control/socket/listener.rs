@@ -1,10 +1,10 @@
 //! Takes in connections: those that may come in, and no more than are allowed at once.
 //!
-//! Owns when it is asked who a peer is, and what happens when the system has no descriptor left: it waits, and goes on.
-//! Never reads a request.
+//! Owns what happens when the system has no descriptor left: it waits, and goes on. Never reads a request, and traces
+//! no peer while others wait to be accepted.
 
+use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,11 +16,11 @@ use harness_protocol::time::Span;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info, warn};
 
+use super::arrivals::{Arrival, Arrivals};
 use super::peer::{Members, Peer, authorise, process_of};
 use super::{Bound, Claim};
 use crate::control::limits::connections::{Crowd, Slot};
 use crate::control::rights::Who;
-use crate::control::services::Trace;
 
 /// First wait after a connection could not be accepted; it doubles from there.
 const FIRST_WAIT_MS: u64 = 10;
@@ -140,19 +140,23 @@ impl Listener {
         }
     }
 
-    /// The next connection that may come in, with who is at its other end as `trace` tells it now: later the process
-    /// may have gone, and another one speak for it. Others get one error and are closed. What goes wrong is waited for.
-    /// It may be dropped and called again at any time.
-    pub async fn accept(&self, trace: &Trace) -> Accepted {
+    /// The next peer that may come in, whoever it is; [`Self::admit`] tells that. Others get one error and are closed.
+    /// What goes wrong is waited for. It may be dropped and called again at any time.
+    pub async fn accept(&self, arrivals: &Arrivals) -> Arrival {
         loop {
             let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
+            // Before the connection: what is accepted is never waited with.
+            let Some(room) = arrivals.room().await else { std::future::pending().await };
             match socket.accept().await {
                 Ok((stream, _)) => {
                     if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
                         info!("connections are accepted again");
                     }
-                    if let Some(accepted) = self.admit(stream, trace) {
-                        return accepted;
+                    let Some((stream, peer)) = self.let_in(stream) else { continue };
+                    let process = process_of(&stream, &peer);
+                    match arrivals.enter((stream, peer, process), room) {
+                        Ok(arrival) => return arrival,
+                        Err((stream, full)) => self.turn_away(stream, &full),
                     }
                 }
                 Err(error) => self.rest(&error).await,
@@ -171,7 +175,7 @@ impl Listener {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    fn admit(&self, stream: UnixStream, trace: &Trace) -> Option<Accepted> {
+    fn let_in(&self, stream: UnixStream) -> Option<(UnixStream, Peer)> {
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
@@ -185,18 +189,27 @@ impl Listener {
             refuse(stream, RpcError::new(ErrorKind::Forbidden, message));
             return None;
         }
-        let process = process_of(&stream, &peer);
-        let who = Who::new(peer.uid, self.own_uid, trace(process.as_ref().map(AsFd::as_fd)));
+        Some((stream, peer))
+    }
+
+    /// Tells who is at the other end of an arrival, as it is now: later the process may have gone, and another one
+    /// speak for it. One for which there is no place gets an error and is closed.
+    pub async fn admit(&self, arrival: Arrival, arrivals: &Arrivals) -> Option<Accepted> {
+        let (stream, peer, origin) = match arrivals.trace(arrival).await {
+            Ok(traced) => traced,
+            Err((stream, untold)) => {
+                self.turn_away(stream, &untold);
+                return None;
+            }
+        };
+        let who = Who::new(peer.uid, self.own_uid, origin);
         if let Who::Nobody { why } = &who {
             debug!(uid = peer.uid, pid = peer.pid, why, "a peer has no rights");
         }
         let slot = match self.crowd.enter(&who) {
             Ok(slot) => slot,
             Err(full) => {
-                if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
-                    warn!(%full, "too many connections; further ones are refused");
-                }
-                refuse(stream, RpcError::new(ErrorKind::Busy, full.to_string()).retry_after(Span::from_secs(1)));
+                self.turn_away(stream, &full);
                 return None;
             }
         };
@@ -205,6 +218,13 @@ impl Listener {
             info!(refused, "there is room for connections again");
         }
         Some(Accepted { stream, who, pid: peer.pid, slot })
+    }
+
+    fn turn_away(&self, stream: UnixStream, why: &dyn Display) {
+        if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
+            warn!(%why, "too many connections; further ones are refused");
+        }
+        refuse(stream, RpcError::new(ErrorKind::Busy, why.to_string()).retry_after(Span::from_secs(1)));
     }
 
     fn may_come_in(&self, peer: &Peer) -> bool {
@@ -244,13 +264,29 @@ mod tests {
 
     use super::*;
     use crate::control::rights::Origin;
+    use crate::control::services::Tracing;
 
     fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
         Listener::open(Bound::bind(&dir.path().join("control.sock"), None).unwrap(), max).unwrap()
     }
 
-    fn outside(process: Option<BorrowedFd<'_>>) -> Origin {
-        process.map_or(Origin::Unknown("no process".to_owned()), |_| Origin::Outside)
+    /// All are outside of runs.
+    fn arrivals() -> Arrivals {
+        let trace = |process: Option<BorrowedFd<'_>>, _| {
+            Some(process.map_or(Origin::Unknown("no process".to_owned()), |_| Origin::Outside))
+        };
+        let tracing = Tracing { is_marked: Box::new(|_| false), trace: Arc::new(trace) };
+        Arrivals::new(tracing, tokio::runtime::Handle::current())
+    }
+
+    /// The next one that is let in.
+    async fn next(listener: &Listener, arrivals: &Arrivals) -> Accepted {
+        loop {
+            let arrival = listener.accept(arrivals).await;
+            if let Some(accepted) = listener.admit(arrival, arrivals).await {
+                return accepted;
+            }
+        }
     }
 
     /// B2.
@@ -275,15 +311,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/harness/control.sock");
         let listener = Listener::open(Bound::bind(&path, None).unwrap(), 10).unwrap();
+        let arrivals = arrivals();
         for (name, lose) in losses {
             let before = UnixStream::connect(&path).await.unwrap();
-            let there = listener.accept(&outside).await;
+            let there = next(&listener, &arrivals).await;
             lose(&path);
             listener.look_after();
             let found = fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(std::os::unix::fs::MetadataExt::mode(&found) & 0o777, 0o600, "{name}");
             let _client = UnixStream::connect(&path).await.unwrap_or_else(|error| panic!("{name}: {error}"));
-            drop(listener.accept(&outside).await);
+            drop(next(&listener, &arrivals).await);
             drop((before, there));
         }
         // What somebody else has put there is left alone, and is bound again once it has gone.
@@ -300,7 +337,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         listener.look_after();
         let _client = UnixStream::connect(&path).await.unwrap();
-        listener.accept(&outside).await;
+        next(&listener, &arrivals).await;
         drop(listener);
         assert!(!path.exists(), "it takes its own socket along");
     }
@@ -315,24 +352,24 @@ mod tests {
     #[tokio::test]
     async fn connections_over_the_bound_are_told_busy_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = listener(&dir, 1);
+        let (listener, arrivals) = (listener(&dir, 1), arrivals());
         let _first = UnixStream::connect(listener.path()).await.unwrap();
-        let accepted = listener.accept(&outside).await;
+        let accepted = next(&listener, &arrivals).await;
         assert_eq!((&accepted.who, listener.connections()), (&Who::Operator { uid: listener.own_uid }, 1));
         let mut second = UnixStream::connect(listener.path()).await.unwrap();
         second.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"daemon.status\"}\n").await.unwrap();
         let (error, _third) = tokio::select! {
-            _ = listener.accept(&outside) => panic!("there is no room"),
+            _ = next(&listener, &arrivals) => panic!("there is no room"),
             error = refusal(second) => (error, ()),
         };
         assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
         drop(accepted);
         let _third = UnixStream::connect(listener.path()).await.unwrap();
-        let _accepted = listener.accept(&outside).await;
+        let _accepted = next(&listener, &arrivals).await;
         assert_eq!(listener.connections(), 1);
         listener.allow(2);
         let _fourth = UnixStream::connect(listener.path()).await.unwrap();
-        listener.accept(&outside).await;
+        next(&listener, &arrivals).await;
     }
 
     #[tokio::test]
@@ -371,7 +408,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
-            let listener = listener(&dir, 10);
+            let (listener, arrivals) = (listener(&dir, 10), arrivals());
             let client = UnixStream::connect(listener.path()).await.unwrap();
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
             setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
@@ -380,11 +417,11 @@ mod tests {
                 hoard.push(file);
             }
             while listener.trouble_ms.load(Ordering::Relaxed) < FIRST_WAIT_MS * 4 {
-                let accepting = tokio::time::timeout(Duration::from_millis(20), listener.accept(&outside));
+                let accepting = tokio::time::timeout(Duration::from_millis(20), next(&listener, &arrivals));
                 assert!(accepting.await.is_err(), "there is no descriptor for it");
             }
             drop(hoard);
-            let accepted = listener.accept(&outside).await;
+            let accepted = next(&listener, &arrivals).await;
             assert_eq!(accepted.who, Who::Operator { uid: Peer::of(&client).unwrap().uid });
             assert_eq!(listener.trouble_ms.load(Ordering::Relaxed), 0);
         });

@@ -3,6 +3,7 @@
 //! Owns the claim on the path. Never displaces a daemon that lives, never removes a socket that is not its own, and
 //! never shows the path with a mode that is wider than it shall be.
 
+pub mod arrivals;
 pub mod listener;
 pub mod lock;
 pub mod peer;

@@ -18,12 +18,16 @@ use harness_protocol::inside;
 use nix::errno::Errno;
 
 use super::owner::own_mark::KeeperAbove;
-use super::tree::proc_stat::Stat;
+use super::tree::proc_stat::{Stat, beginning_of};
 
 /// Longest chain of parents that is followed. Who nests deeper is nobody, so that a look has a bound.
-const LONGEST: usize = 256;
+pub(super) const LONGEST: usize = 256;
 /// Attempts at following a chain that changes meanwhile.
 const ATTEMPTS: usize = 8;
+
+/// Bytes of a command line that its first two words have at most, where it is a keeper's: the path of a program, and a
+/// word.
+const FIRST_WORDS: u64 = 4096 + 64;
 
 /// Whose a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +101,8 @@ pub(super) struct Machine<'a> {
     pub(super) is_other_keeper: &'a dyn Fn(i32) -> bool,
     /// Those of another daemon that are above this one.
     pub(super) above: &'a [KeeperAbove],
+    /// Parents that are followed.
+    pub(super) longest: usize,
 }
 
 /// The chain was another one at the second look.
@@ -122,7 +128,7 @@ impl Machine<'_> {
         if pid == self.own {
             return Ok(Lineage::Outside);
         }
-        for _ in 0..LONGEST {
+        for _ in 0..self.longest {
             if let Some(served) = (self.keeper)(pid) {
                 return Ok(served.map_or(Lineage::Unknown(Untraced::FreeKeeper), Lineage::Of));
             }
@@ -173,7 +179,8 @@ fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
 
 /// Whether a process is the keeper of some daemon.
 pub(super) fn is_keeper(pid: i32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| inside::is_keeper(&line))
+    // It says so in its first words, and others have as many megabytes of arguments as they like.
+    beginning_of(pid, FIRST_WORDS).is_some_and(|line| inside::is_keeper(&line))
 }
 
 /// The hard limit that is the mark; the smallest where it cannot be read.
@@ -237,7 +244,8 @@ mod tests {
             _ => None,
         };
         let is_other_keeper = |pid| [FOREIGN, 63].contains(&pid);
-        Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }.trace(pid, is_it)
+        Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest: LONGEST }
+            .trace(pid, is_it)
     }
 
     fn trace(more: &[(i32, i32, u64)], pid: i32) -> Lineage {

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
+use harness_protocol::inside;
 use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -41,12 +42,14 @@ use super::supervisor::ENTER;
 use super::timing::KILL_WAIT;
 use super::tree::Tree;
 use super::tree::kill::Found;
-use super::tree::proc_stat::stat;
+use super::tree::proc_stat::{beginning_of, stat};
 
 /// Keepers without work that are kept for the next calls.
 const MOST_FREE: usize = 16;
 /// Keepers that one run may hold by what its calls have left running.
 const MOST_PARKED: usize = 64;
+/// Bytes of a command line that are read to be shown.
+const COMMAND_SHOWN: u64 = 4096;
 /// Longest pause between two looks at what was killed and adopted.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -279,16 +282,28 @@ impl Keepers {
         self.pool().parked.keys().copied().collect()
     }
 
-    /// Whose the process behind a descriptor of it is. Reads `/proc`, a bounded number of times.
-    pub fn trace(&self, process: Option<BorrowedFd<'_>>) -> Lineage {
+    /// Parents that most processes have at most.
+    pub const SHORT: usize = 32;
+    /// Parents that a process may have at most: of one with more nobody knows whose it is.
+    pub const LONGEST: usize = owner::LONGEST;
+
+    /// Whether a process has the mark of what runs of this daemon start, or of something else that cannot be outside
+    /// for it, or cannot be looked at. One look, which waits for nothing; it gives no rights.
+    pub fn is_marked(&self, pid: i32) -> bool {
+        inside::is_marked_below(owner::mark_of(pid), self.standing.mark())
+    }
+
+    /// Whose the process behind a descriptor of it is, where it has no more than `longest` parents. Reads `/proc`, a
+    /// bounded number of times and a bounded number of bytes.
+    pub fn trace(&self, process: Option<BorrowedFd<'_>>, longest: usize) -> Lineage {
         let Some(process) = process else { return Lineage::Unknown(Untraced::NoNumber) };
         let pid = match owner::number_of(process) {
             Ok(pid) => pid,
             Err(why) => return Lineage::Unknown(why),
         };
         let is_it = || owner::number_of(process) == Ok(pid);
-        let lineage = self.judge(pid, &is_it);
-        let steered = |tracer: i32| is_of_run(self.judge(tracer, &|| true));
+        let lineage = self.judge(pid, &is_it, longest);
+        let steered = |tracer: i32| is_of_run(self.judge(tracer, &|| true, owner::LONGEST));
         if !is_of_run(lineage) && owner::tracer_of(pid).is_some_and(steered) {
             return Lineage::Unknown(Untraced::Steered);
         }
@@ -296,8 +311,8 @@ impl Keepers {
     }
 
     /// Whose it is by its parents and by its mark. The mark is looked at last: what has one has it for good.
-    fn judge(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
-        let lineage = self.trace_number(pid, is_it);
+    fn judge(&self, pid: i32, is_it: &dyn Fn() -> bool, longest: usize) -> Lineage {
+        let lineage = self.trace_number(pid, is_it, longest);
         if pid == self.own || is_of_run(lineage) {
             return lineage;
         }
@@ -308,32 +323,33 @@ impl Keepers {
         }
     }
 
-    fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
+    fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool, longest: usize) -> Lineage {
         let keeper = |pid: i32| self.pool().known.get(&pid).copied();
         let above = self.standing.above();
         let is_other_keeper = |pid: i32| owner::is_keeper(pid);
-        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above }
+        Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest }
             .trace(pid, is_it)
     }
 
     /// The run that process `pid` belongs to: that of the keeper which it descends from.
     pub fn run_of(&self, pid: i32) -> Option<RunId> {
-        match self.trace_number(pid, &|| true) {
+        match self.trace_number(pid, &|| true, owner::LONGEST) {
             Lineage::Of(run) => Some(run),
             Lineage::Outside | Lineage::Beside | Lineage::Unknown(_) => None,
         }
     }
 
-    /// The processes of `run`. Reads `/proc`.
-    pub fn processes_of(&self, run: RunId) -> Vec<Process> {
+    /// The processes of `run`, those with the smallest numbers; no more than `most` are looked at. Reads `/proc`.
+    pub fn processes_of(&self, run: RunId, most: usize) -> Vec<Process> {
         let keepers: Vec<i32> = {
             let pool = self.pool();
             pool.known.iter().filter(|(_, served)| **served == Some(run)).map(|(pid, _)| *pid).collect()
         };
-        let members = keepers.into_iter().flat_map(|keeper| Tree::below(keeper).members());
-        let mut processes: Vec<Process> = members.filter_map(|member| describe(member.pid)).collect();
-        processes.sort_unstable_by_key(|process| process.pid);
-        processes
+        let mut pids: Vec<i32> =
+            keepers.into_iter().flat_map(|keeper| Tree::below(keeper).members()).map(|member| member.pid).collect();
+        pids.sort_unstable();
+        // In the order of their numbers, and none is read once there are enough.
+        pids.into_iter().filter_map(describe).take(most).collect()
     }
 }
 
@@ -408,7 +424,8 @@ fn describe(pid: i32) -> Option<Process> {
     if stat(pid)?.dead {
         return None;
     }
-    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    // Each process has as many megabytes of arguments as it likes.
+    let line = beginning_of(pid, COMMAND_SHOWN)?;
     let words: Vec<_> = line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
     let command = if words.is_empty() {
         format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end())

@@ -82,7 +82,7 @@ async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
             .await;
         assert!(finished.cancelled && !finished.keeper_lost && finished.end.is_some(), "{how}: {finished:?}");
         assert!(forkers.are_gone(), "{how}");
-        assert_eq!(bench.keepers.processes_of(RUN), [], "{how}");
+        assert_eq!(bench.keepers.processes_of(RUN, 100), [], "{how}");
     }
 }
 

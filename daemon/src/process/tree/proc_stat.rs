@@ -1,4 +1,5 @@
-//! What `/proc/PID/stat` tells of a process. Reads only; a process that has gone is `None`.
+//! What `/proc/PID/stat` tells of a process, and the beginning of its command line. Reads only; a process that has gone
+//! is `None`.
 
 use std::fs::File;
 use std::io::Read;
@@ -32,6 +33,13 @@ pub(in crate::process) fn stat(pid: i32) -> Option<Stat> {
     let mut buffer = [0; 512];
     let length = file.read(&mut buffer).ok()?;
     parse(&buffer[..length])
+}
+
+/// The first `most` bytes of the command line of process `pid`, which may be megabytes long.
+pub(in crate::process) fn beginning_of(pid: i32, most: u64) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    File::open(format!("/proc/{pid}/cmdline")).ok()?.take(most).read_to_end(&mut line).ok()?;
+    Some(line)
 }
 
 /// The name may hold anything, also blanks and parentheses: what follows begins after the last one.
