@@ -246,7 +246,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
             driven = &mut driver => break driven,
             arrival = listener.accept(&services.arrivals) => {
                 number += 1;
-                connections.spawn(receive(arrival, ConnectionId(number), listener.clone(), services.clone(), stop.clone()));
+                let served = receive(arrival, ConnectionId(number), listener.clone(), services.clone(), stop.clone());
+                connections.spawn(served);
             }
             _ = connections.join_next(), if !connections.is_empty() => {}
             _ = look_after.tick() => listener.look_after(),
