@@ -1,4 +1,5 @@
-//! What goes into the world and what comes out of it. Nothing else of the world is seen from above.
+//! The interface of the world: its inputs, its effects and its replies. The modules above use nothing else of the
+//! world.
 
 use std::sync::Arc;
 
@@ -47,15 +48,15 @@ pub struct Now {
 pub struct Made {
     /// The highest number of a run.
     pub runs: u64,
-    /// Calls.
+    /// Calls made so far.
     pub calls: u64,
-    /// Interactions.
+    /// Interactions opened so far.
     pub interactions: u64,
-    /// Reliefs.
+    /// Reliefs granted so far.
     pub reliefs: u64,
     /// Number of the last event.
     pub last_seq: Seq,
-    /// Its time.
+    /// Time of the last event.
     pub last_at: Timestamp,
 }
 
@@ -64,35 +65,34 @@ pub struct Made {
 pub struct Damage {
     /// Runs that had not ended, and of which a record cannot be read.
     pub unreadable: Vec<RunId>,
-    /// Runs of which not even that record can be read that made them, as far as something is known of them. They are in
-    /// no world.
+    /// Runs whose first record cannot be read, with everything else that is known of them. They are not in the world.
     pub lost: Vec<RunView>,
 }
 
 /// Everything that can wake the world.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// Somebody wants something.
+    /// A command of a client.
     Command {
-        /// By which the answer finds its way back.
+        /// The number under which the reply is sent.
         reply: ReplyId,
-        /// Who.
+        /// The sender of the command.
         caller: Caller,
-        /// What.
+        /// The command itself.
         command: Command,
     },
     /// A job ended.
     Outcome {
-        /// Which.
+        /// The job that ended.
         job: JobId,
-        /// How.
+        /// Its result, or the reason why there is none.
         outcome: Outcome,
     },
     /// A job that executes wants something of its lane.
     Ask {
-        /// Which.
+        /// The job that asks.
         job: JobId,
-        /// What.
+        /// The change that it asks for.
         ask: Ask,
     },
 }
@@ -106,7 +106,7 @@ pub struct ReplyId(pub u64);
 pub struct Caller {
     /// User id of the peer.
     pub uid: u32,
-    /// The run that the peer descends from. Such a caller may submit children of that run, and nothing else.
+    /// The run that the peer descends from. Of all commands, such a caller may only submit children of that run.
     pub run: Option<RunId>,
 }
 
@@ -137,8 +137,8 @@ pub struct Sent {
     pub made: Option<MadeRun>,
     /// It can send variables of its environment along, where the configuration wants some.
     pub asks_variables: bool,
-    /// Why no new run is made of it: its working directory is not what it should be. One that was made before is found
-    /// all the same.
+    /// The refusal of a new run, because its working directory is not as it should be. A run that was made before under
+    /// the same key is found nevertheless.
     pub refused: Option<Box<RpcError>>,
 }
 
@@ -152,7 +152,7 @@ impl Sent {
 /// A run that a submit has made, as far as its repetition is answered from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadeRun {
-    /// The run.
+    /// The run that was made.
     pub id: RunId,
     /// The event that made it.
     pub seq: Seq,
@@ -165,7 +165,7 @@ pub struct MadeRun {
 pub enum Command {
     /// Queue a run.
     Submit {
-        /// Its specification.
+        /// The specification, with defaults not yet filled in.
         spec: Arc<RunSpec>,
         /// Key by which the submit can be repeated.
         idempotency_key: Option<Arc<str>>,
@@ -176,7 +176,7 @@ pub enum Command {
     },
     /// Run a finished one's specification again.
     Retry {
-        /// Which.
+        /// The finished run: its id, a unique prefix of it, or its name.
         run: String,
         /// What the new run has in place of what the finished one had.
         changes: Box<SpecChanges>,
@@ -187,9 +187,9 @@ pub enum Command {
     },
     /// Tell a run something; a finished one goes on as a new run.
     Message {
-        /// Which.
+        /// The run: its id, a unique prefix of it, or its name.
         run: String,
-        /// What.
+        /// The message for its model.
         text: Arc<str>,
         /// That run, where it has left the world.
         left: Option<Box<Finished>>,
@@ -198,12 +198,12 @@ pub enum Command {
     },
     /// End runs and what is below them.
     Cancel {
-        /// Which.
+        /// The runs to end.
         select: Selector,
         /// Whether their processes are killed at once.
         force: bool,
     },
-    /// Pause runs.
+    /// Pause the selected runs.
     Pause(Selector),
     /// Let paused runs go on.
     Resume(Selector),
@@ -217,14 +217,14 @@ pub enum Command {
     Answer {
         /// By id, unique prefix, or the run that waits.
         interaction: String,
-        /// The answer.
+        /// The text of the answer.
         answer: Arc<str>,
     },
     /// Change a lane.
     Lane {
-        /// Which; `None` is the tool lane.
+        /// The name of a provider's lane; `None` is the tool lane.
         lane: Option<Arc<str>>,
-        /// How.
+        /// The change to make.
         change: LaneChange,
     },
     /// Start nothing new, or do so again.
@@ -264,7 +264,7 @@ impl Command {
 /// A finished run, as far as another one can come from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Its id.
+    /// The id of the run.
     pub id: RunId,
     /// The run that spawned it.
     pub parent: Option<RunId>,
@@ -274,7 +274,7 @@ pub struct Finished {
     pub spec: Arc<RunSpec>,
     /// The run that it continued.
     pub continues: Option<RunId>,
-    /// Its transcript.
+    /// The whole conversation of the run.
     pub transcript: Vec<Entry>,
     /// How many entries of it are those of the run that it continued.
     pub earlier: usize,
@@ -285,7 +285,7 @@ pub struct Finished {
 pub enum LaneChange {
     /// Add permits, for good or for a while.
     Relieve {
-        /// How many.
+        /// The number of permits to add.
         by: u32,
         /// For how long.
         during: Option<Span>,
@@ -294,9 +294,9 @@ pub enum LaneChange {
     Undo(ReliefId),
     /// Set the width.
     Resize(u32),
-    /// Stop granting.
+    /// Stop granting permits; executing tickets keep theirs.
     Pause,
-    /// Grant again.
+    /// Grant permits again.
     Resume,
 }
 
@@ -305,7 +305,7 @@ pub enum LaneChange {
 pub enum Ask {
     /// It waits with no time bound; its permit is of no use to it.
     OffLane,
-    /// It has done waiting and stands still until the world says [`Effect::Resume`].
+    /// It has finished waiting and blocks until it receives [`Effect::Resume`].
     Return,
     /// Nothing: it tells which folder its run's working directory is, in this boot.
     Found(FolderId),
@@ -314,18 +314,18 @@ pub enum Ask {
 /// A job: one call of a run, or one attempt at an inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId {
-    /// The run.
+    /// The run that the job belongs to.
     pub run: RunId,
-    /// The work.
+    /// The part of the run that the job executes.
     pub work: Work,
 }
 
 /// What a job works on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
-    /// A call.
+    /// A call of a tool.
     Call(CallId),
-    /// An inference.
+    /// An attempt at an inference.
     Inference {
         /// Step, from 1.
         step: u32,
@@ -343,7 +343,7 @@ pub enum Outcome {
     Inference(Result<Completion, InferenceError>),
     /// The job's code panicked.
     Panicked(String),
-    /// Whoever executed it is gone, and its end was not seen.
+    /// The task that executed it is gone, and its result was not seen.
     Lost,
 }
 
@@ -354,7 +354,7 @@ pub enum Effect {
     Start(Job),
     /// End a job; it still has its one outcome.
     Cancel {
-        /// Which.
+        /// The job to end.
         job: JobId,
         /// Whether their processes are killed at once.
         force: bool,
@@ -363,9 +363,9 @@ pub enum Effect {
     Resume(JobId),
     /// Answer a request.
     Reply {
-        /// Which.
+        /// The request that is answered.
         to: ReplyId,
-        /// With what.
+        /// The reply, or a refusal.
         reply: Result<Reply, RpcError>,
         /// The events of this step must be on disk before it is sent.
         synced: bool,
@@ -377,7 +377,7 @@ pub enum Effect {
 /// A job as handed out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Its id.
+    /// The id under which the outcome is reported.
     pub id: JobId,
     /// What to do.
     pub task: Task,
@@ -408,11 +408,11 @@ pub struct CallTask {
 pub struct InferenceTask {
     /// The provider, by its configured name.
     pub provider: Arc<str>,
-    /// The model.
+    /// The model; `None` means the provider's configured one.
     pub model: Option<Arc<str>>,
     /// The script, for the scripted provider.
     pub script: Option<Arc<Script>>,
-    /// The prompt.
+    /// The conversation so far.
     pub prompt: Prompt,
     /// The tools that the model may call.
     pub tools: Arc<[ToolSpec]>,

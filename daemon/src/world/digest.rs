@@ -1,4 +1,4 @@
-//! The whole of a world as text, for comparing one that was rebuilt with the one that was live.
+//! Writes the whole state of a world as text, to compare a rebuilt world with the live one.
 
 use std::fmt::Write as _;
 

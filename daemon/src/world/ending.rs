@@ -1,4 +1,4 @@
-//! Ending things: a run that is told to, a call that gets its result from the world, a run that has come to its end.
+//! Ends things: a run that is told to stop, a call whose result comes from the world, a run that is complete.
 
 use std::sync::Arc;
 

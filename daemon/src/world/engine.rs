@@ -1,6 +1,6 @@
-//! The engine: the world and its schedule, stepped from outside.
+//! The engine: the world and its schedule, stepped by the driver.
 //!
-//! Owns the order of one step: its time, its inputs, its sets, what it hands out. Decides nothing about a run.
+//! Owns the order of one step: time, inputs, sets, results. Must never decide anything about a run.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ impl Engine {
         self.run()
     }
 
-    /// One step.
+    /// Performs one step with these inputs, at the time `now`. Returns its events and effects.
     pub fn step(&mut self, now: Now, inputs: Vec<Input>) -> Step {
         let set_from = self.begin(now, inputs);
         self.set_clock(set_from);

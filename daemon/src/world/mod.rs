@@ -5,11 +5,11 @@
 //!
 //! | set | |
 //! |---|---|
-//! | [`StepSystems::Ingest`] | what people and programs want |
-//! | [`StepSystems::Settle`] | what jobs tell, what time brings |
-//! | [`StepSystems::Decide`] | what each run that this concerns does next |
-//! | [`StepSystems::Dispatch`] | who gets a permit, and the work that it is for |
-//! | [`StepSystems::Publish`] | what is let go of |
+//! | [`StepSystems::Ingest`] | the commands of people and programs |
+//! | [`StepSystems::Settle`] | the reports of jobs, and timers that are due |
+//! | [`StepSystems::Decide`] | the next action of each run concerned |
+//! | [`StepSystems::Dispatch`] | the grants of permits, and the work that they allow |
+//! | [`StepSystems::Publish`] | the archiving of finished trees |
 //!
 //! Systems read and emit events; [`apply`] alone changes. So the world is the fold of its events, and a restart is a
 //! replay ([`Engine::rebuild`]).

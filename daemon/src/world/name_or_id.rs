@@ -1,4 +1,4 @@
-//! Whether a text that names a run is an id, the beginning of one, or a name.
+//! Tells whether a text that names a run is an id, the beginning of an id, or a name.
 
 use harness_protocol::id::{IdPrefix, RunId};
 use harness_protocol::rpc::{ErrorKind, RpcError};

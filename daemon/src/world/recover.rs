@@ -1,4 +1,4 @@
-//! What a restart does to the runs: nothing that was executing is executed again, everything else goes on.
+//! Recovers the runs after a restart: work that was executing is not executed again; everything else continues.
 
 use bevy_ecs::world::World;
 use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};

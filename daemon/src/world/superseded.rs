@@ -1,7 +1,7 @@
-//! Which events of the daemon, its lanes and providers say nothing any more: without them the world is made as it is
-//! with them.
+//! Finds the events of the daemon, its lanes and providers that later events make redundant: the world is the same
+//! without them.
 //!
-//! Owns the counterpart of `apply`: of what is state, the last word stays. Decides nothing, removes nothing.
+//! The counterpart of `apply`: of each piece of state, only the last event stays. Must never decide or remove anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

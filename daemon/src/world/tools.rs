@@ -1,6 +1,6 @@
-//! Tools that are transitions of the world: asking a person, spawning a child, waiting for other runs.
+//! The tools that are transitions of the world: asking a person, spawning a child, waiting for other runs.
 //!
-//! They need no permit and have no job: waiting costs a component.
+//! They need no permit and have no job: a waiting call costs one component.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ fn targets(tx: &Tx<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>, Strin
     Ok(targets)
 }
 
-/// A way from `targets` over waits back to `run`: whoever would stand in it would wait for ever.
+/// A cycle of waits from `targets` back to `run`: with it, `run` would wait for ever.
 fn ring(tx: &Tx<'_>, run: RunId, targets: &[RunId]) -> Option<Vec<RunId>> {
     let mut seen: BTreeMap<RunId, RunId> = BTreeMap::new();
     let mut open: Vec<RunId> = Vec::new();

@@ -1,6 +1,6 @@
-//! What a system sees of the world: everything to read, and one way to change it, by emitting an event.
+//! A system's access to the world: it may read everything, and change the world only by emitting events.
 //!
-//! A system that holds a [`Tx`] cannot write a component: that invariant is kept by this type.
+//! A system that holds a [`Tx`] cannot write a component; this type guarantees it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is said twice: once in pieces and once whole, under the same ids or under others. It counts once.
+//! Content that comes twice: in pieces and whole, under the same ids or under others. It counts once.
 #![allow(clippy::needless_pass_by_value)] // a table of events reads better without signs of borrowing
 
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn call_args(read: &Read) -> Vec<String> {
     calls.map(|(_, args, unusable)| unusable.unwrap_or(args)).collect()
 }
 
-/// P9.
+/// A call that ends under other ids than it began is made once (entry P9).
 #[test]
 fn a_call_that_ends_by_other_ids_than_it_began_by_is_made_once() {
     let one = r#"{"a":1}"#;
@@ -88,7 +88,7 @@ fn a_call_that_ends_by_other_ids_than_it_began_by_is_made_once() {
     }
 }
 
-/// P3.
+/// Items that only the list at the end contains count, and streamed items stay (entry P3).
 #[test]
 fn what_only_the_list_at_the_end_has_counts_and_takes_nothing_away() {
     let one = r#"{"a":1}"#;
@@ -142,7 +142,7 @@ fn what_only_the_list_at_the_end_has_counts_and_takes_nothing_away() {
     }
 }
 
-/// P10.
+/// A text that is announced and then streamed appears once (entry P10).
 #[test]
 fn a_text_that_is_announced_is_not_said_twice() {
     for (announced, pieces, expected) in [
@@ -192,7 +192,7 @@ fn a_text_that_is_announced_is_not_said_twice() {
     }
 }
 
-/// P10.
+/// A whole message at the end replaces the streamed pieces (entry P10).
 #[test]
 fn a_message_at_the_end_takes_the_place_of_what_came_in_pieces() {
     let call = |id: &str, args: &str| json!({"id": id, "function": {"name": "zz", "arguments": args}});
@@ -262,7 +262,7 @@ fn a_message_at_the_end_takes_the_place_of_what_came_in_pieces() {
     }
 }
 
-/// P10.
+/// A block that begins a second time is the same block (entry P10).
 #[test]
 fn blocks_of_a_message_that_begin_once_more_are_the_same() {
     let call = |input: Value| json!({"type": "tool_use", "id": "t", "name": "zz", "input": input});

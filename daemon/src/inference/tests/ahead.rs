@@ -1,5 +1,4 @@
-//! The way ahead of the parser leads where the parser does: the same is shown, and the answer or the error is the same,
-//! whatever comes.
+//! The fast path gives the same result as the parser: the same deltas, and the same answer or error, for any input.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

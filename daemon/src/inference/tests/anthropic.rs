@@ -1,4 +1,4 @@
-//! Faults of streams of messages.
+//! Faulty streams of the Messages API.
 
 use super::super::dialects::{Ended, HttpDialect, Quirks};
 use super::{Read, read, read_all};

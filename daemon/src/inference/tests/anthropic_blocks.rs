@@ -1,4 +1,4 @@
-//! Blocks of messages that are none of ours, and pieces that belong to none.
+//! Unknown blocks of messages, and pieces that belong to no block.
 
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn an_answer_that_is_paused_anywhere_is_the_same_answer() {
     }
 }
 
-/// P1.
+/// The pieces of an unknown block become neither a call nor text (entry P1).
 #[test]
 fn what_comes_for_a_block_that_is_not_ours_is_no_call_and_no_text() {
     let unknown = |block: Value, pieces: Vec<Value>| [vec![begin(0, &block)], pieces, vec![end(0)]].concat();
@@ -159,7 +159,7 @@ fn what_comes_for_a_block_that_is_not_ours_is_no_call_and_no_text() {
     }
 }
 
-/// P1.
+/// A piece without its block makes a broken answer, and never a call (entry P1).
 #[test]
 fn a_piece_without_its_block_is_a_broken_answer_and_never_a_call() {
     let thought = |index| piece(index, &json!({"type": "thinking_delta", "thinking": "hm"}));

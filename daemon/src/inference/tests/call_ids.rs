@@ -1,4 +1,4 @@
-//! The ids under which calls and results go back.
+//! The ids under which calls and results go back to a provider.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ fn ours(call: u64) -> String {
     CallId::from_u64(call).to_string()
 }
 
-/// P2.
+/// An id goes back to the provider that gave it, if it is unique and of a legal form (entry P2).
 #[test]
 fn an_id_goes_back_to_who_gave_it_where_it_is_there_unique_and_of_legal_form() {
     use HttpDialect::{Anthropic, OpenAi, Responses};
@@ -116,7 +116,7 @@ fn no_other_provider_sees_an_id_and_the_one_that_gave_it_sees_it_again() {
     }
 }
 
-/// P2.
+/// A provider that needs short ids gets back only short ones (entry P2).
 #[test]
 fn where_ids_must_be_short_only_such_go_back() {
     let settings = Settings { quirks: Quirks { short_call_ids: true, ..Quirks::default() }, ..settings() };
@@ -133,7 +133,7 @@ fn where_ids_must_be_short_only_such_go_back() {
     }
 }
 
-/// P2.
+/// The id of a call is read in each dialect, wherever the stream is cut (entry P2).
 #[test]
 fn the_id_of_a_call_is_read_in_each_dialect_however_the_stream_is_cut() {
     let chat = |id: &str| {

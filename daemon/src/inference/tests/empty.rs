@@ -1,4 +1,4 @@
-//! Answers without text and without calls, which are none, and reasons for an end that leave no answer.
+//! Answers without text and calls, which never count as answers, and finish reasons that leave no answer.
 
 use harness_protocol::run::Usage;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn an_answer_without_text_and_calls_is_asked_again_with_the_reason_in_each_diale
     }
 }
 
-/// P3.
+/// A call that the server could not parse leads to a retry, whatever text came before (entry P3).
 #[test]
 fn a_call_that_its_server_could_not_read_is_asked_again_whatever_was_said_before() {
     for reason in [
@@ -121,7 +121,7 @@ fn a_call_that_its_server_could_not_read_is_asked_again_whatever_was_said_before
     }
 }
 
-/// P3.
+/// An answer that filled the model's context is an error of the class "too long" (entry P3).
 #[test]
 fn what_filled_the_models_context_is_too_long_and_no_answer() {
     let text = json!({"type": "text", "text": "half an"});
@@ -147,7 +147,7 @@ fn what_filled_the_models_context_is_too_long_and_no_answer() {
     }
 }
 
-/// P17.
+/// A turn that the server paused is no answer, unless it has calls (entry P17).
 #[test]
 fn half_a_turn_is_no_answer_unless_something_is_to_be_called() {
     let text = json!({"type": "text", "text": "working"});
@@ -167,7 +167,7 @@ fn half_a_turn_is_no_answer_unless_something_is_to_be_called() {
     assert_eq!(read_in_chunks(Anthropic, &messages(&call, "pause_turn")).calls().len(), 1);
 }
 
-/// P3.
+/// A finish reason means the same in each dialect (entry P3).
 #[test]
 fn an_end_means_the_same_in_each_dialect() {
     let text = json!({"type": "text", "text": "so"});

@@ -1,4 +1,5 @@
-//! Ends of answers: what stands in the place of a reason, what gives half an answer away, and what needs no more words.
+//! Ends of answers: placeholders for a finish reason, signs of an incomplete answer, and ends that are complete without
+//! a last event.
 
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ fn chunk(delta: &Value, reason: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 }
 
-/// P3.
+/// A placeholder in the field of the finish reason does not end an answer (entry P3).
 #[test]
 fn a_word_that_stands_for_no_reason_ends_no_answer() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz", "arguments": "{}"}}]});
@@ -46,7 +47,7 @@ fn a_word_that_stands_for_no_reason_ends_no_answer() {
     }
 }
 
-/// P3.
+/// A finish reason that reports a failure of the server makes the answer incomplete (entry P3).
 #[test]
 fn a_server_that_gave_up_gave_half_an_answer() {
     for (reason, class) in [
@@ -73,7 +74,7 @@ fn a_server_that_gave_up_gave_half_an_answer() {
     }
 }
 
-/// P3.
+/// An error beside the choices counts, and an empty error field does not (entry P3).
 #[test]
 fn an_error_beside_the_choices_counts_and_an_empty_one_does_not() {
     let half = chunk(&json!({"content": "half"}), &json!(null));
@@ -107,7 +108,7 @@ fn an_error_beside_the_choices_counts_and_an_empty_one_does_not() {
     }
 }
 
-/// C3.
+/// An error in the envelope of an answer is reported in each dialect (entry C3).
 #[test]
 fn an_error_in_the_envelope_of_an_answer_is_told_in_each_dialect() {
     let quota = ErrorClass::Quota(None);
@@ -138,7 +139,7 @@ fn an_error_in_the_envelope_of_an_answer_is_told_in_each_dialect() {
     }
 }
 
-/// P3.
+/// A turn that ends in order to call a tool, but has no call, is asked for once more (entry P3).
 #[test]
 fn a_turn_that_ends_to_call_a_tool_and_calls_none_is_doubted() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz", "arguments": "{}"}}]});
@@ -160,7 +161,7 @@ fn a_turn_that_ends_to_call_a_tool_and_calls_none_is_doubted() {
     }
 }
 
-/// P3.
+/// A text that is only reasoning is no answer (entry P3).
 #[test]
 fn a_text_that_is_all_thought_is_no_answer() {
     for (text, is_answer) in [
@@ -184,7 +185,7 @@ fn a_text_that_is_all_thought_is_no_answer() {
     }
 }
 
-/// P3.
+/// A message with a stop reason and only complete blocks needs no last event (entry P3).
 #[test]
 fn a_message_that_names_its_reason_and_has_all_its_blocks_needs_no_more() {
     let block = |index: u64, block: Value| {
@@ -219,7 +220,7 @@ fn a_message_that_names_its_reason_and_has_all_its_blocks_needs_no_more() {
     }
 }
 
-/// P3.
+/// A refusal without a text is reported with the explanation of the server (entry P3).
 #[test]
 fn a_refusal_that_says_nothing_is_told_in_the_words_that_explain_it() {
     for (said, details, told) in [

@@ -1,4 +1,4 @@
-//! What servers do in the wild, each a test of the pure readers.
+//! The behaviour of real servers, reproduced as tests of the pure readers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod again;

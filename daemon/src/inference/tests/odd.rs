@@ -1,4 +1,4 @@
-//! Fields of odd types, at odd places and said twice: what counts of an answer is read all the same.
+//! Fields of unexpected types, at unexpected places, or repeated: the answer is read nevertheless.
 
 use harness_protocol::run::Usage;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn tokens(usage: Usage) -> (u64, u64) {
     (usage.input_tokens, usage.output_tokens)
 }
 
-/// P8.
+/// Usage of an unexpected type does not invalidate an answer, and its readable parts count (entry P8).
 #[test]
 fn usage_of_odd_types_costs_no_answer_and_what_can_be_read_of_it_counts() {
     for (input, output, expected) in [
@@ -95,7 +95,7 @@ fn usage_of_odd_types_costs_no_answer_and_what_can_be_read_of_it_counts() {
     }
 }
 
-/// P8.
+/// Side fields of unexpected types do not invalidate an answer (entry P8).
 #[test]
 fn side_fields_of_odd_types_cost_no_answer() {
     for chunk in [
@@ -140,7 +140,7 @@ fn side_fields_of_odd_types_cost_no_answer() {
     }
 }
 
-/// P8.
+/// Content, reasoning and ids are read in every form in which servers send them (entry P8).
 #[test]
 fn content_reasoning_and_ids_are_read_in_whatever_form_they_come() {
     for (delta, text, reasoning) in [
@@ -174,7 +174,7 @@ fn content_reasoning_and_ids_are_read_in_whatever_form_they_come() {
     }
 }
 
-/// P15.
+/// Reasoning parts of a content are shown as reasoning, and go back with the calls (entry P15).
 #[test]
 fn parts_of_a_content_that_were_thought_are_shown_as_thinking_and_go_back_beside_calls() {
     let thought = |inside: Value| json!({"type": "thinking", "thinking": inside});
@@ -208,7 +208,7 @@ fn parts_of_a_content_that_were_thought_are_shown_as_thinking_and_go_back_beside
     assert_eq!(error.class, ErrorClass::Unusable);
 }
 
-/// P16.
+/// The last count that is not empty or zero is used, wherever it stands (entry P16).
 #[test]
 fn the_last_count_that_says_something_counts_wherever_it_stands() {
     let (five, six) =
@@ -254,7 +254,7 @@ fn the_last_count_that_says_something_counts_wherever_it_stands() {
     }
 }
 
-/// P10.
+/// An empty object ahead of the arguments is dropped, and repeated arguments count once (entry P10).
 #[test]
 fn an_empty_object_ahead_of_arguments_and_arguments_said_twice_are_the_arguments() {
     for (pieces, expected) in [
@@ -304,7 +304,7 @@ fn an_empty_object_before_a_cut_is_not_run() {
     assert!(unusable.unwrap().contains("cut off"));
 }
 
-/// P9.
+/// Items of a response are distinguished even if their indexes or ids agree (entry P9).
 #[test]
 fn items_of_a_response_are_told_apart_whatever_their_index_and_ids() {
     let call = |id: &str, call_id: &str, name: &str, args: &str| json!({"id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": args});
@@ -432,7 +432,7 @@ fn items_of_a_response_are_told_apart_whatever_their_index_and_ids() {
     assert_eq!(read_in_chunks(Responses, &stream(&[args("f", json!(0), x), end])).class(), ErrorClass::Retry);
 }
 
-/// P17.
+/// Special tokens of a model's own format are removed from tool names (entry P17).
 #[test]
 fn names_of_tools_are_without_signs_of_a_models_own_format() {
     for name in

@@ -1,4 +1,4 @@
-//! Faults of streams of chat completions.
+//! Faulty streams of chat completions.
 
 use super::super::dialects::{Ended, HttpDialect, Quirks};
 use super::{Read, read, read_all};

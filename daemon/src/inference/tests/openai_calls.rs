@@ -1,4 +1,4 @@
-//! Fault 4: the many ways in which servers of chat completions send parallel calls.
+//! The many ways in which servers of chat completions send parallel calls (fault 4).
 
 use super::super::dialects::HttpDialect;
 use super::read;

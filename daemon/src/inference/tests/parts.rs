@@ -1,5 +1,5 @@
-//! Parts of an answer at odd places: calls under ids of their own for every piece, choices in parts, thought in
-//! contents, counts.
+//! Parts of an answer at unexpected places: an id of its own for every piece of a call, choices in parts, reasoning
+//! inside contents, counts.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn delta(delta: &Value) -> Value {
     json!([{"index": 0, "delta": delta}])
 }
 
-/// P9.
+/// A server that gives every piece of a call a new id still makes one call (entry P9).
 #[test]
 fn an_id_for_every_piece_makes_no_calls_of_the_pieces() {
     let call = |index: Value, id: &str, args: &str| json!({"index": index, "id": id, "function": {"name": "zz", "arguments": args}});
@@ -53,7 +53,7 @@ fn an_id_for_every_piece_makes_no_calls_of_the_pieces() {
     assert_eq!((calls.len(), usable), (2, vec![r#"{"a":2}"#]));
 }
 
-/// P10.
+/// An empty or null value ahead of the arguments is not a part of them (entry P10).
 #[test]
 fn nothing_ahead_of_arguments_is_none_of_them() {
     for (args, expected) in [
@@ -78,7 +78,7 @@ fn nothing_ahead_of_arguments_is_none_of_them() {
     }
 }
 
-/// P9.
+/// A call without a name, an id and arguments is no call (entry P9).
 #[test]
 fn what_says_nothing_is_no_call() {
     for calls in [
@@ -96,7 +96,7 @@ fn what_says_nothing_is_no_call() {
     }
 }
 
-/// P9.
+/// Several parts of the first choice are joined, and other choices are ignored (entry P9).
 #[test]
 fn parts_of_a_choice_are_one_and_other_choices_are_none() {
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "zz", "arguments": "{}"}}]});
@@ -122,7 +122,7 @@ fn parts_of_a_choice_are_one_and_other_choices_are_none() {
     assert_eq!(read_in_chunks(OpenAi, &chat(&[delta(&says), choices])).calls(), []);
 }
 
-/// P15.
+/// Contents that Google marks as thought are reasoning, not text (entry P15).
 #[test]
 fn a_content_that_google_marks_as_thought_is_thinking() {
     let thought = |text: &str| json!({"content": text, "extra_content": {"google": {"thought": true}}});
@@ -146,7 +146,7 @@ fn a_content_that_google_marks_as_thought_is_thinking() {
     }
 }
 
-/// P16.
+/// Tokens that only the total contains count as output, and cached tokens are counted (entry P16).
 #[test]
 fn what_the_sum_has_more_than_the_parts_was_answered_and_what_was_cached_is_counted() {
     for (usage, expected) in [

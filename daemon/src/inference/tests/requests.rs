@@ -1,4 +1,4 @@
-//! What is sent, and that what a provider wants back comes back.
+//! The requests that are sent, and the return of opaque blocks to their provider.
 
 use std::sync::Arc;
 

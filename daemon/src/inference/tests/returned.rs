@@ -1,4 +1,4 @@
-//! What servers of chat completions send beside text and calls, and want back with the results.
+//! Further fields that servers of chat completions send, and want back together with the results.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn call(more: &Value) -> Value {
     json!({"tool_calls": [call]})
 }
 
-/// Rule 9.
+/// Extra fields of a call go back with that call and no other (rule 9).
 #[test]
 fn whatever_a_call_carries_goes_back_with_it_and_with_no_other() {
     for more in [
@@ -129,7 +129,7 @@ fn whatever_a_call_carries_goes_back_with_it_and_with_no_other() {
     );
 }
 
-/// Rule 9.
+/// Reasoning goes back under the field name in which it came (rule 9).
 #[test]
 fn reasoning_goes_back_under_the_name_that_it_came_by() {
     let blocks = |pieces: Value| json!({"thinking_blocks": pieces});

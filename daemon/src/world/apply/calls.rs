@@ -1,4 +1,4 @@
-//! Events of a batch, of its calls, and of what they ask people.
+//! Applies the events of a batch, of its calls and of their questions.
 
 use std::sync::Arc;
 

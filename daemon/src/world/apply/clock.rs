@@ -1,8 +1,8 @@
-//! The time was set: what the world measures spans by is moved along, so that nothing becomes due, or old, because of
-//! it.
+//! Applies a jump of the clock: moves the times by which the world measures spans, so that the jump makes nothing due
+//! or old.
 //!
-//! What has happened keeps its time where that may be true, and is moved back where it is in the future. Instants that
-//! people name stay: a deadline at a time of day is at that time of day.
+//! Past events keep their time if it is still possible, and are moved back if it is in the future. Instants that a
+//! person named stay: a deadline at a time of day remains at that time of day.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

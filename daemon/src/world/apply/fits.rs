@@ -1,7 +1,7 @@
-//! Whether an event can follow on what a run is: what a journal has to say makes sense, or something of it is missing.
+//! Checks whether an event can follow on the state of its run, or a record between them is missing.
 //!
-//! Asked in replay alone, before the event is applied, so that a run of which a record is missing stays what it was
-//! until then. Changes nothing. An end fits on everything but an end: what was before does not matter then.
+//! Used in replay only, before the event is applied, so that a run with a missing record keeps its last good state.
+//! Changes nothing. The end of a run fits every state but an end, because the state before it no longer matters.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;

@@ -1,4 +1,4 @@
-//! Events about inferences: wanted, out, back with an answer, a summary or nothing.
+//! Applies the events of inferences: wanted, started, answered, summarised or failed.
 
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
             id: request.call,
             tool: Arc::clone(&request.tool),
             args: Arc::clone(&request.args),
-            // Whatever cannot be used is nobody's to execute.
+            // A call with unusable arguments has no kind, so no job is started for it.
             kind: kind(&request.tool).filter(|_| request.unusable.is_none()),
             unusable: request.unusable.clone(),
             stage: Stage::Pending,
@@ -169,7 +169,7 @@ pub(super) fn compaction_finished(
     let entry = Entry::Summary { text: Arc::clone(text), entries: *entries, kept: kept.clone() };
     edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
     pools::spent(world, entity, usage);
-    // How long the next prompt is, nobody has counted.
+    // The length of the next prompt is unknown until a provider has counted it.
     world.entity_mut(entity).remove::<(Compacting, LastAsked, CompactionFailures)>();
     edit::<ContextOverflow>(world, entity, |too_long| too_long.due = false);
     edit::<Life>(world, entity, |life| {
@@ -226,7 +226,8 @@ fn counts(fault: ProviderFault) -> bool {
         ProviderFault::Failing | ProviderFault::Refused => true,
         // The daemon was restarted; the prompt becomes shorter.
         ProviderFault::Unknown | ProviderFault::ContextTooLong => false,
-        // A limit ends by time, and somebody has to see to the account or the key: the lane is held for so long.
+        // A limit ends by time, and a problem with the account or the key needs an operator. The lane is held for that
+        // long.
         ProviderFault::RateLimit | ProviderFault::Quota | ProviderFault::Credentials | ProviderFault::NoKey => false,
         // It ends its run.
         ProviderFault::AnswerTooLarge => false,

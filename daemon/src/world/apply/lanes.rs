@@ -1,4 +1,4 @@
-//! Events that concern a lane, or the daemon as a whole.
+//! Applies the events about a lane, or about the daemon as a whole.
 
 use std::sync::Arc;
 

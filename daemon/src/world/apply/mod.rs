@@ -1,7 +1,7 @@
-//! `apply(event)`: the only thing that changes the world, live and in replay alike.
+//! `apply(event)` is the only code that changes the world, live and in replay alike.
 //!
-//! Decides nothing: what an event says has happened. It knows no time but the event's own, and no configuration beyond
-//! what the lanes were made from and which tools there are.
+//! Decides nothing: an event states what has happened. Knows no time but the event's own, and no configuration except
+//! the catalogue of tools and the settings of the lanes.
 
 mod calls;
 mod clock;

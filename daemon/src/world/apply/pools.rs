@@ -1,8 +1,7 @@
-//! What of the budgets of runs is used, and what is held back for inferences that are wanted or out: of the run itself
-//! and all below it.
+//! Accounts for budgets: what is used, and what is reserved for inferences that are wanted or running.
 //!
-//! A pool belongs to a run with a budget. What happens to a run goes into its own pool and into those of the runs above
-//! it.
+//! A pool belongs to a run with a budget. Usage and reserves of a run count in its own pool and in the pools of the
+//! runs above it.
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
@@ -100,7 +99,7 @@ fn wake_next(world: &mut World, of: Entity) {
     }
 }
 
-/// A provider is asked again: whoever waits for that looks again.
+/// A provider may be used again: the runs that were deferred because of it are considered again.
 pub(super) fn wake_stalled(world: &mut World) {
     let waiting: Vec<RunId> = world.resource::<Postponed>().stalled.iter().map(|(_, run)| *run).collect();
     waiting.into_iter().for_each(|run| wake(world, run));
@@ -116,7 +115,8 @@ pub(super) fn wait(world: &mut World, of: Entity, budget_of: RunId, is_stalled: 
     } else {
         postponed.by_budget.entry(budget_of).or_default().insert(entry);
     }
-    // Whoever only waits for another budget above wakes the next when that gives it what it needs.
+    // A run that keeps waiting for another budget above does not come here: it wakes the next run when it gets what it
+    // needs.
     if left && is_stalled {
         wake_next(world, of);
     }

@@ -1,4 +1,4 @@
-//! Events that tell how a provider is.
+//! Applies the events about the health of providers.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) fn released(world: &mut World, provider: &Arc<str>, at_most: Option<u
     world.resource_mut::<Timers>().set(Timer::Rest(Arc::clone(provider)), None);
     edit(world, provider, |breaker| {
         let was = breaker.hold.take().map(|hold| hold.limiter);
-        // Whoever lets it go on by hand, or after a mere limit, believes it to be well.
+        // A release by hand, or at the end of a mere rate limit, means that the provider is well.
         let by_time = at_most.is_some() || was == Some(Limiter::RateLimit);
         if !by_time {
             (breaker.failures, breaker.failed_at, breaker.rests) = (0, Timestamp::default(), 0);
@@ -60,7 +60,7 @@ pub(super) fn is_well(world: &mut World, provider: &Arc<str>) {
     edit(world, provider, |breaker| {
         (breaker.failures, breaker.failed_at) = (0, Timestamp::default());
         if ends_hold {
-            // Somebody got through while it was left alone.
+            // An inference succeeded while the breaker was open.
             breaker.hold = None;
             breaker.at_most = Some((1, Limiter::Failing));
         }
@@ -98,8 +98,8 @@ pub(super) fn failed(
     }
 }
 
-/// The daemon was started: what failed may be well by now, and somebody may have seen to the rest, which one run finds
-/// out. A hold whose end is known lasts all the same.
+/// At the start of the daemon: clears the holds without a known end. After a problem with the account or the key, one
+/// run tries first. A hold with a known end stays.
 pub(super) fn forgive(world: &mut World) {
     let names: Vec<Arc<str>> = world.resource::<ProviderHealth>().0.keys().cloned().collect();
     for name in names {

@@ -1,4 +1,4 @@
-//! Events in the life of a run.
+//! Applies the events in the life of a run.
 
 use std::sync::Arc;
 
@@ -150,7 +150,7 @@ pub(super) fn told_under(world: &mut World, run: RunId, entity: Entity, key: Sub
 pub(super) fn paused(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
     edit::<Life>(world, entity, |life| life.paused = true);
     match phase(world, entity) {
-        // Nobody waits for what somebody holds who does not use it.
+        // A paused run releases its budget reserve, because other runs would wait for it.
         Some(Phase::Wanting(ticket)) if world.get::<BudgetReserve>(entity).is_some() => {
             with_provider_lane(world, entity, |lane| lane.leave(ticket, at));
             edit::<Life>(world, entity, |life| life.phase = Phase::Retrying(at));
@@ -299,7 +299,7 @@ fn let_go(world: &mut World, entity: Entity, at: Timestamp) {
     leave_batch(world, entity, at);
 }
 
-/// A tree stays as long as something of it lives: whoever waits in it may still ask for the answer of a finished run.
+/// A tree stays in the world while any of its runs lives: a live run may still ask for the answer of a finished one.
 fn may_be_archived(world: &mut World, root: RunId) {
     let is_live = |world: &World, entity| world.get::<Ended>(entity).is_none();
     let Some(top) = entity(world, root).filter(|&top| !is_live(world, top)) else { return };

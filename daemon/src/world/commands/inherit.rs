@@ -1,7 +1,7 @@
-//! What a run inside another one takes over from it: it never has more than the run above it has.
+//! The limits that a child inherits from its parent: a child never has more than its parent has.
 //!
-//! Owns which of a specification is inherited. Deadlines are not written into a specification: they follow from the
-//! tree (`apply::deadline`), so that a run that is tried again is not bound by the deadline of a tree that has ended.
+//! Owns which fields are inherited. Deadlines are not written into the specification; they follow from the tree
+//! (`apply::deadline`), so that the retry of a run is not bound by the deadline of a tree that has ended.
 
 use std::sync::Arc;
 

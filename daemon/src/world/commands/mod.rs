@@ -1,4 +1,4 @@
-//! What commands mean: which runs are selected, whether a run may be made, and how runs are ended.
+//! The meaning of commands: which runs they select, whether a run may be made, and how runs are ended.
 
 pub(super) mod inherit;
 pub(super) mod select;

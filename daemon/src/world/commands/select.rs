@@ -1,8 +1,8 @@
-//! Which runs are meant: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for. An id is
-//! asked before any name, and what is a name and may as well be meant as the beginning of an id is refused: no run is
-//! hit that was not meant.
+//! Selects runs: by id, name, unique prefix of an id, `@last`, labels, state, or what they wait for.
 //!
-//! Reads the indexes; never scans the runs unless a label, a state or a wait is asked for.
+//! An exact id comes before any name. A text that is the name of one run and the beginning of another's id is refused,
+//! so that no command reaches an unintended run. Reads the indexes; must not scan the runs unless a label, a state or a
+//! wait is selected.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// A child that takes the name of an operator's run is hit by nobody who means that one.
+    /// A name means an operator's run first: a child that takes the same name is not selected.
     #[test]
     fn a_name_means_the_run_of_an_operator_before_any_child() {
         for name in ["weekly", "nightly", "b-1", "release 2.0", "x", "@weekly"] {

@@ -1,4 +1,4 @@
-//! Whether a run may be made, and what it is made of. A refusal is data with a reason.
+//! Decides whether a run may be made, and builds its specification. A refusal is data with a reason.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::Invalid, message)
 }
 
-/// Asks a client that can tell for the values that it has of the variables which are passed to tools. They come from it
-/// alone: what the daemon has in its own environment is that of whoever started it.
+/// Asks the client to send the values of the variables that are passed to tools. The values come from the client alone,
+/// because the daemon's own environment is that of the user or program that started the daemon.
 fn ask_for_variables(names: &[Arc<str>]) -> Result<(), RpcError> {
     if names.is_empty() {
         return Ok(());

@@ -1,13 +1,13 @@
-//! Whether a run may ask its model once more, and how much of an answer it can pay for: a budget is kept, not
+//! Decides whether the budget allows a run's next inference, and how many tokens its answer may have. A budget is never
 //! overdrawn.
 //!
-//! A budget is of a run and all below it, and so a run is bound by its own and by those of the runs above it. What an
-//! inference may come to at most is held back while it is wanted and out: so many may be out at once, and together they
-//! keep the budget. Each gets an equal part of what is left, and enough for a good answer before others get theirs; who
-//! then finds too little waits for what comes back.
+//! A budget covers a run and all runs below it, so a run is bound by its own budget and by those of the runs above it.
+//! The most that an inference may cost is reserved while it is wanted or running, so that all running inferences
+//! together keep the budget. The rest is divided evenly among the runs that want an inference, with enough for a good
+//! answer each. A run that cannot get that is deferred until a reserve is released.
 //!
-//! What the next prompt takes is estimated from what the last one took and from what came after it, for no two models
-//! count alike.
+//! The size of the next prompt is estimated from the last prompt's count and the entries after it, because tokenizers
+//! differ between models.
 
 use std::sync::Arc;
 
@@ -25,10 +25,12 @@ use crate::world::tx::Tx;
 const BYTES_OF_A_SPEC_TOKEN: u64 = 4;
 /// An answer of fewer tokens is no answer, and no limit that every provider takes.
 const LEAST_ANSWER: u64 = 16;
-/// Tokens that are enough for most answers: whoever would get fewer waits, as long as others may give back.
+/// Tokens that are enough for most answers. A run that would get fewer is deferred, as long as a reserve may still be
+/// released.
 const GOOD_ANSWER: u64 = 2_048;
-/// Tokens of an answer where nobody says how many it may have: what most models give, and more than most answers take.
-/// A limit that a model does not take is refused, however much the budget would pay for.
+/// Tokens reserved for an answer without a configured limit: the limit of most models, and more than most answers need.
+/// It bounds the limit that is sent, because a provider refuses a limit beyond its model's, however much the budget
+/// would pay for.
 const USUAL_ANSWER: u64 = 8_192;
 /// Of a USD.
 const NANO: f64 = 1e9;

@@ -1,5 +1,4 @@
-//! When the prompt of a run is too long for its model, and what is done about it: the model itself summarises what is
-//! older.
+//! Decides when a run's prompt is too long for its model, and lets the model summarise the older part.
 //!
 //! ```text
 //!            too long, as far as one can tell           summary
@@ -9,7 +8,7 @@
 //!    └─ the provider says that it is too long ┘  └─ half of it is shown
 //! ```
 //!
-//! Decides only. The transcript stays whole; what becomes shorter is what the model is shown of it.
+//! Makes decisions only. The transcript stays whole; only the prompt becomes shorter.
 
 use std::sync::Arc;
 
@@ -79,7 +78,8 @@ pub(in crate::world) fn room(
     let sent = [window.configured, affordable.map(u64::from)].into_iter().flatten().min()?;
     let input = budget::next_input(tx, run);
     let left = window.tokens.saturating_sub(input + (input / MARGIN).max(LEAST_MARGIN));
-    // An estimate is on the safe side, and half an answer helps nobody.
+    // The estimate errs on the safe side, so at least half of the usual answer stays: an answer that is cut off is
+    // useless.
     u32::try_from(left.max(window.answer / 2).min(sent)).ok()
 }
 

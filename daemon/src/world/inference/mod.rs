@@ -1,4 +1,4 @@
-//! How a run comes to its next inference: which provider, a prompt short enough, a budget that allows it.
+//! Prepares a run's next inference: the choice of the provider, a prompt that is short enough, a budget that allows it.
 
 pub(super) mod budget;
 pub(super) mod compaction;

@@ -1,5 +1,5 @@
-//! How a run comes to its next inference: by which provider, whether its prompt is short enough, and whether it can be
-//! paid for.
+//! Brings a run to its next inference: chooses the provider, compacts the conversation if it is too long, checks the
+//! budget.
 
 use std::sync::Arc;
 
@@ -81,8 +81,7 @@ fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, st
     }
 }
 
-/// A provider may be asked nothing from here on until somebody has seen to it: runs that stand in its lane give back
-/// what they hold of a budget.
+/// Called when a provider must not be used until an operator acts: the runs in its lane release their budget reserves.
 pub(in crate::world) fn give_back(tx: &mut Tx<'_>, provider: &Arc<str>) {
     if !is_stalled(tx.world(), provider) {
         return;

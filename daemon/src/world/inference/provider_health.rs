@@ -1,4 +1,5 @@
-//! When a provider is asked again, and when it is left alone. Decisions only: what they come to are events.
+//! The circuit breaker of each provider: when a provider is retried and when it is held. Makes decisions only; their
+//! results are events.
 //!
 //! ```text
 //!            FAILURES in a row                time is up
@@ -177,8 +178,8 @@ pub(crate) fn release(tx: &mut Tx<'_>, provider: &Arc<str>) {
     }
 }
 
-/// Somebody may have seen to it: one run asks, where what was wrong was the account or the key, and all of them
-/// otherwise.
+/// An operator may have solved the problem. After a problem with the account or the key, one run tries first; otherwise
+/// the provider is released for all.
 pub(crate) fn try_again(tx: &mut Tx<'_>, provider: &Arc<str>) {
     let held_by =
         tx.res::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref()).map(|hold| hold.limiter);

@@ -1,5 +1,5 @@
-//! What an inference is taken to have used where its provider does not say: a budget that counts only what is told
-//! would be none.
+//! Estimates the usage of an inference whose provider reports none. Without an estimate such inferences would not count
+//! against a budget.
 
 use harness_protocol::id::RunId;
 use harness_protocol::run::Usage;

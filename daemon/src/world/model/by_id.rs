@@ -1,6 +1,7 @@
-//! The runs by their ids: looked up several times for each event, and now and then in the order of the ids.
+//! Finds runs by id: several times for each event by a single id, and sometimes in the order of ids.
 //!
-//! Owns the two indexes. A look-up in the ordered one alone would read as many nodes of its tree as that is deep.
+//! Owns the two indexes. The ordered index alone would be slower for single ids, because each look-up visits every
+//! level of its tree.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};

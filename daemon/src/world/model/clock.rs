@@ -1,10 +1,10 @@
-//! The time that events bear. Time is an argument; no clock is read here.
+//! The time of events. Time is an argument; no clock is read here.
 //!
-//! Between two sets time goes with the monotonic clock, so that no duration is negative and no timer waits for a jump
-//! of the wall clock to be made up. Small differences to the wall clock are made up at once forward, and backward by
-//! going at half speed. A large one is a *set*: an event moves the world's time, and with it all that the world
-//! measures spans by. Forward that is done at once; backward when the wall clock has gone on steadily for a while. Owns
-//! when that is; what it moves is `apply`'s.
+//! Between two sets, time follows the monotonic clock, so that no duration is negative and no timer depends on jumps of
+//! the wall clock. A small difference to the wall clock is corrected at once if the wall clock is ahead, and by running
+//! at half speed if it is behind. A large difference is a *set*: an event moves the world's time, and all times by
+//! which the world measures spans. A set forward happens at once; a set backward after the wall clock has run steadily
+//! for a while. Owns the moment of a set; `apply` moves the times.
 
 use harness_protocol::time::{Span, Timestamp};
 

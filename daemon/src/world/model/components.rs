@@ -1,4 +1,4 @@
-//! What an entity is made of: the nouns of a run. Data only; `apply` alone writes them.
+//! The components of a run. Data only; only `apply` writes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ pub(crate) struct Stopwatch {
     pub(crate) since: Timestamp,
 }
 
-/// Its conversation.
+/// The conversation of a run, in order.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Transcript(pub(crate) Vec<Entry>);
 
@@ -188,7 +188,7 @@ pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct OpenQuestions(pub(crate) Vec<InteractionId>);
 
-/// What was refused because nobody was there.
+/// Questions that were refused because no person was available.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct Denials(pub(crate) Vec<Arc<str>>);
 
@@ -219,7 +219,7 @@ pub(crate) struct Call {
     pub(crate) id: CallId,
     pub(crate) tool: Arc<str>,
     pub(crate) args: Arc<str>,
-    /// `None` for a tool that nobody knows, and for arguments that cannot be used.
+    /// `None` for an unknown tool and for unusable arguments.
     pub(crate) kind: Option<ToolKind>,
     /// Why its arguments cannot be used, in words for the model.
     pub(crate) unusable: Option<Arc<str>>,
@@ -241,7 +241,7 @@ pub(crate) struct Call {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Stage {
-    /// Not begun.
+    /// Not started.
     Pending,
     /// Its job executes, under a permit.
     Executing,

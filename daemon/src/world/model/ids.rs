@@ -1,6 +1,7 @@
-//! Ids: counters through a keyed bijection, so that they are unique by construction and do not tell how many there are.
+//! Ids are counters mapped by a keyed bijection, so that they are unique by construction and do not reveal how many
+//! there are.
 //!
-//! Pure: the counters move in `apply` only, the key is given.
+//! Pure: only `apply` advances the counters, and the key is an argument.
 
 use bevy_ecs::resource::Resource;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId};

@@ -1,5 +1,5 @@
-//! What the world holds beside its runs: indexes, interactions, timers, lanes, what is configured. `apply` alone writes
-//! what is not configured.
+//! The resources of the world beside its runs: indexes, interactions, timers, lanes, configuration. Only `apply` writes
+//! them, except for the configuration.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -74,7 +74,7 @@ impl Interactions {
         self.open.insert(id, open);
     }
 
-    /// Nobody is asked any more.
+    /// Removes an interaction that is no longer open. Returns it, if it was open.
     pub(crate) fn close(&mut self, id: InteractionId) -> Option<OpenInteraction> {
         let open = self.open.remove(&id)?;
         self.in_order.remove(&open.number);
@@ -198,7 +198,7 @@ impl Timers {
         self.at.keys().cloned().collect()
     }
 
-    /// The earliest.
+    /// The time of the earliest timer; `None` without timers.
     pub(crate) fn first(&self) -> Option<Timestamp> {
         self.by_time.first().map(|(at, _)| *at)
     }
@@ -301,7 +301,7 @@ pub(crate) struct Daemon {
     pub(crate) last_at: Timestamp,
 }
 
-/// Whether a provider is asked nothing for hours, or until somebody has seen to it.
+/// Whether a provider is not used for hours, or until an operator acts.
 pub(crate) fn is_stalled(world: &World, provider: &str) -> bool {
     world.resource::<ProviderHealth>().get(provider).is_some_and(Breaker::is_held_for_long)
         || world.resource::<Lanes>().get(provider).is_some_and(Lane::is_paused)

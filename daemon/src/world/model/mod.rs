@@ -1,4 +1,4 @@
-//! The nouns of the world: components, indexes, the phase of a run, ids, names, and its clock.
+//! The data model of the world: components, indexes, the phase of a run, ids, names, and the world's clock.
 
 pub(super) mod by_id;
 pub(super) mod clock;

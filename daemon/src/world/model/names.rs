@@ -1,6 +1,7 @@
-//! Names of live runs: those that operators submitted have one space, the children of each tree another.
+//! The names of live runs. Runs of operators share one namespace; the children of each tree have their own.
 //!
-//! A child takes no name from an operator, nor from another tree. Owns the two indexes; knows no run but by its number.
+//! A child can take no name away from an operator or from another tree. Owns the two indexes. Must know a run by its
+//! number only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

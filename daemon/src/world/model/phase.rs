@@ -1,4 +1,4 @@
-//! The phase of a run is the truth about it; what is shown and where its time goes follow from it
+//! The phase of a run is its authoritative state. The state that clients see and the accounting of time follow from it
 //! (`world/model/run_state.rs`).
 
 use harness_protocol::id::RunId;

@@ -1,4 +1,4 @@
-//! What follows from the phase of a run: the state that is shown, and where its time goes.
+//! Derives from a run's phase the state that clients see, and the account in which its time counts.
 
 use harness_protocol::run::{RunState, Timing};
 use harness_protocol::time::{Span, Timestamp};

@@ -1,4 +1,4 @@
-//! What goes into one step and what comes out of it, while it goes on.
+//! The inputs of the current step, and the events and effects that it has produced so far.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The lanes' reports, with the runs behind them.
+//! The reports of lanes, with the runs that hold or want permits.
 
 use std::sync::Arc;
 

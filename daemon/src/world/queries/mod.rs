@@ -1,4 +1,4 @@
-//! What the world shows of itself: runs, transcripts, lanes, interactions, counts. Reads, and never changes anything.
+//! Read access to the world: runs, transcripts, lanes, interactions, counts. Must never change anything.
 
 mod lanes;
 
@@ -83,7 +83,7 @@ impl Engine {
         Some(self.time(now).since(now.wall)).filter(|ahead| *ahead > SMALL)
     }
 
-    /// The run that somebody means by id, unique prefix, name or `@last`.
+    /// Finds a run by id, unique prefix of an id, name or `@last`. `uid` is the user whose last run `@last` means.
     ///
     /// # Errors
     /// `not-found`, or `ambiguous` with the candidates.

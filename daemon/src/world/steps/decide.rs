@@ -1,6 +1,7 @@
-//! Set Decide: what each run on the agenda does next, in the order of their numbers, until none has anything to do.
+//! The set Decide determines the next action of each run on the agenda, in the order of run numbers, until no run has
+//! one.
 //!
-//! Decides by the run's phase alone; what needs a permit is only asked for here, and handed out by Dispatch.
+//! Decides from the run's phase alone. Work that needs a permit is only requested here; Dispatch grants it.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ fn go_on(tx: &mut Tx<'_>, run: RunId) {
         && let Some(Entry::Assistant { text, calls, cut, .. }) = tx.get::<Transcript>(entity).and_then(|t| t.0.last())
         && calls.is_empty()
     {
-        // Half an answer is still worth having; whoever reads it must know.
+        // An answer that was cut off is still useful, but its text has to say so.
         let answer = if *cut { with_note(text).into() } else { Arc::clone(text) };
         finish_run(tx, run, Ending::Succeeded { answer });
         return;

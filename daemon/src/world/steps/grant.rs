@@ -1,4 +1,4 @@
-//! Set Dispatch: hands out permits, and with each the work that it is for.
+//! The set Dispatch grants permits, and starts the work that each permit allows.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
         return false;
     };
     let (step, attempt) = (life.step, life.attempt + 1);
-    // Whoever stands in is asked for its own model.
+    // A fallback is asked for its own configured model.
     let (provider, model) = match &life.provider {
         Some(instead) => (Arc::clone(instead), None),
         None => (spec.0.provider.clone().unwrap_or_else(|| "".into()), spec.0.model.clone()),
@@ -132,7 +132,7 @@ pub(in crate::world) fn put_to_work(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     }
 }
 
-/// Lets neighbours execute beside each other, while nobody else wants the permits.
+/// Lets consecutive calls execute in parallel, while no other ticket waits for the permits.
 fn grant_extras(world: &mut World) {
     let mut tx = Tx::new(world);
     let mut after = None;

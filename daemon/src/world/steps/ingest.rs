@@ -1,4 +1,4 @@
-//! Set Ingest: what people and programs want, in the order of its coming. Each command is answered once.
+//! The set Ingest handles commands in the order of their arrival. Each command gets exactly one reply.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The sets of a step, a file each, and the transaction that they read and emit through.
+//! The sets of a step, one file each.
 
 pub(super) mod decide;
 pub(super) mod grant;
@@ -13,7 +13,7 @@ use bevy_ecs::schedule::{
 /// The sets of a step, in their order.
 #[derive(SystemSet, Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StepSystems {
-    /// Commands.
+    /// Handles commands of clients.
     Ingest,
     /// Outcomes, asks and timers.
     Settle,
@@ -21,7 +21,7 @@ pub enum StepSystems {
     Decide,
     /// Permits, and the work that they are for.
     Dispatch,
-    /// Letting go.
+    /// Archives the oldest finished trees.
     Publish,
 }
 

@@ -1,4 +1,4 @@
-//! Set Publish: lets go of what nobody needs any more. What the step made is handed out after it.
+//! The set Publish archives the oldest finished trees. The driver hands out the results of the step after it.
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::world::World;

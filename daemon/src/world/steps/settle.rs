@@ -1,4 +1,5 @@
-//! Set Settle: what jobs tell, and what time brings. An outcome that comes for a run that has gone on is dropped.
+//! The set Settle handles the outcomes of jobs, their asks, and timers that are due. An outcome for a step that is over
+//! is dropped.
 
 use std::sync::Arc;
 
@@ -250,7 +251,8 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
     let provider = asked(tx, run);
     let wait = match error.class {
         _ if stopping => None,
-        // They were good until now: somebody has to see to them, and the run waits for that in its provider's lane.
+        // The credentials were accepted before, so an operator has to act; the run waits for that in its provider's
+        // lane.
         ErrorClass::Credentials if answered => Some(Span::ZERO),
         ErrorClass::ContextTooLong => compaction::can_shorten(tx, run, life.provider.as_ref()).then_some(Span::ZERO),
         // A limit is waited for, however long, and is no failure of the run.
@@ -263,7 +265,7 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
     };
     let retry_at = wait.map(|span| tx.now() + span);
     let text = told(error);
-    // Whoever is told to end says nothing of its provider.
+    // The failure of an inference that was told to stop says nothing about its provider.
     let fault = if stopping { ProviderFault::Unknown } else { provider_health::fault_of(error.class) };
     let (told, usage) = (Arc::clone(&text), usage_estimate::of(tx, run, error.usage, error.answered));
     tx.emit(Some(run), EventBody::InferenceFailed { step, attempt, error: told, retry_at, fault, usage });

@@ -1,4 +1,4 @@
-//! What the world makes of answers that are not as they should be. Tests only.
+//! Tests of how the world handles faulty answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;

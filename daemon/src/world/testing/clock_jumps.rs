@@ -1,4 +1,4 @@
-//! What the world makes of wall clocks that jump: nothing becomes due by it. Tests only.
+//! Tests that a jump of the wall clock makes nothing due.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What the world does when very many runs stand in line for the same thing. Counts what is looked at, not time. Tests
-//! only.
+//! Tests of the world with very many runs in one queue. They count the entities that are visited, not time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -52,7 +51,7 @@ impl Crowd {
         let middle = crowd.submit(Some(top), matches!(budgets, Budgets::TopAndBelow).then_some(AT_ONCE * PART));
         let jobs: Vec<Job> = std::mem::take(&mut crowd.out);
         let calls = vec![RequestedCall::new("wait_for_agent", r#"{"id":"@last"}"#)];
-        // What is asked of nobody needs no part of the budget: they are paused, which holds back nothing.
+        // The two runs above need no reserve: a paused run has none.
         for run in [top, middle] {
             let select = Selector { runs: vec![run.to_string()], ..Selector::default() };
             crowd.command(None, Command::Pause(select));
@@ -115,7 +114,8 @@ impl Crowd {
     }
 }
 
-/// A19.
+/// The number of runs that an answer wakes follows from the released budget, not from the number of waiting runs (entry
+/// A19).
 #[test]
 fn an_answer_wakes_as_many_as_fit_into_what_came_back_however_many_wait_for_the_budget() {
     for budgets in [Budgets::Top, Budgets::TopAndBelow, Budgets::Each] {
@@ -137,7 +137,7 @@ fn an_answer_wakes_as_many_as_fit_into_what_came_back_however_many_wait_for_the_
     }
 }
 
-/// A19: nobody is forgotten for that.
+/// Every run that waits for a budget is served, in the order of submission (entry A19).
 #[test]
 fn all_that_wait_for_a_budget_are_served_in_their_order_and_all_end() {
     for budgets in [Budgets::Top, Budgets::TopAndBelow, Budgets::Each] {

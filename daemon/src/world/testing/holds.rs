@@ -1,4 +1,4 @@
-//! What the world makes of limits of an account, of keys that are missing, and of lists of fallbacks. Tests only.
+//! Tests of holds: limits of an account, missing keys, and lists of fallbacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl Bench {
     }
 }
 
-/// C3.
+/// A limit of an account holds the lane and ends no run, even at a run's first inference (entry C3).
 #[test]
 fn a_limit_of_an_account_holds_the_lane_and_ends_nothing_at_a_runs_first_inference_too() {
     let day = Span::from_secs(86_400);
@@ -150,7 +150,7 @@ fn a_limit_of_an_account_holds_the_lane_and_ends_nothing_at_a_runs_first_inferen
     }
 }
 
-/// C3.
+/// When a hold ends, one run tries first, and its answer releases the others (entry C3).
 #[test]
 fn when_the_time_is_over_one_run_asks_first_and_the_others_follow_its_answer() {
     let mut bench = Bench::with(config(8, &[]));
@@ -195,7 +195,7 @@ fn a_provider_that_names_no_time_worth_waiting_for_is_asked_more_and_more_seldom
     }
 }
 
-/// C3.
+/// A hold without a known end is released by a successful check; a reload or a restart lets one run try (entry C3).
 #[test]
 fn what_holds_for_good_goes_on_after_a_good_check_and_lets_one_try_after_a_reload_or_a_restart() {
     for class in [ErrorClass::Quota(None), ErrorClass::NoKey] {
@@ -212,7 +212,7 @@ fn what_holds_for_good_goes_on_after_a_good_check_and_lets_one_try_after_a_reloa
                 _ => bench.restart(),
             };
             assert_eq!(jobs.len(), if way == 0 { 8 } else { 1 }, "{class:?}, way {way}");
-            // Nobody had seen to it.
+            // The problem still exists.
             for job in &jobs {
                 assert!(bench.fails(job, class).is_empty(), "{class:?}, way {way}");
             }
@@ -246,7 +246,7 @@ fn a_time_that_was_named_holds_across_a_restart() {
     }
 }
 
-/// C3: at night somebody would rather not have it go on by itself.
+/// An operator can stop runs that would otherwise continue on their own when a hold ends (entry C3).
 #[test]
 fn a_pause_of_the_lane_or_a_cancel_stops_what_would_go_on_by_itself() {
     let mut bench = Bench::with(config(8, &[]));
@@ -303,7 +303,7 @@ fn the_time_between_two_tries_is_that_of_a_retry_wherever_the_run_stands() {
     }
 }
 
-/// U14.
+/// The time without a daemon does not count as waiting (entry U14).
 #[test]
 fn the_time_that_the_daemon_was_away_is_no_time_of_waiting() {
     let mut bench = Bench::with(config(1, &[]));
@@ -315,7 +315,7 @@ fn the_time_that_the_daemon_was_away_is_no_time_of_waiting() {
     assert_eq!((timing.down.as_secs().round(), timing.waiting), (5.0, Span::ZERO));
 }
 
-/// C4.
+/// The first available fallback in the list of the run's own provider is used (entry C4).
 #[test]
 fn the_first_fallback_of_the_runs_own_provider_that_is_there_stands_in() {
     let mut bench = Bench::with(config(4, &["second", "third"]));
@@ -328,7 +328,7 @@ fn the_first_fallback_of_the_runs_own_provider_that_is_there_stands_in() {
         }
         assert_eq!(asked(&jobs), [then; 4], "after {class:?}");
     }
-    // Nobody is left: they wait for their own.
+    // No fallback is left, so the runs wait for their own provider.
     for job in &jobs.split_off(0) {
         assert!(bench.fails(job, ErrorClass::Quota(None)).is_empty());
     }

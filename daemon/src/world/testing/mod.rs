@@ -1,4 +1,4 @@
-//! Tests of the world as a whole: a simulation, and tables of what it makes of odd answers, holds, crowds and clocks.
+//! Tests of the whole world: a simulation, and tables of cases for faulty answers, holds, crowds and clock jumps.
 
 pub(super) mod answers;
 pub(super) mod clock_jumps;

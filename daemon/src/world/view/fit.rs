@@ -1,9 +1,7 @@
-//! What of a run fits into an answer: every text of a view has a bound, counted in bytes of JSON, and a mark where it
-//! is cut.
+//! Limits the size of a run's view: each text has a bound, counted in bytes of JSON, and a mark where it is cut.
 //!
-//! Owns the bounds of a run's view. One run never makes an answer too large for a frame, and never takes the others of
-//! its page along. A run whose texts are larger than these bounds was made by an older daemon; its listing is cut when
-//! it is read.
+//! Owns these bounds. They guarantee that one run never makes a reply too large for a frame, nor keeps the other runs
+//! off its page. A run with longer texts was made by an older daemon; its listing is cut when it is read.
 
 use std::sync::Arc;
 
@@ -11,7 +9,8 @@ use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::json_size::{cut, is_longer, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, RunView};
 
-/// Bytes of an answer: as large as one may be, so that whoever waits for a run gets it whole.
+/// Bytes of an answer. It is the largest size that an answer may have, so that a client that waits for a run gets the
+/// answer whole.
 pub(in crate::world) const MOST_ANSWER: usize = 4 * 1024 * 1024;
 /// Bytes of an answer in a list.
 const LISTED_ANSWER: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! A run as it is shown, and what of it fits into an answer. Reads, and never changes anything.
+//! The view of a run for clients, and its size limits. Reads the world, must never change it.
 
 pub(in crate::world) mod fit;
 pub(in crate::world) mod run;

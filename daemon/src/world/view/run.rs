@@ -1,4 +1,4 @@
-//! A run as it is shown.
+//! Builds the view of a run.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

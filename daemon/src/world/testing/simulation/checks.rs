@@ -1,4 +1,4 @@
-//! What has to hold after every step of the simulation.
+//! The invariants that hold after every step of the simulation.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_precision_loss)]
 
@@ -138,8 +138,8 @@ impl Simulation {
         self.check_postponed();
     }
 
-    /// Whoever waits for others has others to wait for, or one that is in the same case as it waits for them further
-    /// above.
+    /// A run that is deferred for a budget has other runs to wait for: that budget has a reserve, or a run below its
+    /// owner waits for a reserve of a budget further above.
     fn check_postponed(&self) {
         let world = &self.engine.world;
         let (runs, postponed) = (world.resource::<Runs>(), world.resource::<Postponed>());

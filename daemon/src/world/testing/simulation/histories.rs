@@ -1,4 +1,4 @@
-//! Histories of the simulation: what has to hold of each as a whole.
+//! Properties of a whole history of the simulation.
 #![cfg(test)]
 #![allow(clippy::unwrap_used, clippy::panic)]
 

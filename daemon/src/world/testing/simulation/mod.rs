@@ -58,7 +58,7 @@ impl Random {
     }
 }
 
-/// A job that is out, as whoever executes it sees it.
+/// The state of a running job, as its executor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobState {
     AtWork,
@@ -391,7 +391,7 @@ impl Simulation {
         let count = self.random.below(4);
         let mut inputs: Vec<Input> = (0..count).filter_map(|_| self.some_input()).collect();
         if self.random.chance(9) {
-            // Somebody sees to the providers.
+            // An operator repairs the providers.
             self.outage = false;
             inputs.push(self.command(OPERATOR, Command::Reconfigure(Vec::new())));
         }
@@ -466,7 +466,7 @@ impl Simulation {
                     assert_eq!(task.prompt.check(), Ok(()));
                 }
             }
-            // It may have ended in the meantime; whoever executes jobs knows that.
+            // The job may have ended in the meantime; the executor ignores such a cancel.
             Effect::Cancel { job, .. } => {
                 assert!(
                     self.out.contains_key(&job) || self.stale.contains(&job),

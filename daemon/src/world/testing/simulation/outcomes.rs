@@ -1,4 +1,4 @@
-//! How jobs of the simulation end: answers, failures, results of calls.
+//! Generates the outcomes of jobs in the simulation: answers, failures, results of calls.
 #![cfg(test)]
 #![allow(clippy::unwrap_used)]
 
