@@ -1,4 +1,4 @@
-//! What holds for the sources as a whole: who may import whom, what pure modules may not touch, how long a file may be.
+//! Rules for all sources: which module may import which, what pure modules may not use, how long a file may be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "architecture/rooms.rs"]

@@ -1,4 +1,4 @@
-//! What calls may do and what is left of them: drives the real daemon over its socket, and looks for survivors in
+//! The rights of calls, and their leftovers: drives the real daemon over its socket, and looks for survivors in
 //! `/proc`.
 #![allow(
     clippy::unwrap_used,
@@ -181,7 +181,7 @@ fn what_a_call_does_to_its_keeper_touches_nobody_else() {
     assert!(result["exit_code"].is_null() && envelope(&result).contains("was killed"), "{result}");
     assert_eq!(result["stdout"]["bytes"], 5);
     assert_eq!(marked("sleep 31061"), Vec::<i32>::new());
-    // Also one that is killed from the background, when nobody listens to it.
+    // Also a command that is killed in the background, while no process listens to it.
     let run = place.submit(&[
         command("(sleep 0.2; kill -9 $PPID; sleep 31062) >/dev/null 2>&1 & echo $PPID"),
         command("until [ -e go ]; do sleep 0.02; done"),

@@ -1,4 +1,4 @@
-//! How the daemon starts, stands and leaves: drives the real binary, and looks at it from outside.
+//! How the daemon starts and stops: drives the real binary, and looks at it from outside.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::fs;
@@ -256,7 +256,7 @@ fn on_demand_it_says_ready_and_keeps_nothing_of_whoever_started_it() {
     }
     assert!(doing.lines().all(|line| line.starts_with("doing ")), "{doing}");
     assert!(doing.contains(&format!("doing reading the journal in {}\n", place.path("state").display())), "{doing}");
-    // Both streams are let go of, so that whoever reads them sees an end.
+    // Both streams are closed, so that their readers see an end.
     assert_eq!(until_closed(stdout), "");
     assert_eq!(until_closed(daemon.0.stderr.take().unwrap()), "");
 

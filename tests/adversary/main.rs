@@ -1,7 +1,7 @@
-//! A program that a run executes to gain its operator's rights, in ways for which a shell has no words.
+//! A program that a run executes to gain its operator's rights, in ways that a shell cannot express.
 //!
-//! Each way prints what the daemon answered, a line a request. It asserts nothing: the test that started it looks at
-//! the answers, and at the daemon. Without `unsafe`: what would fork starts itself again.
+//! Each way prints the daemon's answers, a line for each request. It asserts nothing: the test that started it checks
+//! the answers, and the daemon. Without `unsafe`: instead of forking, it starts itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};

@@ -1,4 +1,5 @@
-//! A limit of an account is a hold, never an ending: quota, credit, plans, and a key that is not there.
+//! A limit of an account, such as quota, credit, a plan or a missing key, holds the provider's lane and never ends a
+//! run.
 
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::RunState;

@@ -1,8 +1,8 @@
-//! Ways in which a process inside a run tries to gain its operator's rights, daemon and tools under one user. None
+//! A process inside a run tries to gain its operator's rights, where daemon and tools have the same user. No way
 //! succeeds.
 //!
-//! Ways through a process that was outside of the tree before (tmux, cron, a user manager, ssh, root) are not among
-//! them: the README lists them. What cannot be said in a shell is in `../adversary/main.rs`.
+//! Ways through a process that was outside of the tree before (tmux, cron, a user manager, ssh, root) are not tested:
+//! the README lists them. Ways that a shell cannot express are in `../adversary/main.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -346,8 +346,8 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
     }
 }
 
-/// A daemon's mark, read while it starts, is the one that it was started with: nobody becomes its operator by giving it
-/// another one.
+/// A daemon keeps the mark that it reads while it starts: a process that gives it another mark does not become its
+/// operator.
 #[test]
 fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     let arena = Arena::new();
@@ -363,7 +363,7 @@ fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     assert!(told.contains("lowered: Ok(())"), "{told}");
     assert!(told.contains("it cannot be told who asks"), "{told}");
     assert!(!next.lane("tool").paused, "{told}");
-    // One that lives already: its next calls start all the same, and are nobody's operators.
+    // A daemon that runs already: its next calls start all the same, and have no operator's rights.
     let daemon = daemon_of(&arena.daemon);
     for limit in ["4611686009837453312", "99999999999999", "77", "1", "0"] {
         let lowers = arena.run(&[format!("adversary lower {} {limit}", daemon)]);
@@ -381,7 +381,7 @@ fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     }
 }
 
-/// The limit of a run, on the shell from which an operator starts a daemon: it makes the run nobody there.
+/// An operator's shell that has the limit of a run starts a daemon: the run gets no rights there.
 #[test]
 fn a_daemon_that_is_started_with_the_limit_of_a_run_has_no_operators_with_that_limit() {
     let arena = Arena::new();
@@ -438,7 +438,7 @@ fn a_daemon_that_a_call_has_started_obeys_that_call_and_no_process_of_another_ru
     arena.is_intact("a daemon inside");
 }
 
-/// A keeper has a mark before it is a keeper: a process that takes its place at once is nobody for every daemon, and
+/// A keeper has a mark before it is a keeper: a process that takes its place at once has no rights at any daemon, and
 /// starts none.
 #[test]
 fn what_a_daemon_starts_is_inside_from_its_first_moment() {

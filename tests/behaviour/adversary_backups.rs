@@ -1,5 +1,5 @@
-//! What another user puts in the place of a backup, or beside it, while its owner puts that in place: their journal
-//! never becomes his.
+//! Another user replaces a backup, or puts files beside it, while its owner restores it: that user's journal never
+//! becomes the owner's.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -25,7 +25,7 @@ fn back_up(daemon: &Daemon, to: &Path) {
     daemon.ctl(["daemon", "backup", "--outputs", to.to_str().unwrap()]).ok();
 }
 
-/// A backup of another daemon, as somebody else would make it.
+/// A backup of another daemon, as another user would make it.
 fn foreign_backup() -> (Place, PathBuf) {
     let place = Place::new();
     let daemon = place.start();
@@ -58,7 +58,7 @@ fn what_lies_beside_a_backup_is_never_taken_for_a_part_of_it() {
         back_up(&daemon, &backup);
         let beside = PathBuf::from(format!("{}{end}", backup.display()));
         for planted in ["a file", "a link to nothing"] {
-            // The index of a log is read by nobody where there is no log.
+            // Without a log, no program reads the index of a log.
             if (end, planted) == ("-shm", "a file") {
                 fs::copy(&theirs, &beside).unwrap();
                 harnessd(&daemon, "elsewhere", &["restore", backup.to_str().unwrap()]).ok();
@@ -101,7 +101,8 @@ fn a_backup_to_which_others_may_write_is_not_put_in_place_nor_what_is_no_file() 
     restore("is no regular file");
 }
 
-/// The owner's own file is in the place, the next moment somebody else's: what is looked at is what is put in place.
+/// The path holds the owner's file, and a moment later another user's: the file that was checked is the one that is
+/// restored.
 #[test]
 fn a_backup_that_is_exchanged_while_it_is_put_in_place_is_all_of_one_owner() {
     let (daemon, shared) = with_shared();
@@ -134,7 +135,7 @@ fn a_backup_that_is_exchanged_while_it_is_put_in_place_is_all_of_one_owner() {
     drop(stop);
     exchanger.join().unwrap();
     assert!(placed > 0, "none of 60 was put in place");
-    // One of the two is the owner's own, and nobody exchanges them any more.
+    // One of the two is the owner's own, and they are no longer exchanged.
     let is_open = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o022 != 0;
     let (own, open) = if is_open(&backup) { (other, backup) } else { (backup, other) };
     harnessd(&daemon, "state-own", &["restore", own.to_str().unwrap()]).ok();

@@ -1,6 +1,6 @@
-//! What a run plants where its operator writes or asks: links in the directory of a backup or an export, a socket in
-//! the daemon's place, a name that the operator uses. Nothing of the operator's is overwritten, nothing is sent to it,
-//! and no name hits it.
+//! A run plants files where its operator writes or asks: links in the directory of a backup or an export, a socket in
+//! the daemon's place, a name that the operator uses. No file of the operator is overwritten, nothing is sent to the
+//! run's socket, and the name does not mislead the operator.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn precious(daemon: &Daemon) -> (std::path::PathBuf, std::path::PathBuf) {
     let (precious, shared) = (daemon.path("precious"), daemon.path("shared"));
     fs::write(&precious, PRECIOUS).unwrap();
     fs::create_dir_all(&shared).unwrap();
-    // As for any directory of somebody else: what others may write to.
+    // Like any directory of another user: others may write to it.
     fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     (precious, shared)
 }
@@ -144,8 +144,7 @@ fn a_run_mends_no_journal_of_a_daemon_outside() {
     assert!(!Path::new(&format!("{backup}.new")).exists());
 }
 
-/// 13: whoever serves another state directory is not taken for the daemon whose socket this is, whatever the lock
-/// file says of that.
+/// 13: a server of another state directory is not taken for the daemon of this socket, whatever the lock file says.
 #[test]
 fn another_daemon_behind_a_link_in_the_sockets_place_is_not_asked() {
     let daemon = Place::new().start();
@@ -266,7 +265,7 @@ fn a_daemon_that_only_stands_in_a_lock_file_is_neither_asked_nor_stopped() {
     assert_eq!(victim.rpc("daemon.status", json!({}))["health"], "serving");
 }
 
-/// Whose directory the socket is in, to that user its daemon belongs, and nobody starts one of his own there.
+/// The daemon of a socket belongs to the owner of the socket's directory, and no other user starts one there.
 #[test]
 #[ignore = "needs root, to make a directory of another user"]
 fn no_daemon_is_started_in_the_place_of_another_users() {
@@ -307,7 +306,7 @@ fn no_daemon_is_started_in_the_place_of_another_users() {
     own.sh(&lane).tells("is a link that another user");
 }
 
-/// The system's socket is taken away, and whoever asks next gets no daemon of his own without asking for it.
+/// The system's socket is taken away; a client that asks next gets no daemon of its own unless it wants one.
 #[test]
 #[ignore = "needs root, for a mount namespace"]
 fn no_daemon_is_started_in_the_place_of_the_systems() {
@@ -324,7 +323,7 @@ fn no_daemon_is_started_in_the_place_of_the_systems() {
     within(&submit).exits(7).tells("systemctl restart harnessd.socket");
     within(&format!("unset XDG_RUNTIME_DIR; {submit}")).exits(7).tells("systemctl restart harnessd.socket");
     assert!(place.daemon_process().is_none());
-    // What a daemon of root's own has left there is no system's, for nobody.
+    // Files that a daemon of root's own has left there do not make it the system's daemon, for any user.
     let as_another = "HARNESS_STATE_DIR=/run/own/state XDG_RUNTIME_DIR=/run/own setpriv --reuid=61234 --regid=61234 \
                       --clear-groups harnessctl";
     within(&format!(

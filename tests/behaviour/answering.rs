@@ -1,4 +1,4 @@
-//! Questions of runs that somebody waits for: told under `--wait`, asked and answered inline under `--follow` on a
+//! Questions of runs that a command waits for: told under `--wait`, asked and answered inline under `--follow` on a
 //! terminal.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn follow(daemon: &Daemon, run: &Run) -> OnTerminal {
     daemon.ctl_on_terminal(["follow", &run.id])
 }
 
-/// U12.
+/// Entry U12 in `tests/README.md`.
 #[test]
 fn a_wait_tells_of_questions_within_a_second_and_reads_no_answer() {
     let grandchild = parent_of(&parent_of(&asks("how deep?")));
@@ -82,7 +82,7 @@ fn a_question_that_comes_during_a_wait_is_told_and_nothing_that_is_typed_answers
     drop(parent);
 }
 
-/// U12.
+/// Entry U12 in `tests/README.md`.
 #[test]
 fn under_follow_a_question_is_asked_and_answered_inline() {
     for (script, answer, ending) in [
@@ -104,7 +104,7 @@ fn under_follow_a_question_is_asked_and_answered_inline() {
     }
 }
 
-/// U12.
+/// Entry U12 in `tests/README.md`.
 #[test]
 fn a_question_that_is_left_open_stays_open_and_it_is_said_how_it_is_answered() {
     let daemon = Daemon::start();
@@ -133,7 +133,7 @@ fn a_question_that_is_left_open_stays_open_and_it_is_said_how_it_is_answered() {
     }
 }
 
-/// U12.
+/// Entry U12 in `tests/README.md`.
 #[test]
 fn an_answer_from_elsewhere_withdraws_the_prompt_and_what_was_typed_is_forgotten() {
     let daemon = Daemon::start();

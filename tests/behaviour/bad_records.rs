@@ -1,4 +1,4 @@
-//! Records that nobody can read, or that only a later daemon can: one run ends for them at most, and says so.
+//! Records that cannot be read, or that only a later daemon can read: at most one run ends for each, and says so.
 
 use harness_protocol::run::RunState;
 use harness_tests::{Daemon, Place, Run, Value, json, runs, turn};

@@ -1,4 +1,4 @@
-//! Cancel and pause: what has not begun never does, what executes ends or is waited for, and permits come back at once.
+//! Cancel and pause: queued work never begins, running work is ended or waited for, and permits come back at once.
 
 use harness_protocol::run::RunState;
 use harness_tests::{Daemon, eventually, json, runs, turn};

@@ -1,4 +1,4 @@
-//! `harnessctl` where it is used in anger: in pipes, with nonsense, interrupted.
+//! `harnessctl` under rough use: in pipes, with nonsense arguments, interrupted.
 
 use std::fs::File;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! What connections may take: of each other, of the daemon's memory, and of the time that a frame has.
+//! What one connection may take of the other connections, of the daemon's memory, and of the time for a frame.
 
 use std::os::unix::net::UnixStream;
 use std::thread;

@@ -1,10 +1,9 @@
-//! What identifies or groups runs has no characters that drive a terminal or change what is read; what runs say may
-//! have them.
+//! Names and labels contain no characters that control a terminal or change how text reads; the output of runs may.
 
 use harness_protocol::shown;
 use harness_tests::{Daemon, Value, json, says, turn};
 
-/// A17
+/// Entry A17 in `tests/README.md`.
 #[test]
 fn a_submit_with_characters_that_cannot_be_read_is_refused_with_the_field() {
     let daemon = Daemon::configured("[share.batch]\nweight = 1\n");
@@ -39,7 +38,7 @@ fn a_submit_with_characters_that_cannot_be_read_is_refused_with_the_field() {
     }
 }
 
-/// A17
+/// Entry A17 in `tests/README.md`.
 #[test]
 fn a_model_that_labels_its_children_with_escapes_is_told_that_it_may_not() {
     let daemon = Daemon::start();

@@ -1,6 +1,6 @@
 //! A daemon that is killed at any instant, over and over, under load: nothing that a client was told is lost or
-//! doubled. Nor is it where a backup takes the journal's place, but for what was made since that was taken; nor in a
-//! copy that another daemon serves.
+//! doubled. This also holds where a backup replaces the journal, except for changes after the backup, and in a copy
+//! that another daemon serves.
 //!
 //! `HARNESS_CRASH_SECONDS` makes it longer, `HARNESS_CRASH_SEED` repeats the choices of a run that is in the log.
 

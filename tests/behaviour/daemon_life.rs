@@ -1,4 +1,4 @@
-//! How daemons come and go: on demand, beside others, after a crash, with work at hand.
+//! How daemons start and stop: on demand, beside others, after a crash, with work in progress.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,4 @@
-//! What tools get of the environment: what was named, from whoever submits, and nothing of the daemon's own.
+//! The environment of tools: the named variables of the submitting client, and nothing of the daemon's own.
 
 use harness_protocol::shown;
 use harness_tests::{Daemon, Place, Running, json, runs, says, turn};
@@ -19,7 +19,7 @@ fn submits(daemon: &Daemon, words: &[&str], env: &[(&str, &str)]) -> Vec<String>
     envelope.strip_prefix("Exit code: 0\n").unwrap().lines().map(str::to_owned).collect()
 }
 
-/// U16.
+/// Entry U16 in `tests/README.md`.
 #[test]
 fn calls_get_what_the_configuration_names_from_whoever_submits_and_nothing_from_the_daemon() {
     let place = Place::configured(WANTED);
@@ -85,7 +85,7 @@ fn a_raw_client_is_asked_only_where_it_can_be_and_where_something_is_wanted() {
     plain.rpc("run.submit", json!({"spec": spec, "asks_variables": true}));
 }
 
-/// U16, B12.
+/// Entries U16 and B12 in `tests/README.md`.
 #[test]
 fn what_cannot_be_passed_is_refused_with_a_reason_and_told_for_what_it_is() {
     let daemon = Daemon::configured(WANTED);

@@ -1,5 +1,4 @@
-//! Restored backups and copies: no client is given another history without a word, and no number and no id means two
-//! things.
+//! Restored backups and copies: a client is told when the history changes, and no number and no id means two things.
 
 use std::collections::BTreeSet;
 use std::fs;

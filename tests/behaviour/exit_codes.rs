@@ -1,4 +1,4 @@
-//! How a run ends is how the command ends that waits for it; and what can be done with one that has ended.
+//! A command that waits for a run ends as the run did; and which changes of an ended run are possible.
 
 use harness_protocol::run::RunState;
 use harness_tests::{Daemon, Script, json, runs, says, turn};

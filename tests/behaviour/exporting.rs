@@ -1,4 +1,4 @@
-//! `harnessctl export`: everything of one run in a directory, complete enough to be replayed.
+//! `harnessctl export`: a directory with everything of one run, complete enough to be replayed.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Who is served next: by priority, by share, by tree. Each test fills a paused lane, and then looks at the order.
+//! The order in which runs are served: by priority, by share, by tree. Each test fills a paused lane, then checks the
+//! order.
 
 use harness_protocol::lane::Limiter;
 use harness_tests::{Daemon, Script, eventually, json, runs, turn};

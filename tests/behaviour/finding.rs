@@ -7,7 +7,7 @@ use std::path::Path;
 use harness_tests::{Daemon, Place, Process, eventually, json, program, runs, says};
 use nix::sys::signal::Signal;
 
-/// B2.
+/// Entry B2 in `tests/README.md`.
 #[test]
 fn a_daemon_whose_socket_is_gone_binds_it_again_and_every_command_gets_on() {
     type Loss = fn(&Path);
@@ -41,7 +41,7 @@ fn a_daemon_whose_socket_is_gone_binds_it_again_and_every_command_gets_on() {
     assert_eq!(daemon.ended(harness_tests::PATIENCE).code(), Some(0));
 }
 
-/// B2.
+/// Entry B2 in `tests/README.md`.
 #[test]
 fn a_daemon_that_cannot_be_reached_any_more_is_told_by_its_pid_and_stopped_all_the_same() {
     type Loss = fn(&Path);
@@ -88,7 +88,7 @@ fn other_way(place: &Place, more: &[(&str, &str)], words: &[&str]) -> harness_te
     harness_tests::Running::start(command).finish()
 }
 
-/// B3.
+/// Entry B3 in `tests/README.md`.
 #[test]
 fn a_daemon_that_holds_the_state_directory_is_used_by_its_own_socket_from_wherever_it_is_asked() {
     let daemon = Daemon::start();
@@ -122,7 +122,7 @@ fn a_daemon_that_holds_the_state_directory_is_used_by_its_own_socket_from_wherev
     other_way(&daemon, &[], &["daemon", "stop"]).exits(0).tells("stopped");
 }
 
-/// B3.
+/// Entry B3 in `tests/README.md`.
 #[test]
 fn what_keeps_a_daemon_from_starting_is_told_in_its_own_words_and_at_once() {
     let daemon = Daemon::start();

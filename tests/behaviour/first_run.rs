@@ -123,7 +123,7 @@ fn the_timing_of_a_run_adds_up_to_its_wall_time() {
         assert_eq!(view.timing.total(), view.ended_at.unwrap().since(view.submitted_at), "{view:?}");
         assert!(view.timing.tools.as_secs() >= 0.1, "{view:?}");
     }
-    // Whoever came last stood in the lane while the two others ran.
+    // The last run waited in the lane while the two others ran.
     let longest = runs.iter().map(|run| run.view().timing.lane.as_secs()).fold(0.0, f64::max);
     assert!(longest >= 0.15, "{longest}");
 }

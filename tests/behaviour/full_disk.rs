@@ -1,5 +1,4 @@
-//! A disk that is full: what is refused and what goes through, and that everything goes on by itself when there is
-//! room.
+//! A full disk: which requests are refused and which succeed, and that work goes on by itself when there is room.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use harness_tests::{Daemon, Disk, Place, Run, eventually, found_within, json, no
 use crate::crash::{number, seed};
 use crate::lane::open;
 
-/// Nobody waits longer than this for a word.
+/// No client waits longer than this for an answer.
 const SOON: Duration = Duration::from_secs(8);
 
 fn health(place: &Place) -> String {
@@ -154,7 +153,7 @@ fn a_daemon_without_ballast_can_be_stopped_and_loses_nothing() {
     disk.make_room();
     let daemon = place.start();
     assert!(daemon.ctl(["events"]).ok().starts_with(&before));
-    // Nobody was told that it is cancelled.
+    // No client was told that it is cancelled.
     assert_eq!(asking.view().state, RunState::Waiting);
 }
 

@@ -1,6 +1,6 @@
-//! A disk that hangs, as one does that is on a network or about to die: it gives no error, it just does not answer.
+//! A disk that hangs, as a disk on a network or a dying one does: it gives no error, it just does not answer.
 //!
-//! The disk is a real one, in a file, whose file system is frozen.
+//! The disk is real, in a file, with a frozen file system.
 
 use std::fs;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! No client takes the daemon from the others: hostile ones of all kinds together, and one that asks now and then.
+//! Hostile clients of all kinds together never keep a normal client from being answered.
 //!
 //! In CI nothing is timed: what is counted is how many requests of others a probe waited behind. By hand, with
 //! figures: `HARNESS_HOSTILE_SECONDS=60 HARNESS_HOSTILE_CPU=0 taskset -c 1 cargo test --release -p harness-tests
@@ -155,7 +155,7 @@ fn what_may_take_long_has_a_lower_priority_and_commands_have_not() {
     assert_eq!(run.results()[0].exit_code, Some(0));
 }
 
-/// Rule 4.
+/// Entry "rule 4" in `tests/README.md`.
 #[test]
 fn whatever_all_of_them_do_together_the_others_are_answered_in_turn() {
     let daemon = with_a_past(&Place::new());

@@ -1,4 +1,4 @@
-//! A run inside another one has no more than that one has, and ends with it at its deadline.
+//! A run inside another run has no more rights and limits than that run, and ends with it at its deadline.
 
 use harness_protocol::run::{RunState, RunView};
 use harness_tests::{Daemon, Run, Script, Value, eventually, found, json, runs, says, turn};
@@ -38,7 +38,7 @@ fn submits(daemon: &Daemon, specs: &[Value]) -> Run {
     run
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn what_a_child_asks_for_is_given_as_far_as_its_parent_has_it() {
     let daemon = Daemon::configured(SHARES);
@@ -87,7 +87,7 @@ fn what_a_child_asks_for_is_given_as_far_as_its_parent_has_it() {
     }
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn a_share_other_than_the_one_above_is_refused_from_inside_a_run() {
     let daemon = Daemon::configured(SHARES);
@@ -100,7 +100,7 @@ fn a_share_other_than_the_one_above_is_refused_from_inside_a_run() {
     assert_eq!(daemon.submit_with(&says("x"), json!({"share": "other"})).answer(), "x");
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn what_spawn_agent_starts_inherits_as_what_a_command_submits() {
     let daemon = Daemon::configured(SHARES);
@@ -120,7 +120,7 @@ fn what_spawn_agent_starts_inherits_as_what_a_command_submits() {
     }
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn a_child_may_call_no_tool_that_its_parent_may_not() {
     let daemon = Daemon::start();
@@ -162,7 +162,7 @@ fn busy_tree() -> Script {
         .child("spawns", &spawns)
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn a_deadline_ends_all_that_is_below_a_run_whatever_it_does() {
     let daemon = Daemon::of_width(1);
@@ -186,7 +186,7 @@ fn a_deadline_ends_all_that_is_below_a_run_whatever_it_does() {
     eventually("nothing is left in the lane", || daemon.lane_is_idle());
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn a_deadline_that_comes_while_the_daemon_is_away_ends_the_whole_tree_at_the_start() {
     let daemon = Daemon::start();
@@ -209,7 +209,7 @@ fn a_deadline_that_comes_while_the_daemon_is_away_ends_the_whole_tree_at_the_sta
     }
 }
 
-/// A14
+/// Entry A14 in `tests/README.md`.
 #[test]
 fn a_child_that_is_tried_again_or_told_more_keeps_its_limits_and_not_the_deadline_of_its_tree() {
     let daemon = Daemon::configured(SHARES);

@@ -1,4 +1,4 @@
-//! What a run's own commands may do: submit children of it and look at its own tree, nothing else.
+//! The commands of a run may submit children of it and look at its own tree, and do nothing else.
 
 use harness_tests::{Daemon, json, says, turn};
 

@@ -1,5 +1,4 @@
-//! One run whose texts are large as JSON takes no answer away from anybody: not from those who list, and not from
-//! those who ask for that run.
+//! One run whose texts are large as JSON spoils no answer: neither a listing, nor a request for that run.
 
 use harness_tests::{Daemon, Place, Run, Script, Value, json, says, turn};
 
@@ -8,7 +7,7 @@ const MOST_ANSWER: usize = 4 << 20;
 
 /// A run that is large in one way.
 struct Large {
-    /// In which.
+    /// The way in which it is large, for messages.
     way: &'static str,
     script: Script,
     more: Value,
@@ -116,7 +115,7 @@ fn all_commands_go_well(place: &Place, runs: &[(Large, Run)]) {
     }
 }
 
-/// A6
+/// Entry A6 in `tests/README.md`.
 #[test]
 fn a_run_that_is_large_as_json_leaves_all_commands_to_all_runs() {
     let daemon = Daemon::configured("[limits]\nfinished_runs = 1000\n");
@@ -147,7 +146,7 @@ fn a_run_that_is_large_as_json_leaves_all_commands_to_all_runs() {
     all_is_answered(&daemon, &runs, &small);
 }
 
-/// A6
+/// Entry A6 in `tests/README.md`.
 #[test]
 fn what_is_cut_is_marked_and_the_whole_is_where_it_is_asked_for() {
     let daemon = Daemon::start();
@@ -161,7 +160,7 @@ fn what_is_cut_is_marked_and_the_whole_is_where_it_is_asked_for() {
     assert_eq!(daemon.ctl(["show", "--answer", &run.id]).ok().len(), whole.len() + 1);
 }
 
-/// A6
+/// Entry A6 in `tests/README.md`.
 #[test]
 fn questions_that_are_large_as_json_are_all_listed() {
     let daemon = Daemon::start();
@@ -175,7 +174,7 @@ fn questions_that_are_large_as_json_are_all_listed() {
     assert_eq!(daemon.ctl(["pending"]).ok().lines().count(), runs.len() + 1);
 }
 
-/// A6
+/// Entry A6 in `tests/README.md`.
 #[test]
 fn what_could_never_be_shown_is_refused_with_a_reason() {
     let daemon = Daemon::start();

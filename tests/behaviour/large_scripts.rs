@@ -1,4 +1,4 @@
-//! A script can neither hold the daemon up with its patterns nor take its memory with what it puts together.
+//! A script can neither block the daemon with its patterns nor fill its memory with expanded texts.
 
 use harness_tests::{Daemon, Script, Value, eventually, json, says, turn};
 
@@ -18,7 +18,7 @@ fn prints(what: &str) -> Script {
     turn("").shell(&format!("head -c 30000 /dev/zero | tr '\\0' '{what}'"))
 }
 
-/// B5
+/// Entry B5 in `tests/README.md`.
 #[test]
 fn what_a_script_puts_together_is_bounded_and_its_run_fails_with_the_reason() {
     let daemon = Daemon::start();
@@ -72,7 +72,7 @@ fn what_a_script_puts_together_is_bounded_and_its_run_fails_with_the_reason() {
     assert!(mib(&daemon) < before + 150, "{before} MiB became {}", mib(&daemon));
 }
 
-/// B5
+/// Entry B5 in `tests/README.md`.
 #[test]
 fn a_daemon_starts_beside_a_run_whose_script_would_come_to_too_much() {
     let daemon = Daemon::start();
@@ -88,7 +88,7 @@ fn a_daemon_starts_beside_a_run_whose_script_would_come_to_too_much() {
     assert_eq!(daemon.submit(&says("the daemon is well")).answer(), "the daemon is well");
 }
 
-/// B4
+/// Entry B4 in `tests/README.md`.
 #[test]
 fn patterns_that_would_hold_the_daemon_up_are_refused_with_a_reason() {
     let daemon = Daemon::start();

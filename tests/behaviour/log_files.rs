@@ -1,4 +1,4 @@
-//! The log of a daemon that was started on demand: what is in it, and how large it becomes.
+//! The log of a daemon that was started on demand: its content, and its size.
 
 use std::fs;
 use std::process::Stdio;
@@ -43,7 +43,7 @@ fn the_variable_that_says_what_is_logged_has_an_effect() {
     Running::start(command).finish().exits(7).tells("loud");
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn a_log_that_has_grown_is_put_aside_while_the_daemon_runs_and_every_line_is_there() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! What watches and waits when the daemon goes away for good, or its journal does: it waits a little, starts nothing,
-//! and says what to do.
+//! Watching and waiting commands when the daemon, or its journal, is gone for good: they wait a little, start nothing,
+//! and say what to do.
 
 use harness_tests::{Daemon, Running, eventually, runs};
 use nix::sys::signal::Signal;

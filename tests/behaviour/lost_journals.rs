@@ -1,4 +1,4 @@
-//! Journals that are gone, older, damaged or another one: nothing is deleted, and a start says loudly what it found.
+//! Journals that are gone, older, damaged or replaced: nothing is deleted, and a start says clearly what it found.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What the harness does, as those see it who use it: a file for each behaviour.
+//! The behaviour of the product as its users see it: a file for each behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod account_limits;

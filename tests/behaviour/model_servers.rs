@@ -1,5 +1,5 @@
 //! A model server that is not ours, over each of the three APIs: text as it comes, parallel calls, reasoning, and
-//! days on which it is not well.
+//! faults.
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::Entry;

@@ -1,4 +1,4 @@
-//! What was named or typed and cannot be is told for what it is, without harm, and is a usage error.
+//! A wrong name or a wrong argument is reported as what it is, does no harm, and is a usage error.
 
 use std::fs;
 use std::os::unix::fs::symlink;

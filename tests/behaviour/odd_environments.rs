@@ -1,5 +1,4 @@
-//! Environments that are not as they should be: what is not UTF-8, what is too large; and errors that say each cause
-//! once.
+//! Odd environments: variables that are not UTF-8 or too large; and errors that say each cause once.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -19,7 +18,7 @@ fn ctl_in(place: &Place, name: &str, words: &[&str]) -> Output {
     Running::start_reading(command, Stdio::null()).finish()
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn a_variable_that_is_not_utf_8_is_told_and_not_taken_for_one_that_is_not_set() {
     let place = Place::new();
@@ -42,7 +41,7 @@ fn a_variable_that_is_not_utf_8_is_told_and_not_taken_for_one_that_is_not_set() 
     ctl_in(&place, "TOKEN", &["submit", "--script", &file, "--env", "UNSET"]).exits(2).tells("UNSET is not set here");
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn a_key_or_a_proxy_that_is_not_utf_8_is_named() {
     let config = "[provider.local]\ndialect = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\napi_key_env = \"ODD_KEY\"\n";
@@ -61,7 +60,7 @@ fn a_key_or_a_proxy_that_is_not_utf_8_is_named() {
     }
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn what_of_a_call_is_too_large_is_named() {
     let daemon = Daemon::start();
@@ -83,7 +82,7 @@ fn what_of_a_call_is_too_large_is_named() {
     }
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn no_error_of_a_start_says_its_cause_twice() {
     let said = |prepare: &dyn Fn(&Place)| {
@@ -124,7 +123,7 @@ fn no_error_of_a_start_says_its_cause_twice() {
     }
 }
 
-/// B12.
+/// Entry B12 in `tests/README.md`.
 #[test]
 fn json_on_a_terminal_is_the_same_json_and_drives_nothing() {
     let daemon = Daemon::start();

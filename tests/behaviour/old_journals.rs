@@ -1,7 +1,7 @@
-//! Journals of every schema that was ever released: they open, and show what they showed.
+//! Journals of every released schema: they open, and show the same as then.
 //!
 //! A new version of the schema gets a file and a name in [`VERSIONS`] when it is released; the old ones stay as they
-//! are. The file of the version at hand is made by `cargo test -p harness-tests make_a_journal -- --ignored`.
+//! are. The file of the present version is made by `cargo test -p harness-tests make_a_journal -- --ignored`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Lists come in pages that end where there is nothing more, and before they outgrow a frame.
+//! Lists come in pages: the last page says that it is the last, and no page outgrows a frame.
 
 use harness_tests::{Daemon, json, says, turn};
 

@@ -1,13 +1,13 @@
-//! Limits of a whole run, where the daemon has a cgroup of its own with the controllers for memory and processes.
-//! Most machines have none to give, so the tests are ignored; `tests/vm/run` runs them in a virtual machine, and our
-//! unit under systemd.
+//! Limits of a whole run, where the daemon has a cgroup of its own with the controllers for memory and processes. Most
+//! machines cannot give it one, so the tests are ignored; `tests/vm/run` runs them in a virtual machine, and our unit
+//! under systemd.
 
 use harness_protocol::limit::CallLimit;
 use harness_tests::{Cgroup, Place, Process, eventually, json, program, runs, turn};
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-/// A user whom nobody else on the machine is.
+/// A user id that no other process on the machine has.
 const SOMEBODY: u32 = 54_331;
 /// Takes so much memory as its argument says, and holds it.
 const HOLD: &str = "hold() { dd if=/dev/zero bs=$1 count=1 2>/dev/null | sleep 60; }";

@@ -1,5 +1,5 @@
-//! How a command ended is told as it was, whatever it wrote: codes, signals, and what our own words in its output do
-//! not change.
+//! The end of a command is reported as it was, whatever the command wrote: codes, signals, and output that imitates our
+//! own words.
 
 use harness_protocol::run::RunState;
 use harness_tests::{Daemon, Value, eventually, json, runs, turn};

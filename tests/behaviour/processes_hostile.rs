@@ -1,4 +1,4 @@
-//! What a model gets wrong, or wants to: a clear message each time, and nothing outside the state directory.
+//! Wrong and hostile calls of a model: a clear message each time, and no change outside the state directory.
 
 use std::collections::BTreeSet;
 use std::fs;

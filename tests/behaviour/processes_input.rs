@@ -1,5 +1,5 @@
-//! No person is there to type: what reads sees the end, what asks for a terminal fails, what would page or edit does
-//! not wait.
+//! Commands without a person to type: a read sees the end of input, a request for a terminal fails, pagers and editors
+//! do not wait.
 
 use std::time::Duration;
 

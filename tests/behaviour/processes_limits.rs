@@ -1,12 +1,12 @@
-//! Limits of what a call may use: from the configuration, from the run, never wider for its children; at one the call
-//! fails and the run goes on.
+//! Limits of a call: from the configuration and from the run, never wider for its children; at a limit the call fails
+//! and the run goes on.
 
 use std::path::Path;
 use std::time::Duration;
 
 use harness_tests::{Daemon, Place, eventually, json, need, now, runs, turn};
 
-/// A user whom nobody else on the machine is, so that the number of its processes is our doing.
+/// A user id that no other process on the machine has, so that the test controls the number of its processes.
 const SOMEBODY: u32 = 54_321;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The control protocol, as a program of any language speaks it.
+//! The control protocol, as a client in any language sees it.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Bytes that servers send around, ahead of and in place of an answer, and connections that die.
+//! Bytes that servers send around, before and instead of an answer, and connections that die.
 
 use harness_protocol::run::RunState;
 use harness_tests::chat::{finish, messages_says, says, text};
@@ -7,7 +7,7 @@ use harness_tests::{Answer, Daemon, FaultServer, json};
 use crate::provider_calls::{attempts, failures};
 use crate::provider_faults::{asking, config};
 
-/// P12.
+/// Entry P12 in `tests/README.md`.
 #[test]
 fn a_line_of_an_error_in_a_stream_ends_the_answer_with_what_it_says() {
     let oops = r#"{"code":500,"message":"the engine is lost","type":"server_error"}"#;
@@ -37,7 +37,7 @@ fn a_line_of_an_error_in_a_stream_ends_the_answer_with_what_it_says() {
     }
 }
 
-/// P13.
+/// Entry P13 in `tests/README.md`.
 #[test]
 fn json_behind_line_breaks_and_comments_is_read_as_json() {
     let body = json!({"choices": [{"message": {"content": "plain"}, "finish_reason": "stop"}]}).to_string();
@@ -73,7 +73,7 @@ fn json_behind_line_breaks_and_comments_is_read_as_json() {
     assert_eq!((view.state, view.exit_code), (RunState::Failed, Some(4)), "{:?}", view.error);
 }
 
-/// P14.
+/// Entry P14 in `tests/README.md`.
 #[test]
 fn thinking_is_asked_for_whatever_is_known_of_the_context() {
     let thinking = |more: &str| {
@@ -100,7 +100,7 @@ fn thinking_is_asked_for_whatever_is_known_of_the_context() {
     assert!(budget.is_some_and(|budget| (1024..8000).contains(&budget) && budget + 1024 <= most), "{budget:?} {most}");
 }
 
-/// P17.
+/// Entry P17 in `tests/README.md`.
 #[test]
 fn a_kept_connection_that_dies_after_the_request_was_written_is_not_told_of() {
     let server = FaultServer::start();
@@ -121,7 +121,7 @@ fn a_kept_connection_that_dies_after_the_request_was_written_is_not_told_of() {
     assert!(failures(&daemon, &run)[0].contains("the connection broke"), "{:?}", failures(&daemon, &run));
 }
 
-/// P17.
+/// Entry P17 in `tests/README.md`.
 #[test]
 fn an_encoding_that_was_not_asked_for_is_named() {
     for (status, encoding) in [(200, "gzip"), (200, "br"), (200, "x-own"), (429, "zstd"), (503, "gzip")] {

@@ -1,5 +1,4 @@
-//! Runs that talk to a model server, each dialect in turn: requests as they should be, results that go back, keys and
-//! headers.
+//! Runs that talk to a model server, in each dialect: correct requests, results that go back, keys and headers.
 
 use harness_protocol::event::{Event, EventBody};
 use harness_tests::chat::{messages_says, responses_says, says, wants};

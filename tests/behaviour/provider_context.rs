@@ -1,5 +1,5 @@
-//! Conversations that become too long for their model: the older part is summarised by an inference of its own, the run
-//! goes on, and its transcript keeps everything.
+//! Conversations that become too long for their model: an inference of its own summarises the older part, the run goes
+//! on, and its transcript keeps everything.
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::{Entry, RunState};
@@ -96,7 +96,7 @@ fn where_it_is_known_how_much_the_model_takes_it_is_not_even_asked_for_more() {
     let requests = server.requests();
     assert_eq!(requests.len(), 3, "none was too long");
     assert!(is_for_a_summary(&requests[1].body));
-    // What nobody configured a server knows better.
+    // A server knows better than we do what was not configured.
     assert!(requests[0].body["max_tokens"].is_null() && requests[2].body["max_tokens"].is_null());
     assert!(requests[1].body["max_tokens"].as_u64().is_some_and(|most| most <= 4096), "{}", requests[1].body);
 }

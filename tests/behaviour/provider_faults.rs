@@ -1,5 +1,5 @@
-//! What streams do in the wild, each played byte by byte by a server of the test's own: the run survives it, and
-//! nothing runs twice.
+//! Faulty streams of real servers, played byte by byte by a server of the test: the run survives each, and nothing runs
+//! twice.
 
 use harness_protocol::event::EventBody;
 use harness_protocol::run::RunState;
@@ -335,7 +335,7 @@ fn a_server_that_dies_in_mid_stream_and_comes_back_gives_one_answer_and_no_tool_
     server.asked(2);
     drop(server);
     gate.open();
-    // Nobody is there for a while: the run waits, and says for whom.
+    // No server is there for a while: the run waits, and says for which one.
     eventually("it failed more than once", || failures(&daemon, &run).len() >= 2);
     assert!(!run.view().state.is_terminal());
     let server = FaultServer::on_port(port);

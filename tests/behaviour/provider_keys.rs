@@ -1,4 +1,4 @@
-//! Keys: where they come from, who never sees them, and what happens when they are refused.
+//! Keys of providers: where they come from, which parties never see them, and what happens when they are refused.
 
 use std::fs;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn doctor_asks_each_provider_for_a_word() {
     assert!(error["message"].as_str().unwrap().contains("there are: scripted"), "{error}");
 }
 
-/// A19.
+/// Entry A19 in `tests/README.md`.
 #[test]
 fn a_key_in_an_answer_is_neither_shown_nor_kept_in_whatever_form_it_comes() {
     let base64 = "c2stcGxhbnRlZC03N2YxYzBkZQ";

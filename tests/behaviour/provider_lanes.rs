@@ -1,5 +1,5 @@
-//! Lanes of providers: one that keeps failing is left alone, `lane` shows it, another one stands in, and it is asked
-//! again little by little.
+//! Circuit breakers of providers: a provider that keeps failing is not asked, `lane` shows it, a fallback is used, and
+//! the provider is probed step by step.
 
 use harness_protocol::event::EventBody;
 use harness_protocol::lane::Limiter;
@@ -26,7 +26,7 @@ fn a_provider_that_keeps_failing_is_left_alone_and_then_asked_once() {
     let lane = daemon.lane("local");
     assert!(lane.held.as_ref().is_some_and(|held| held.until.is_some() && held.error.contains("down for a while")));
     let asked = server.count();
-    // The first rest is 2 s, and whoever comes meanwhile waits.
+    // The breaker is open for 2 s at first, and runs that come meanwhile wait.
     let late = daemon.ask("me too");
     eventually("one is let through", || server.count() > asked);
     eventually("it is held again", || daemon.lane("local").held.is_some());

@@ -1,4 +1,4 @@
-//! Budgets: they are kept, not overdrawn, and what cannot be kept is refused at the door.
+//! Budgets: they are never overdrawn, and a request that could not keep them is refused before it starts.
 
 use harness_protocol::run::{RunState, RunView};
 use harness_tests::chat::{call, event, finish, messages_says, says, shell, text, usage, wants};

@@ -1,4 +1,4 @@
-//! A server that pauses in the middle of its turn is sent what it has said, and goes on: one answer to the run.
+//! A server that pauses in its turn gets back what it said, and continues: the run sees one answer.
 
 use harness_protocol::run::RunState;
 use harness_tests::chat::event;
@@ -45,7 +45,7 @@ fn messages(server: &FaultServer, request: usize) -> Vec<Value> {
     server.requests()[request].body["messages"].as_array().unwrap().clone()
 }
 
-/// P17.
+/// Entry P17 in `tests/README.md`.
 #[test]
 fn an_answer_that_is_paused_goes_on_and_is_one_answer() {
     let server = FaultServer::start();

@@ -1,4 +1,4 @@
-//! What a server said goes back to it as it said it, and to no other server; what says nothing is no answer.
+//! An answer goes back to its server as the server gave it, and to no other server; an empty answer is no answer.
 
 use harness_protocol::run::{Entry, RunState};
 use harness_tests::chat::{call, delta, event, finish, says, text, usage};
@@ -61,7 +61,7 @@ fn all(body: &Value, key: &str) -> Vec<String> {
     found
 }
 
-/// P2.
+/// Entry P2 in `tests/README.md`.
 #[test]
 fn ids_of_calls_go_back_to_the_server_that_gave_them_also_after_a_restart() {
     for (dialect, id, under) in [
@@ -166,7 +166,7 @@ fn a_text_that_ends_to_call_a_tool_and_calls_none_counts_the_second_time() {
     assert_eq!(run.view().usage.tokens(), 30, "both are paid for");
 }
 
-/// P3.
+/// Entry P3 in `tests/README.md`.
 #[test]
 fn so_it_is_in_the_other_dialects() {
     let empty = |dialect: &str| match dialect {
@@ -192,7 +192,7 @@ fn so_it_is_in_the_other_dialects() {
     }
 }
 
-/// P4.
+/// Entry P4 in `tests/README.md`.
 #[test]
 fn what_a_model_said_goes_back_to_strict_servers_of_responses_as_role_and_content_with_its_phase() {
     let item = |id: &str, words: &str, phase: Value| {

@@ -1,4 +1,4 @@
-//! What is removed for good, what is copied, and what the disk holds.
+//! Pruning, backups, and the use of the disk.
 
 use std::fs;
 use std::thread;

@@ -1,8 +1,8 @@
 //! A real small model behind a real server, over each of the three APIs. Started by `tests/models/run`, which says
 //! where both are.
 //!
-//! So small a model calls a tool only where it sees how that went before. So its conversations begin with a server of
-//! our own, which asks for real commands, and go on with the model after a restart of the daemon under another
+//! Such a small model calls a tool only after an example in the conversation. So its conversations begin with a server
+//! of our own, which asks for real commands, and continue with the model after a restart of the daemon under another
 //! configuration.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What watches and waits when the daemon is killed and another one comes: it goes on by itself, and misses and repeats
-//! nothing.
+//! Watching and waiting commands when the daemon is killed and another one comes: they go on by themselves, and miss
+//! and repeat nothing.
 
 use std::collections::BTreeSet;
 

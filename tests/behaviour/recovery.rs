@@ -1,5 +1,4 @@
-//! What a daemon makes of what was under way when it was killed: nothing is done twice, nothing that waits is
-//! forgotten.
+//! Recovery of a killed daemon: work in progress is not done twice, and waiting work is not forgotten.
 
 use std::process::Child;
 use std::time::Duration;

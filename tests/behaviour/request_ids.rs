@@ -1,4 +1,4 @@
-//! Whoever asks under an id is answered under it, also where the rest of the request is wrong.
+//! A request with an id gets its reply under that id, also where the rest of the request is wrong.
 
 use harness_tests::Daemon;
 

@@ -1,4 +1,4 @@
-//! `harnessctl schema`: what it describes is what travels.
+//! `harnessctl schema` describes the messages as they are on the wire.
 
 use std::collections::BTreeSet;
 

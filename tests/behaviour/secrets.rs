@@ -1,5 +1,4 @@
-//! What was planted in the daemon's environment is seen by no tool: not in `env`, not in /proc, not in what the
-//! daemon writes.
+//! No tool sees a secret of the daemon's environment: not in `env`, not in /proc, not in the daemon's files.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::path::Path;
 use harness_tests::{Place, turn};
 
 const PLANTED: &str = "planted-9f3a77";
-/// Nobody, as whom neither the daemon nor its tools can read what root may.
+/// An unprivileged user id, as which neither the daemon nor its tools can read what only root may read.
 const NOBODY: u32 = 65534;
 
 fn holds(path: &Path) -> bool {

@@ -1,5 +1,5 @@
-//! Which runs a command is about: several names, ids on standard input, labels, states, what they wait for; and what it
-//! does with each.
+//! Selecting the runs of a command: by several names, ids on standard input, labels, states, what they wait for; and
+//! what the command does with each.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ fn fails(daemon: &Daemon, label: &str) -> Run {
     )
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn a_wait_for_several_prints_each_as_it_ends() {
     let daemon = Daemon::start();
@@ -52,7 +52,7 @@ fn a_wait_for_several_prints_each_as_it_ends() {
     assert_eq!(ids, [&*runs[2].id, &runs[0].id, &runs[1].id], "{lines}");
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn a_wait_for_any_returns_with_the_first_end_says_which_and_has_its_code() {
     let daemon = Daemon::start();
@@ -76,7 +76,7 @@ fn a_wait_for_any_returns_with_the_first_end_says_which_and_has_its_code() {
     assert_eq!(slow.view().state, RunState::Acting);
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn ids_come_from_standard_input_wherever_a_run_may_be_named() {
     let daemon = Daemon::start();
@@ -184,7 +184,7 @@ fn runs_are_selected_by_what_they_wait_for_and_a_lane_counts_the_same() {
     assert!(pending.contains("which?") && pending.lines().count() == 2, "{pending}");
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn retry_takes_many_and_changes_what_is_named() {
     let daemon = Daemon::start();
@@ -225,7 +225,7 @@ fn retry_takes_many_and_changes_what_is_named() {
     assert_eq!(output.stdout.lines().count(), 1);
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn several_are_followed_at_once_and_every_line_says_whose_it_is() {
     let daemon = Daemon::start();
@@ -270,7 +270,7 @@ fn several_are_followed_at_once_and_every_line_says_whose_it_is() {
     drop(one);
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn codes_of_several_are_the_worst_of_theirs_whatever_waits_for_them() {
     let daemon = Daemon::start();
@@ -338,7 +338,7 @@ fn every_verb_that_changes_runs_asks_on_a_terminal_before_it_changes_several() {
     assert_eq!(asked.finish().0, 0);
 }
 
-/// U11.
+/// Entry U11 in `tests/README.md`.
 #[test]
 fn what_shows_one_run_shows_several() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Many calls of all kinds: afterwards the daemon is what it was before. `HARNESS_SOAK=1` makes it 20,000.
+//! Many calls of all kinds: afterwards the daemon uses no more than before. `HARNESS_SOAK=1` makes it 20,000.
 
 use std::fs;
 use std::time::Duration;

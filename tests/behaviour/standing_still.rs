@@ -1,5 +1,5 @@
-//! The truth wherever one looks: whatever a run stands still for, its page, the list, the log, the lane, a wait and
-//! JSON say it in the same words.
+//! The reason why a run does not proceed: its page, the list, the log, the lane, a wait and JSON all give it in the
+//! same words.
 
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{RunState, WaitKind};
@@ -34,7 +34,7 @@ fn told_everywhere(daemon: &Place, run: &Run, words: &str, lane: Option<(&str, &
     }
 }
 
-/// U3.
+/// Entry U3 in `tests/README.md`.
 #[test]
 fn what_a_provider_does_is_told_in_the_same_words_everywhere() {
     let servers: Vec<FaultServer> = (0..5).map(|_| FaultServer::start()).collect();
@@ -98,7 +98,7 @@ fn what_a_provider_does_is_told_in_the_same_words_everywhere() {
     executing.cancel();
 }
 
-/// U3, U14.
+/// Entries U3 and U14 in `tests/README.md`.
 #[test]
 fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere() {
     let daemon = Daemon::configured("[lane.tool]\nwidth = 2\n[share.batch]\nweight = 1\nmax = 1\n");
@@ -140,7 +140,7 @@ fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere
     }
 }
 
-/// Rule 7.
+/// Entry "rule 7" in `tests/README.md`.
 #[test]
 fn what_a_run_that_is_waited_for_stands_still_for_is_told_of_those_that_wait_for_it() {
     let daemon = Daemon::of_width(1);
@@ -207,7 +207,7 @@ fn a_budget_that_others_hold_is_told_in_the_same_words_everywhere() {
     assert_eq!(run.answer(), "done");
 }
 
-/// U14.
+/// Entry U14 in `tests/README.md`.
 #[test]
 fn the_time_without_a_daemon_is_told_as_that() {
     let daemon = Daemon::start();
@@ -221,7 +221,7 @@ fn the_time_without_a_daemon_is_told_as_that() {
     assert!(view.timing.down > harness_protocol::time::Span::ZERO, "{:?}", view.timing);
 }
 
-/// U14.
+/// Entry U14 in `tests/README.md`.
 #[test]
 fn a_width_of_0_is_refused_for_every_lane() {
     let daemon = Daemon::of_width(3);
@@ -240,7 +240,7 @@ fn a_width_of_0_is_refused_for_every_lane() {
     assert_eq!((daemon.lane("tool").width, daemon.lane("tool").limiter), (3, Limiter::None));
 }
 
-/// U4.
+/// Entry U4 in `tests/README.md`.
 #[test]
 fn the_log_says_what_an_operator_has_to_know_and_by_whom() {
     let place = Place::new();

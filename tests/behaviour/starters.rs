@@ -1,8 +1,8 @@
-//! What a daemon inherits from the shell that starts it: raised, given back to tools, or refused in words.
+//! What a daemon inherits from the shell that starts it: limits are raised, given back to tools, or refused in words.
 
 use harness_tests::{Daemon, Place, json, turn};
 
-/// B8.
+/// Entry B8 in `tests/README.md`.
 #[test]
 fn limits_of_the_starters_shell_do_not_bind_the_daemon_and_tools_get_them_back() {
     // Soft limits, and what a call is to see of them.
@@ -28,7 +28,7 @@ fn limits_of_the_starters_shell_do_not_bind_the_daemon_and_tools_get_them_back()
     }
 }
 
-/// B8.
+/// Entry B8 in `tests/README.md`.
 #[test]
 fn a_limit_that_would_end_the_daemon_and_cannot_be_raised_is_refused_in_words() {
     for open_files in [20, 24, 32, 40, 47] {
@@ -38,7 +38,7 @@ fn a_limit_that_would_end_the_daemon_and_cannot_be_raised_is_refused_in_words() 
     }
 }
 
-/// B9.
+/// Entry B9 in `tests/README.md`.
 #[test]
 fn who_greets_with_another_protocol_is_refused_what_it_asks_and_may_look_and_stop() {
     let mut daemon = Daemon::start();

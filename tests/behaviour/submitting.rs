@@ -1,4 +1,4 @@
-//! A submit happens exactly once, whatever is lost on the way.
+//! A submit happens exactly once, whichever message is lost on the way.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn told_key(stderr: &str) -> String {
     rest.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
-/// B6.
+/// Entry B6 in `tests/README.md`.
 #[test]
 fn however_many_replies_are_lost_each_line_is_queued_once() {
     // Case, replies that pass on each connection before it is cut, more words.
@@ -55,7 +55,7 @@ fn however_many_replies_are_lost_each_line_is_queued_once() {
     }
 }
 
-/// B6.
+/// Entry B6 in `tests/README.md`.
 #[test]
 fn a_daemon_that_dies_at_any_point_of_the_commit_of_a_submit_has_queued_it_once_or_the_next_one_does() {
     let place = Place::new();
@@ -101,7 +101,7 @@ fn a_daemon_that_dies_at_any_point_of_the_commit_of_a_submit_has_queued_it_once_
     }
 }
 
-/// B6.
+/// Entry B6 in `tests/README.md`.
 #[test]
 fn a_submit_that_was_refused_for_now_and_took_effect_later_is_not_repeated() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Those who follow events: each sees the next number or an explicit gap, and nobody pays for another's slowness.
+//! Subscribers: each sees the next number or an explicit gap, and a slow one delays no other.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

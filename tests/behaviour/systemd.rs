@@ -1,5 +1,5 @@
-//! Under systemd, as far as it goes beyond how the daemon starts and stands: commands and work through an activated
-//! socket.
+//! Commands and work through a socket that systemd activates. How the daemon starts and stops is tested in its own
+//! crate.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -81,7 +81,7 @@ fn the_first_command_activates_it_and_a_stop_leaves_the_socket_to_systemd() {
     let socket = activated.place.socket();
     let before = inode(&socket);
     let script = activated.place.script_file(&runs("echo through systemd"));
-    // The command finds a socket that somebody listens at, and starts nothing itself.
+    // The command finds a socket on which systemd listens, and starts nothing itself.
     assert_eq!(activated.place.ctl(["submit", "--wait", "--script", &script]).ok(), "done\n");
     activated.told("READY=1");
     let status = activated.place.ctl(["daemon", "status", "--json"]).json();

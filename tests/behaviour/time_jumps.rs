@@ -1,5 +1,4 @@
-//! Wall clocks that jump, and what is kept within bounds by age: nothing becomes due, old, or lost because of one look
-//! at the clock.
+//! Wall clocks that jump, and retention by age: one look at a wrong clock makes nothing due, old or lost.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ fn kinds(place: &Place) -> Vec<String> {
     events.lines().filter_map(kind).collect()
 }
 
-/// B10.
+/// Entry B10 in `tests/README.md`.
 #[test]
 fn a_time_that_was_once_in_the_future_is_told_wherever_a_daemon_tells_of_itself() {
     let place = Place::new();
@@ -61,7 +60,7 @@ fn a_time_that_was_once_in_the_future_is_told_wherever_a_daemon_tells_of_itself(
     }
 }
 
-/// A19: at a start nobody knows whether the daemon was away for a year or the clock is wrong.
+/// A19: a start cannot know whether the daemon was away for a year or the clock is wrong.
 #[test]
 fn a_clock_that_is_far_ahead_at_a_start_makes_nothing_old() {
     for (away, goes) in [(YEAR, false), (90 * DAY, false), (8 * DAY, false), (6 * DAY, true), (2 * DAY, true)] {
@@ -86,7 +85,7 @@ fn a_clock_that_is_far_ahead_at_a_start_makes_nothing_old() {
     }
 }
 
-/// A19.
+/// Entry A19 in `tests/README.md`.
 #[test]
 fn old_events_of_the_daemon_go_and_what_they_left_behind_stays() {
     let place = Place::configured("[retention]\nevents = 10\nevery_seconds = 1\n");
@@ -117,7 +116,7 @@ fn old_events_of_the_daemon_go_and_what_they_left_behind_stays() {
     assert_eq!(run.answer(), "late");
 }
 
-/// A19.
+/// Entry A19 in `tests/README.md`.
 #[test]
 fn a_listing_that_cannot_be_read_is_shown_as_such_and_the_page_stays() {
     let place = Place::configured("[limits]\nfinished_runs = 0\n");

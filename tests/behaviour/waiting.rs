@@ -1,4 +1,4 @@
-//! Waiting holds nothing: for a person, for other runs, for several of them at once.
+//! A waiting run holds no permit: waiting for a person, for other runs, for several of them at once.
 
 use std::thread;
 

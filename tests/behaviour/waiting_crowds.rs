@@ -1,4 +1,4 @@
-//! Many who wait: no arrangement of them starves what they wait for, and they cost nothing.
+//! Many waiting runs: no combination of them starves the runs that they wait for, and they cost nothing.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! The working directory of a run is one folder: not another one that has its path for the daemon, or later.
+//! The working directory of a run is one folder: never another folder that has its path for the daemon, or later.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -442,7 +442,7 @@ fn after_another_boot_the_inode_is_compared_and_the_new_device_is_recorded() {
         ("json_set(body, '$.spec.workdir_id.inode', 7)".to_owned(), false, false),
         // Runs of a time before: they have none, and nothing is compared.
         ("json_remove(body, '$.spec.workdir_id')".to_owned(), true, false),
-        // One whose boot nobody knows.
+        // The boot of the folder's number is not known.
         ("json_remove(body, '$.spec.workdir_id.boot')".to_owned(), true, true),
     ];
     let all: Vec<Run> = cases.iter().map(|_| daemon.submit(&waits_then_writes("x"))).collect();

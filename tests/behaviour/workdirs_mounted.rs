@@ -24,7 +24,7 @@ fn daemon_behind(place: &Place, mount: &str) -> Daemon {
     place.start_behind(&["unshare", "-m", "--propagation", "private", "sh", "-c", &line, "sh", &dir])
 }
 
-/// U22: six of six runs "succeeded" in the wrong folder, and nobody was told.
+/// U22: six of six runs "succeeded" in the wrong folder, and no user was told.
 #[test]
 #[ignore = "needs root, for a mount namespace"]
 fn a_client_in_another_mount_namespace_is_told_and_nothing_is_executed_in_the_wrong_folder() {
@@ -181,7 +181,7 @@ impl Drop for Hanging {
     }
 }
 
-/// U22: a mount that hangs holds up nobody but who asks for it.
+/// U22: a mount that hangs delays only the client that asks for it.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_mount_that_does_not_answer_holds_up_nobody_else() {

@@ -1,6 +1,6 @@
-//! Whole commands beside what the machine can do at best, alternating, in one run: a thousand runs of one `true` beside
-//! `xargs -P8`, and the cold start of `harnessctl lane` beside `true`, with nothing and with ten thousand finished
-//! runs.
+//! Whole commands beside the best that the machine can do, alternating, in one run: a thousand runs of one `true`
+//! beside `xargs -P8`, and the cold start of `harnessctl lane` beside `true`, with an empty history and with ten
+//! thousand finished runs.
 //!
 //! `cargo bench -p harness-tests --bench commands`
 

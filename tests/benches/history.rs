@@ -1,5 +1,5 @@
-//! What a submit and a list cost with next to no history and with a long one, alternating, in one run; and what one
-//! page costs that the journal alone has.
+//! The cost of a submit and of a list with a short history and with a long one, alternating, in one run; and the cost
+//! of one page that only the journal has.
 //!
 //! `cargo bench -p harness-tests --bench history`
 

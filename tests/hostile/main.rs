@@ -1,5 +1,5 @@
-//! A hostile client: `hostile KIND SOCKET` does one thing that would take the daemon from the others, again and
-//! again, until it is ended. What each kind does is in [`KINDS`]; see `behaviour/hostile_clients.rs`.
+//! A hostile client: `hostile KIND SOCKET` repeats one attack that would keep the daemon from its other clients, until
+//! it is ended. [`KINDS`] lists the attacks; see `behaviour/hostile_clients.rs`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;

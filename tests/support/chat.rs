@@ -1,4 +1,4 @@
-//! What model servers say, in the shapes of the three APIs, as far as tests need it.
+//! Answers of model servers, in the formats of the three APIs, as far as tests need them.
 
 use serde_json::{Value, json};
 

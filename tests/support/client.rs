@@ -1,4 +1,4 @@
-//! A connection to the control socket that says what the test wants said, well formed or not.
+//! A connection to the control socket that sends the bytes of the test, well formed or not.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::PATIENCE;
 
-/// A connection.
+/// A raw connection to a daemon: requests out, replies and notifications in, one line each.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -20,7 +20,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the socket; the test fails where that is impossible.
     #[track_caller]
     pub fn connect(socket: &Path) -> Self {
         Self::over(UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display())))
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Follows events.
+    /// Subscribes to events; gives the reply.
     #[track_caller]
     pub fn subscribe(&mut self, params: Value) -> Value {
         self.call("event.subscribe", params)

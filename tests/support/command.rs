@@ -1,4 +1,4 @@
-//! Commands that a test runs: to their end, or beside it.
+//! Commands that a test runs to their end, or beside its own steps.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -18,9 +18,9 @@ use crate::{PATIENCE, Process};
 pub struct Output {
     /// Its exit code; 128 and the signal where one ended it.
     pub code: i32,
-    /// Standard output.
+    /// All of standard output, as text.
     pub stdout: String,
-    /// Standard error.
+    /// All of standard error, as text.
     pub stderr: String,
 }
 
@@ -90,7 +90,7 @@ impl Running {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// Its process.
+    /// The process of the command, in `/proc`.
     pub fn process(&self) -> Process {
         Process(self.child.id())
     }

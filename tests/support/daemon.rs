@@ -1,4 +1,4 @@
-//! A daemon that the test itself started.
+//! A daemon that the test started itself.
 
 use std::fs::OpenOptions;
 use std::ops::Deref;
@@ -83,7 +83,7 @@ impl Daemon {
         self.place.clone()
     }
 
-    /// Its process.
+    /// The process of the daemon, in `/proc`.
     pub fn process(&self) -> Process {
         Process(self.child.id())
     }

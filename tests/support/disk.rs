@@ -1,4 +1,4 @@
-//! A small disk under a state directory: one that can be filled, and one that can fail.
+//! A small disk under a state directory: it can be filled, and it can fail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -93,12 +93,12 @@ impl Disk {
         fs::remove_file(self.filler()).unwrap();
     }
 
-    /// Lets the file system find an error, on which it lets nobody write any more. For one in a file.
+    /// Makes the file system find an error; after that it refuses every write. For a disk in a file.
     pub fn fail(&self) {
         run("mount", &["-o", "remount,abort", self.at.to_str().unwrap()]).exits(0);
     }
 
-    /// Lets nobody write. For a disk that nobody has anything open on for writing.
+    /// Makes the disk read-only, or writable again. No process may have a file on it open for writing.
     pub fn only_read(&self, only: bool) {
         run("mount", &["-o", if only { "remount,ro" } else { "remount,rw" }, self.at.to_str().unwrap()]).exits(0);
     }

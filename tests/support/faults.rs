@@ -1,7 +1,7 @@
-//! A model server that says byte for byte what the test wants said, and nothing else: pieces, pauses, cuts.
+//! A model server that sends exactly the bytes of the test: pieces, pauses, cuts.
 //!
-//! Each request takes the next answer that was put in; it is recorded, and its body was JSON or the test fails. A pause
-//! is a gate that the test opens: nothing here waits for a clock.
+//! Each request takes the next prepared answer; the request is recorded, and the test fails if its body was not JSON. A
+//! pause is a gate that the test opens: this server waits for no clock.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,11 +41,11 @@ struct Shared {
 /// A request that came.
 #[derive(Debug, Clone)]
 pub struct Recorded {
-    /// Its path.
+    /// Path of the request, with its query.
     pub path: String,
     /// Its headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// Body of the request, as JSON.
     pub body: Value,
     /// Bytes of that.
     pub length: usize,
@@ -54,7 +54,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// A header.
+    /// The value of the header with this lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -133,7 +133,7 @@ impl Answer {
         events.into_iter().fold(Self::stream(), |answer, event| answer.chunk(event_of(event.as_ref()))).end()
     }
 
-    /// Further bytes.
+    /// Sends these bytes next, at once.
     #[must_use]
     pub fn then(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.0.push(Act::Bytes(bytes.into()));
@@ -248,7 +248,7 @@ impl FaultServer {
         format!("http://{}/v1", self.0.address)
     }
 
-    /// Its port.
+    /// The TCP port on which it listens.
     pub fn port(&self) -> u16 {
         self.0.address.port()
     }

@@ -1,7 +1,7 @@
-//! What the end-to-end tests speak: places, daemons, runs, scripts, raw connections, processes.
+//! The vocabulary of the end-to-end tests: places, daemons, runs, scripts, raw connections, processes.
 //!
 //! Owns everything that several behaviours need, so that a test says what it is about and little else. It drives the
-//! real binaries over real sockets; it never looks inside them.
+//! real binaries over real sockets, and never looks inside them.
 
 mod aimock;
 mod cgroup;

@@ -1,4 +1,4 @@
-//! llama.cpp's server with a small model: a real model behind a real server, over the three APIs.
+//! The server of llama.cpp with a small model: a real model behind a real server, over the three APIs.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! A client that passes descriptors beside what it says.
+//! A client that passes file descriptors with its requests.
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;

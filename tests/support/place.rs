@@ -1,5 +1,4 @@
-//! A place of its own for daemons and those who talk to them: home, runtime directory, configuration, working
-//! directory.
+//! An isolated place for daemons and their clients: home, runtime directory, configuration, working directory.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -147,7 +146,7 @@ impl Place {
         command
     }
 
-    /// Runs `harnessctl`.
+    /// Runs `harnessctl` with these arguments, to its end.
     #[track_caller]
     pub fn ctl<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> Output {
         self.spawn_ctl(words).finish()
@@ -308,7 +307,7 @@ impl Drop for Inner {
     }
 }
 
-/// For messages.
+/// Shows the directory of the place, for messages.
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Place").field(&Path::new(self.0.dir.path())).finish()

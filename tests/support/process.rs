@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them.
+//! Processes, as `/proc` shows them.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The programs under test, built once for a test process, and those that a test cannot do without.
+//! The programs under test, built once for each test process, and the external programs that tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

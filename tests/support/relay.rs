@@ -1,6 +1,6 @@
-//! A socket between a client and the daemon that loses what passes through it.
+//! A relay between a client and the daemon that loses messages.
 //!
-//! Owns what is passed on and when a connection is cut. It never changes a line.
+//! Owns what is passed on, and when a connection is cut. Never changes a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;

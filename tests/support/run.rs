@@ -1,4 +1,4 @@
-//! A run, as somebody sees it who has its id.
+//! A run, as a client sees it that has its id.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::{PATIENCE, Place};
 
-/// A run.
+/// A submitted run, and the place of its daemon.
 #[derive(Debug, Clone)]
 pub struct Run {
     place: Place,
-    /// Its id.
+    /// Id of the run, as text.
     pub id: String,
 }
 
@@ -106,7 +106,7 @@ impl Run {
         self.place.rpc("run.cancel", json!({"select": {"runs": [self.id]}}));
     }
 
-    /// Pauses it.
+    /// Pauses the run.
     #[track_caller]
     pub fn pause(&self) {
         self.place.rpc("run.pause", json!({"select": {"runs": [self.id]}}));

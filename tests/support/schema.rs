@@ -1,7 +1,7 @@
-//! A small validator of JSON Schema: as much of it as our own schema uses, and stricter than the standard in two ways.
+//! A small validator of JSON Schema: the part that our own schema uses, and stricter than the standard in two ways.
 //!
-//! A keyword that it does not know is an error, and so is a property that the schema does not name: what travels is
-//! described.
+//! A keyword that it does not know is an error, and so is a property that the schema does not name: every sent field
+//! must be described.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Scripts for the scripted provider, written as they are read aloud.
+//! Builds scripts for the scripted provider, in words that read like the script.
 
 use serde_json::{Map, Value, json};
 

@@ -1,8 +1,8 @@
-//! What programs under test inherit of signals.
+//! The signal dispositions that programs under test inherit.
 //!
 //! Owns one thing: the programs get default dispositions, as from a terminal, however the tests were started. A shell
-//! starts what it puts into the background with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and both would be
-//! inherited by everything below.
+//! starts a background job with SIGINT and SIGQUIT ignored, `nohup` ignores SIGHUP, and every process below would
+//! inherit that.
 
 use std::fs;
 use std::sync::Arc;

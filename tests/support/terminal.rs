@@ -1,4 +1,4 @@
-//! Commands on a terminal of their own: what they show there, and what is typed.
+//! Commands on a terminal of their own: their output there, and their input.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ pub struct OnTerminal {
 }
 
 impl OnTerminal {
-    /// Starts it.
+    /// Starts the command on a new terminal.
     pub fn start(mut command: Command) -> Self {
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&near).unwrap();

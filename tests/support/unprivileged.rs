@@ -1,4 +1,4 @@
-//! Daemons of other users than the one who tests.
+//! Daemons that run as other users than the tests.
 
 use std::fs;
 use std::os::unix::fs::chown;

@@ -1,4 +1,4 @@
-//! The second level: in which order the rooms inside of a module, or of a crate, stand, from the ground up.
+//! The second level: the order of the submodules inside a module or a crate, from the ground up.
 
 use super::source::Source;
 

@@ -1,4 +1,4 @@
-//! A source as the rules see it: its code without comments and texts, the paths in it, its production part.
+//! A source file as the rules see it: its code without comments and texts, its paths, its production part.
 
 /// One source file.
 pub(crate) struct Source {

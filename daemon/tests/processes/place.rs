@@ -1,4 +1,4 @@
-//! A daemon in a place of its own, driven over its socket, and a look at the processes of the machine.
+//! A daemon in a place of its own, driven over its socket, and a view of the processes of the machine.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -153,7 +153,7 @@ pub fn children(of: i32) -> Vec<Seen> {
     processes().into_iter().filter(|seen| seen.parent == of).collect()
 }
 
-/// Waits until something holds that nobody tells us of; how long that took.
+/// Polls until a condition holds for which there is no notification; gives the time that it took.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let begun = Instant::now();
     while !holds() {

@@ -1,7 +1,7 @@
-//! Where a history branches: backups that are taken and restored, and copies of the state directory that are served
+//! The branches of a history: backups that are taken and restored, and copies of the state directory that are served
 //! beside the original.
 //!
-//! Owns what was promised at each branch, and which calls may execute in both. The test decides when.
+//! Owns what was promised at each branch, and which calls may execute in both. The test decides when to branch.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Clients that speak to the socket: who submits, who answers, and who meddles with what others have submitted.
+//! Clients of the socket: some submit, some answer, and some change the runs of others.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! A client that is a shell script, so to speak: it calls `harnessctl`, and goes by what that prints and how it ends.
+//! A client that works like a shell script: it calls `harnessctl`, and goes by its output and exit codes.
 
 use std::sync::atomic::Ordering;
 

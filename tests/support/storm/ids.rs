@@ -1,6 +1,6 @@
-//! Ids: each means one thing, in all histories that branched from one another.
+//! Checks ids: each means one thing, in all histories that branched from one another.
 //!
-//! Owns which id was given with which event. Never knows which history is the one that goes on.
+//! Owns which id was given with which event. Does not know which history continues.
 
 use std::collections::BTreeMap;
 

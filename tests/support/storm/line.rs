@@ -1,4 +1,4 @@
-//! A connection that may break at any instant: whoever talks over it is told so, and nothing else is made of it.
+//! A connection that may break at any instant: its user is told so, and nothing is retried.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::PATIENCE;
 
-/// A connection.
+/// A connection to a daemon that may be killed at any instant.
 pub struct Line {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -77,7 +77,7 @@ struct Gap {
 }
 
 impl Line {
-    /// Connects, if somebody listens.
+    /// Connects, if a daemon listens.
     pub fn open(socket: &Path) -> Option<Self> {
         let writer = UnixStream::connect(socket).ok()?;
         writer.set_write_timeout(Some(PATIENCE)).unwrap();

@@ -1,7 +1,7 @@
 //! A storm: load of all kinds from many clients, over a daemon that goes away at any instant and comes back.
 //!
-//! Owns the clients and what they were told. The test kills the daemon, fills its disk, restores a backup or copies
-//! its state; what is compared in the end is the [checker](check)'s.
+//! Owns the clients and the replies that they got. The test kills the daemon, fills its disk, restores a backup or
+//! copies its state; the [checker](check) compares in the end.
 
 mod branches;
 mod chance;
@@ -35,11 +35,11 @@ const MOST_LIVE: u64 = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Mood {
-    /// Everything.
+    /// They make load of every kind.
     Stormy,
     /// They bring everything to its end, and begin nothing.
     Calm,
-    /// They leave.
+    /// They disconnect and end.
     Over,
 }
 

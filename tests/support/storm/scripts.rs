@@ -1,4 +1,4 @@
-//! What the runs of a storm do. Each call leaves a line with its own id in a file: that counts how often it executed.
+//! Scripts for the runs of a storm. Each call writes a line with its own id to a file: that counts its executions.
 
 use crate::{Script, turn};
 

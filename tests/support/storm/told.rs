@@ -1,5 +1,5 @@
-//! What clients were told: every reply that came, every event that was seen. The checker compares it with what is
-//! there.
+//! The record of what clients were told: every reply, every event. The checker compares it with the state of the
+//! daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -95,7 +95,7 @@ impl DerefMut for Told {
     }
 }
 
-/// A submit.
+/// A submit that a client makes until it is settled.
 #[derive(Debug, Clone)]
 pub struct Submit {
     /// Its idempotency key.
@@ -125,9 +125,9 @@ impl Submit {
 /// An event that a follower saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// Its run.
+    /// Id of its run; `None` for an event of the daemon.
     pub run: Option<String>,
-    /// Its kind.
+    /// Kind of the event, as on the wire.
     pub kind: String,
     /// Of its bytes.
     pub hash: u64,
@@ -156,7 +156,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Told {
-    /// Counts something.
+    /// Counts one more of `what`, for the summary at the end.
     pub fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! Clients that follow events, and go on where they stopped when the daemon comes back.
+//! Clients that follow events, and continue where they stopped when the daemon comes back.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// A7.
+    /// Entry A7 in `tests/README.md`.
     #[test]
     fn an_id_without_end_is_no_id() {
         for (bytes, is_taken) in [(0, true), (1, true), (255, true), (256, true), (257, false), (100_000, false)] {

@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// B2.
+    /// Entry B2 in `tests/README.md`.
     #[tokio::test]
     async fn a_socket_whose_file_goes_is_bound_again_whoever_took_it() {
         type Loss = fn(&Path);

@@ -430,7 +430,7 @@ mod tests {
         fs::rename(&moved, dir.path()).unwrap();
     }
 
-    /// B3.
+    /// Entry B3 in `tests/README.md`.
     #[test]
     fn who_finds_a_state_directory_held_is_told_the_process_and_the_socket_of_the_holder() {
         let dir = tempfile::tempdir().unwrap();

@@ -507,7 +507,7 @@ mod tests {
         }
     }
 
-    /// B11.
+    /// Entry B11 in `tests/README.md`.
     #[test]
     fn those_that_fork_and_exit_all_the_time_are_ended() {
         let forkers = Forkers::new();

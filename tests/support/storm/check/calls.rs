@@ -1,4 +1,4 @@
-//! Calls: each executed at most once, by the line that it leaves; each result says what became of it; parents know
+//! Checks calls: each executed at most once, by the line that it leaves; each result says what happened; parents know
 //! their children.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The SQLite file: whole, and its tables say the same as what the socket shows.
+//! Checks the SQLite file: it is whole, and its tables agree with the replies over the socket.
 
 use std::collections::BTreeSet;
 

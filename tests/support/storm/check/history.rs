@@ -1,4 +1,4 @@
-//! Events: nobody's is missing, none has changed, each run's make a whole life.
+//! Checks events: none is missing, none has changed, and the events of each run make a whole life.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,8 @@ fn seen_are_there(found: &Found<'_>, wrong: &mut Vec<String>) {
 }
 
 fn holes_are_of_pruned_runs(found: &Found<'_>, wrong: &mut Vec<String>) {
-    // When a pruned run was made is known where somebody was told; its events come after that and before the prune.
+    // If a client was told of a pruned run, it is known when the run was made; its events are between that and the
+    // prune.
     let made: BTreeMap<&str, u64> =
         found.told.submits.values().filter_map(|submit| Some((submit.run.as_deref()?, submit.seq))).collect();
     let spans: Vec<(u64, u64)> = found

@@ -1,4 +1,4 @@
-//! Outputs: what a call is said to have written is there, also where a backup took the journal's place.
+//! Checks outputs: every reported output of a call is there, also where a backup replaced the journal.
 
 use super::Found;
 use crate::Place;

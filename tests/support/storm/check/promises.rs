@@ -1,4 +1,4 @@
-//! What was acknowledged: submits, cancels, answers, messages, pauses, prunes, ends.
+//! Checks acknowledged requests: submits, cancels, answers, messages, pauses, prunes, ends.
 
 use std::collections::BTreeMap;
 
