@@ -264,7 +264,7 @@ struct Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         let look = self.folders.paths().waiting.get_mut(&self.path).and_then(|waiting| waiting.remove(&self.number));
-        // Not while the paths are locked: what it holds is let go of.
+        // Dropped after the lock on the paths is released, because it may hold other resources.
         drop(look);
     }
 }

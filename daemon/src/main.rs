@@ -163,7 +163,7 @@ fn run(
         tracing::warn!(%error, "cannot look for copies that were begun and not ended");
     }
     let served = catch_unwind(AssertUnwindSafe(|| {
-        // Before anything is recovered, and before anybody can connect.
+        // Before the recovery, and before any client can connect.
         starting.doing("waiting until nothing is left of the calls of an earlier daemon");
         let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
         keepers_lock.mark_this_process()?;
@@ -171,7 +171,8 @@ fn run(
         let background = blocking::background()?;
         let result = runtime.block_on(async {
             daemonize::take_over_ignored_signals();
-            // Before anybody can connect: from then on a signal asks, and ends nothing by itself.
+            // Before any client can connect: from here on a signal is a request to stop, and does not end the process
+            // by itself.
             let signals = Signals::listen()?;
             let setup = Setup {
                 listener: Listener::open(

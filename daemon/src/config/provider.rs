@@ -34,7 +34,7 @@ pub struct Provider {
 pub enum Dialect {
     /// Turns from a file.
     Scripted,
-    /// Chat completions, of OpenAI and of everybody who speaks like it.
+    /// OpenAI's Chat Completions API, and the servers with a similar API.
     OpenAi,
     /// OpenAI's Responses API.
     Responses,

@@ -78,7 +78,7 @@ pub enum CommitFault {
     Damaged,
     /// The disk fails.
     Failing,
-    /// A fault of ours: the same commit can never go through.
+    /// Internal error (bug): the same commit can never succeed.
     Ours,
 }
 

@@ -130,7 +130,7 @@ struct Hand<'t> {
 }
 
 impl Hand<'_> {
-    /// Says whether anybody takes more.
+    /// Adds a row to the batch, and sends the batch when it is full. Returns whether the receiver still exists.
     fn over(&mut self, row: &rusqlite::Row<'_>) -> Result<bool, rusqlite::Error> {
         let (record, nth) = Record::read_with_nth(row)?;
         self.batch.push(Row { record, nth });

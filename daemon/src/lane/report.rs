@@ -166,13 +166,13 @@ impl Lane {
         self.full().unwrap_or(Limiter::Share)
     }
 
-    /// What keeps everybody from being granted, however free the lane is. A drain goes first: it stays when the lane is
-    /// resumed.
+    /// The reason that blocks every grant, even if the lane has free permits. A hold of the daemon, such as a drain,
+    /// comes before a pause of the lane, because it stays when the lane is resumed.
     fn closed(&self) -> Option<Limiter> {
         self.hold.or(self.paused.then_some(Limiter::Paused)).or(self.gate)
     }
 
-    /// Why there is no permit for anybody, where there is none.
+    /// The limit on all permits of the lane that is reached; `None` if a permit is free.
     fn full(&self) -> Option<Limiter> {
         match self.at_most {
             _ if self.permits >= self.width() => Some(Limiter::Width),

@@ -146,7 +146,7 @@ fn user(messages: &mut Vec<Message>) -> (&mut Vec<Arc<CallResult>>, &mut Vec<Arc
     }
 }
 
-/// A rule of prompts that does not hold. It is a fault of ours, never of the model.
+/// A prompt that breaks a rule. This is a bug of the daemon, never a fault of the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PromptFault {
     /// Roles do not alternate.
@@ -187,7 +187,7 @@ impl Completion {
     }
 }
 
-/// A call as the model asked for it, before it has an id of ours.
+/// A call as the model asked for it, before the daemon has given it an id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestedCall {
     /// The tool, by name.

@@ -29,7 +29,7 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 /// Dialects that go over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpDialect {
-    /// Chat completions, of OpenAI and of everybody who speaks like it.
+    /// OpenAI's Chat Completions API, and the servers with a similar API.
     OpenAi,
     /// OpenAI's Responses API.
     Responses,

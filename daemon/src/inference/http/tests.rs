@@ -42,7 +42,7 @@ fn say(mut stream: impl Read + Write, words: &[u8]) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// A server that says the same to everybody, plainly or over TLS.
+/// A server that sends the same bytes to every client, plainly or over TLS.
 fn server(words: Vec<u8>, tls: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

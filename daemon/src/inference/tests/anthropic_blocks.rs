@@ -152,7 +152,7 @@ fn what_comes_for_a_block_that_is_not_ours_is_no_call_and_no_text() {
         let completion = read.end.unwrap();
         assert_eq!(completion.text, "hi", "{case}");
         assert!(!format!("{completion:?}").contains("SECRET"), "{case}");
-        // Beside a call of ours it is none, either, and that one is whole.
+        // Beside one of the daemon's calls it is no call either, and the daemon's call is complete.
         let ours = vec![call(1), input(1, "{\"a\""), input(1, ":1}"), end(1)];
         let read = read_in_chunks(HttpDialect::Anthropic, &stream(&[blocks, ours], "tool_use"));
         assert_eq!(read.calls(), [("shell".to_owned(), "{\"a\":1}".to_owned(), None)], "{case}");

@@ -89,7 +89,7 @@ fn an_id_goes_back_to_who_gave_it_where_it_is_there_unique_and_of_legal_form() {
         (&ALL, &[&["call_0"], &["call_0"]], &["call_0", &two]),
         (&ALL, &[&["has blank"], &["tab\t"]], &[&one, &two]),
         (&ALL, &[&["\u{e9}"], &["x\u{0}"]], &[&one, &two]),
-        // The id of another call of ours.
+        // The daemon's own id of another call.
         (&ALL, &[&[&two], &["x"]], &[&one, "x"]),
         (&ALL, &[&[&"x".repeat(65 * 1024)]], &[&one]),
     ] {

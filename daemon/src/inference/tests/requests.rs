@@ -232,7 +232,7 @@ fn reasoning_goes_back_in_chat_beside_calls_to_who_sent_it_as_reasoning_content(
             assert_eq!(body["messages"][1]["reasoning_content"], expected, "{quirks:?} {names:?}");
         }
     }
-    // In another dialect, and with another provider, it is nothing that anybody wants.
+    // The reasoning is not sent in another dialect or to another provider.
     let pieces = [piece(content, "We need the size."), call].map(|event| event.to_string());
     let mut completion = super::read_in_chunks(HttpDialect::OpenAi, &super::stream_of(&pieces)).end.unwrap();
     completion.carried = completion.carried.map(|carried| Carried { provider: Some("p".into()), ..carried });

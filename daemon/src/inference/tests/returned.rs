@@ -185,7 +185,7 @@ fn reasoning_goes_back_under_the_name_that_it_came_by() {
         let quirks = Quirks { drop_reasoning: true, ..Quirks::default() };
         let is_dropped = ["reasoning", "reasoning_text", "reasoning_content"].contains(&name);
         assert_eq!(sent_back(&completion, quirks).get(name).is_none(), is_dropped, "{name}");
-        // What led to no call is of no use to anybody.
+        // Reasoning that led to no call is not kept.
         let said: Vec<Value> = deltas.iter().map(delta).chain([delta(&json!({"content": "hi"}))]).collect();
         assert_eq!(answered(&said).carried, None, "{deltas:?}");
     }

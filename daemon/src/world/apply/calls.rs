@@ -141,7 +141,7 @@ pub(super) fn interaction_closed(
     }
 }
 
-/// The step is over: its batch lets go of the lane.
+/// The step is over: its batch leaves the tool lane.
 pub(super) fn leave_batch(world: &mut World, entity: Entity, at: Timestamp) {
     let Some(batch) = world.entity_mut(entity).take::<Batch>() else { return };
     if let Some(ticket) = batch.0.ticket {

@@ -438,7 +438,8 @@ pub(crate) fn check_what_is_said(spec: &RunSpec) -> Result<(), RpcError> {
     variable::check_all_names(&spec.env).map_err(|error| invalid(error.to_string()).because(Reason::BadVariable, "env"))
 }
 
-/// What identifies or groups runs is shown by everybody who lists them, and is matched by what it looks like.
+/// Checks the characters of texts that identify or group runs: clients display them in lists, and users match them by
+/// their appearance.
 fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
     let named = [
         ("the name", "name", &spec.name),

@@ -241,7 +241,7 @@ pub(crate) struct Call {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Stage {
-    /// Not started.
+    /// It has not started.
     Pending,
     /// Its job executes, under a permit.
     Executing,

@@ -14,7 +14,7 @@ use harness_protocol::run::{CallRequest, CallResult, CutField, Entry, RunView};
 pub(in crate::world) const MOST_ANSWER: usize = 4 * 1024 * 1024;
 /// Bytes of an answer in a list.
 const LISTED_ANSWER: usize = 256 * 1024;
-/// Bytes of an error: of a provider's, of a script's, of ours.
+/// Bytes of an error of a provider, of a script or of the daemon.
 pub(in crate::world) const MOST_ERROR: usize = 64 * 1024;
 /// Denials that are shown.
 const MOST_DENIALS: usize = 100;

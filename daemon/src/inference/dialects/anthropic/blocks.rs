@@ -117,7 +117,7 @@ impl Blocks {
         room: &mut Room,
     ) -> Result<Option<(Kind, &str)>, InferenceError> {
         room.take_bytes(ITEM + raw.get().len())?;
-        // A block of a form that is not known is nothing that an answer of ours has.
+        // A block of an unknown form contributes nothing to the answer.
         let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
         let word = |text: Option<Text<'_>>| text.unwrap_or_default().to_str().into_owned();
         let announced = |text: Option<Text<'_>>| Announced::new(&text.unwrap_or_default());
@@ -222,7 +222,7 @@ impl Blocks {
         })
     }
 
-    /// Whether something of ours is to be called.
+    /// Whether the answer has a call that the daemon must execute.
     pub(super) fn have_calls(&self) -> bool {
         self.0.iter().any(|block| matches!(block.inside, Inside::Call { .. }))
     }

@@ -141,7 +141,7 @@ impl Items {
         stage: Stage,
         room: &mut Room,
     ) -> Result<&str, InferenceError> {
-        // An item of a form that is not known is nothing that an answer of ours has.
+        // An item of an unknown form contributes nothing to the answer.
         let sent = serde_json::from_str::<Sent<'_>>(raw.get()).unwrap_or_default();
         let kind = match sent.kind.as_ref().map(Text::to_str).as_deref() {
             Some("message") => Kind::Message,
