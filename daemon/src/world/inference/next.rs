@@ -65,9 +65,8 @@ fn asked(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Arc<str>
     instead.or(tx.spec(run)?.0.provider.as_ref()).cloned()
 }
 
-/// Lets a run wait outside its provider's lane: until others give back what they hold of the budget of `budget_of`, or
-/// until the provider that is
-/// `stalled` may be asked again.
+/// Defers a run outside its provider's lane: until a reserve of the budget of `budget_of` is released, or until the
+/// provider that is `stalled` may be used again.
 fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
     let Some(budget_of) = budget_of else { return };
     let waits_already = tx.identity(run).zip(tx.life(run)).is_some_and(|(identity, life)| {

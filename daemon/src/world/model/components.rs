@@ -184,7 +184,7 @@ pub(crate) struct Children(pub(crate) Vec<RunId>);
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 
-/// What it asked people, as far as that is no longer open.
+/// Its questions that are closed already, despite the name; they leave the world with the run.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct OpenQuestions(pub(crate) Vec<InteractionId>);
 
