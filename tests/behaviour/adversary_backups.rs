@@ -201,8 +201,9 @@ fn a_restore_can_be_undone_and_no_commit_is_lost_by_it() {
     assert_eq!(daemon.run("later").view().answer.as_deref(), Some("later"));
 }
 
-/// A daemon writes without a write-ahead log for a moment, where it takes over a journal that has none. Killed then, it leaves
-/// beside that the pages that it was about to change, and SQLite puts them back wherever the next file of that name is.
+/// While a daemon takes over a journal without a write-ahead log, it writes without one for a moment. Killed then, it
+/// leaves the old pages beside the journal, and SQLite puts them back into the next file of that name, wherever that
+/// is.
 fn leave_a_transaction_half_done(place: &Place) {
     let (journal, half) = (place.state("harness.db"), place.path("half"));
     let named = |path: &Path, end: &str| PathBuf::from(format!("{}{end}", path.display()));

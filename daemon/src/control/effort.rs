@@ -1,9 +1,10 @@
-//! Where a connection is served: beside those that ask now and then, or in the background beside those that ask much.
+//! Chooses the threads that serve a connection: the normal ones for clients that ask now and then, the background ones
+//! for clients that ask much.
 //!
-//! A runtime's workers serve their tasks in the order of their waking. So one that asks now and then would wait behind
-//! a piece of work of each one that floods. A connection for which much is done without a pause goes on in the
-//! background, where threads have a lower priority, and comes back when it asks little. Owns the counts by which that
-//! is told, and no clock: what is counted is what is done between two waits.
+//! The workers of a runtime serve tasks in the order in which they woke up. So a client that asks now and then would
+//! wait behind a piece of work of each client that floods. A connection that causes much work without a pause is moved
+//! to the background, where threads have a lower priority, and comes back when it asks little. Owns the counts that
+//! decide this, and no clock: it counts the work between two waits.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -72,7 +73,7 @@ pub(super) async fn by_effort(serving: impl Future<Output = ()> + Send + 'static
 async fn until(serving: &mut Serving, effort: &Effort, mut moves: impl FnMut(u32) -> bool) -> bool {
     poll_fn(|context| match serving.as_mut().poll(context) {
         Poll::Ready(()) => Poll::Ready(true),
-        // Whoever serves it next asks anew what it waits for.
+        // The next runtime that serves it polls it anew, and so registers its wakers again.
         Poll::Pending if moves(effort.take()) => Poll::Ready(false),
         Poll::Pending => Poll::Pending,
     })

@@ -1,7 +1,7 @@
-//! The control socket: the door of the daemon, who may come in, and what is said through it.
+//! The control socket: which processes may connect, which methods they may call, and the protocol.
 //!
-//! Owns the lock that makes a daemon the only one, the listener, the check of a peer, the wire of a connection and its
-//! subscriptions. Never looks into the world: what it wants to know of it, it asks the driver.
+//! Owns the lock that makes a daemon the only one, the listener, the check of a peer, the wire format of a connection
+//! and its subscriptions. Never looks into the world: it asks the driver.
 
 pub mod connection;
 mod effort;

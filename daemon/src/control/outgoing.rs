@@ -1,10 +1,9 @@
-//! What is to be written to a connection: replies, which always fit, and notifications, which wait for room.
+//! The queue of frames to a connection: replies, which always fit, and notifications, which wait for room.
 //!
-//! Replies are bounded by the places of their requests; notifications by the bytes that wait. So a peer that does not
-//! read costs a bounded amount of memory, and nobody else anything. A reply is encoded by the one that writes it, when
-//! it is written: whoever answers, the driver above all, does not. One that turns out to be large is encoded when it
-//! has a place among the large ones, or when what comes behind it holds one: that is given back only once both are
-//! written.
+//! Replies are bounded by the places of their requests; notifications by their bytes in the queue. So a peer that does
+//! not read costs a bounded amount of memory, and delays no other peer. The writer encodes a reply just before it
+//! writes it, so that the driver never does. A large reply is encoded when it has one of the places for large replies,
+//! or when a frame behind it holds one: that place is free again only after both are written.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -180,7 +179,7 @@ impl Outgoing {
 
     /// A place for the frame that is written next; nothing where it goes without one.
     ///
-    /// Nobody would ever give a place back that a frame behind it holds. So a connection has one large frame without a
+    /// A place that a frame further back holds would never become free. So a connection has one large frame without a
     /// place at most, and only while it holds another one: all of them together are not more than twice the places.
     async fn place_for_next(&self) -> Option<OwnedSemaphorePermit> {
         let mut place = pin!(self.place_for_large());
@@ -202,7 +201,7 @@ impl Outgoing {
     fn push(&self, frame: Frame, place: Holds) {
         let mut queue = self.queue();
         if queue.bytes > MOST_UNREAD {
-            // Whoever asks for this much and reads none of it does not want it.
+            // A client that asks for this much and reads none of it does not want it.
             drop(queue);
             self.close();
             return;

@@ -1,6 +1,6 @@
-//! `provider.check`: asks providers for a word, and lets a held lane go on where that goes well.
+//! `provider.check`: sends providers a short request, and closes the circuit breaker of a lane where that succeeds.
 //!
-//! The asking is the door's; the world is only told of a good end.
+//! This module makes the request; the world is only told of a success.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a connection wants of the driver, and how the answer finds its way back.
+//! Requests of connections to the driver, and the way back for the answers.
 
 use harness_protocol::event::Gap;
 use harness_protocol::id::{CallId, RunId, Seq};
@@ -30,9 +30,9 @@ pub struct Request {
     pub connection: ConnectionId,
     /// With whom it takes turns.
     pub party: Party,
-    /// Who.
+    /// The user, and the run, on whose behalf it is made.
     pub caller: Caller,
-    /// What.
+    /// The request itself, with the sender for its answer.
     pub wanted: Wanted,
     /// What was looked up for it already.
     pub known: Known,
@@ -111,12 +111,12 @@ pub enum Wanted {
     Subscribe(SubscribeParams, oneshot::Sender<Result<Follow, RpcError>>),
     /// To read output: which file.
     Output(OutputParams, oneshot::Sender<Result<OutputPlace, RpcError>>),
-    /// The connection is gone: nobody waits any more.
+    /// The connection is gone: none of its requests waits any more.
     Left,
 }
 
 impl Wanted {
-    /// Tells whoever asked that it is refused.
+    /// Refuses the request: the caller gets `error`.
     pub fn refuse(self, error: RpcError) {
         match self {
             Self::Command(_, responder)
@@ -127,7 +127,7 @@ impl Wanted {
             | Self::Drain(_, responder)
             | Self::Reload(responder)
             | Self::Stop(responder) => responder.send::<()>(Err(error)),
-            // Whoever asked may be gone.
+            // The caller may be gone.
             Self::Own(_, tell) => drop(tell.send(Err(error))),
             Self::Tidy(tell) => drop(tell.send(false)),
             Self::Which(_, tell) => drop(tell.send(Err(error))),
@@ -165,15 +165,15 @@ pub struct WhichFound {
 pub enum Read {
     /// Health and counts.
     Status,
-    /// Runs.
+    /// A page of runs, by filter.
     List(ListParams),
-    /// One run.
+    /// One run, and its transcript where that is wanted.
     Show(ShowParams),
     /// Everything that happened to one.
     Export(ExportParams),
-    /// Open interactions.
+    /// Interactions that wait for an answer.
     Interactions(InteractionListParams),
-    /// Every lane.
+    /// The reports of all lanes.
     Lanes,
 }
 
@@ -190,7 +190,7 @@ pub struct Follow {
     pub with_children: bool,
     /// Only of these kinds.
     pub kinds: BTreeSet<String>,
-    /// Deltas too.
+    /// Deltas are wanted beside the events.
     pub deltas: bool,
     /// What is left out before all else.
     pub gap: Option<Gap>,
@@ -201,9 +201,9 @@ pub struct Follow {
 /// Where the output of a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputPlace {
-    /// The run.
+    /// The run of the call.
     pub run: RunId,
-    /// The call.
+    /// Id of the call.
     pub call: CallId,
     /// Whether more can come.
     pub live: bool,
@@ -224,7 +224,7 @@ impl Responder {
         Self { id: Some(id), outgoing, place: Some(place) }
     }
 
-    /// Answers.
+    /// Sends the answer to the client. A client that has left does not matter.
     pub fn send<T: Serialize + Send + 'static>(mut self, answer: Result<T, RpcError>) {
         self.reply(answer);
     }

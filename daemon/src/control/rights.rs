@@ -1,8 +1,8 @@
-//! Who may do what: one table of methods and kinds of callers.
+//! Rights: one table of methods and kinds of callers.
 //!
 //! Owns the kinds of callers and the table; every request passes it, and the tests are made from it. A method that is
-//! not in it is nobody's. How far a run's own processes see (their own tree) is the driver's affair. Asks nothing of
-//! the system.
+//! not in the table is refused to every caller. The driver decides how far the processes of a run see (their own tree).
+//! Makes no system call.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError};
@@ -23,7 +23,7 @@ pub enum Origin {
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
-    /// Somebody outside of all runs, who may use this daemon.
+    /// A process outside of all runs, whose user may use this daemon.
     Operator {
         /// The user who asks.
         uid: u32,
@@ -32,13 +32,13 @@ pub enum Who {
     Run {
         /// The user who asks.
         uid: u32,
-        /// The run.
+        /// The run that the process belongs to.
         run: RunId,
         /// Whether that user is neither the daemon's nor root: what the daemon executes for it would have more rights
         /// than it has.
         is_foreign: bool,
     },
-    /// Somebody of whom it cannot be told.
+    /// A process that cannot be identified.
     Nobody {
         /// Why it cannot be told.
         why: String,
@@ -48,11 +48,11 @@ pub enum Who {
 /// A kind of caller, as the table has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// See [`Who::Operator`].
+    /// An operator; see [`Who::Operator`].
     Operator,
-    /// See [`Who::Run`].
+    /// A process of a run; see [`Who::Run`].
     Run,
-    /// See [`Who::Nobody`].
+    /// A process that cannot be identified.
     Nobody,
 }
 
@@ -193,7 +193,8 @@ impl Who {
         }
     }
 
-    /// Lets a request for `method` through: as whom, or as nobody, which only what tells nothing allows.
+    /// The caller that a request for `method` counts as. `None` is an unidentified caller, which only methods without
+    /// any information allow.
     ///
     /// # Errors
     /// Where the table does not let it.

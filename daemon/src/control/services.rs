@@ -1,4 +1,4 @@
-//! What every connection works with: where requests go, where events come from, and what only the parts below can tell.
+//! What every connection works with: the inbox, the feed, the history, limits, and services of other modules.
 
 use std::fmt;
 use std::io;
@@ -85,7 +85,7 @@ pub struct Services {
     pub follower_turns: Semaphore,
     /// Pages of the journal that are there at once for subscriptions of operators, and for those of others.
     pub pages: [Arc<Semaphore>; 2],
-    /// Bounds.
+    /// The bounds of runs and of their requests, as configured.
     pub bounds: Bounds,
     /// Looks at working directories.
     pub folders: Folders,
@@ -99,6 +99,6 @@ pub struct Services {
     pub read_output: Box<ReadOutput>,
     /// Lists the providers.
     pub list_providers: Box<ListProviders>,
-    /// Checks one.
+    /// Checks one provider by a short request.
     pub check_provider: Box<CheckProvider>,
 }

@@ -1,8 +1,8 @@
-//! One subscription: follows the feed from its cursor, and writes what its filter lets through.
+//! One subscription: follows the feed from its cursor, and writes the events that its filter selects.
 //!
-//! It sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. Events are
-//! encoded by turns of all subscriptions: a thousand of them are not a thousand ahead of each request. Where the peer
-//! does not read, nothing is held but the cursor.
+//! The subscriber sees the next number or an explicit gap; never silence, never a duplicate. Deltas may be dropped. All
+//! subscriptions take turns in encoding events, so that a request does not wait behind a thousand of them. While the
+//! peer does not read, the subscription holds nothing but its cursor.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The working directory that a submit names: whether its path means the same folder to the daemon as to the client.
 //!
-//! Owns the descriptors that a connection passes: one for a request that asks for it; all others are closed, and so is
-//! one whose line has ended without asking. Looks at folders and closes descriptors off the connection, because either
-//! may hang; one at a time for each connection, and the connection's place is kept until it has really ended. Decides
-//! nothing about rights.
+//! Owns the descriptors that a connection passes: one for a request that asks for it. All others are closed, and so is
+//! a descriptor whose line has ended without asking for it. Looks at folders and closes descriptors off the connection,
+//! because either may hang; one at a time for each connection, and the connection's place is kept until it has really
+//! ended. Decides nothing about rights.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -95,8 +95,8 @@ impl Workdirs {
         Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, covered: 0, looking }
     }
 
-    /// So much was read, with these descriptors beside it. Says whether to go on: not, where closing what nobody asked
-    /// for hangs.
+    /// So many bytes were read, with these descriptors beside them. Gives `false`, to stop reading, where closing
+    /// unwanted descriptors hangs.
     pub(super) fn arrived(&mut self, bytes: usize, passed: &mut Vec<OwnedFd>) -> bool {
         match self.covered.checked_sub(bytes as u64) {
             Some(rest) => self.covered = rest,
@@ -105,7 +105,7 @@ impl Workdirs {
         if passed.is_empty() {
             return true;
         }
-        // One beside a request; whoever passes more has them closed.
+        // One beside a request; any further ones are closed.
         let mut rest = passed.drain(..);
         self.passed.extend(rest.next());
         let mut unwanted: Vec<OwnedFd> = rest.collect();

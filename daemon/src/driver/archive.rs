@@ -1,7 +1,7 @@
-//! Runs that have left the world, as the journal has them: listed, shown, waited for, followed, gone on from.
+//! Runs that have left the world, from the journal: lists, views, waits, subscriptions, retries.
 //!
-//! Owns how a history becomes an answer. What a listing does not say is folded from the run's own events, in a world
-//! of its own. Everything here blocks for as long as the disk takes.
+//! Owns how a history becomes an answer. Details beyond a listing are folded from the run's own events, in a world of
+//! its own. Every function here blocks for as long as the disk takes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl Archive {
         Ok((ended, here))
     }
 
-    /// What somebody who waits for a run that has left is told: it has ended.
+    /// The reply to a client that waits for an archived run: the run has ended.
     pub(super) fn waited(&self, name: &str, states: &[RunState], uid: u32) -> Result<WaitReply, RpcError> {
         let run = self.view(self.history.find(name, uid)?)?;
         let reached = is_reached(states, run.state);

@@ -1,7 +1,6 @@
 //! The one place where the daemon reads its clocks.
 //!
-//! What goes on while the machine is suspended is time that passes, so the monotonic clock is the one that counts it
-//! (`CLOCK_BOOTTIME`).
+//! The time while the machine is suspended counts, so the monotonic clock is the one that counts it (`CLOCK_BOOTTIME`).
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,7 +29,7 @@ impl Clock {
         Self { started: since_boot() }
     }
 
-    /// The time.
+    /// The present time: of the wall clock, and since the start.
     #[expect(clippy::disallowed_methods, reason = "the driver reads the clocks, once for each step")]
     pub fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Commits, and what happens while none goes through.
+//! Commits, and the behaviour of the daemon while commits fail.
 //!
 //! ```text
 //!             fails                        there is no ballast, or it is used up
@@ -9,7 +9,7 @@
 //!        there is room for the ballast again          it goes through
 //! ```
 //!
-//! Owns when the daemon is held. Nothing of a step is done or shown before its commit has gone through.
+//! Decides when the daemon is held. Nothing of a step is done or shown before its commit has succeeded.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ use crate::world::api::{Command, Effect, Job, Task};
 
 /// First wait before a failed commit is tried again; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// Longest wait.
+/// The longest of these waits.
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// How long those wait whose request is in a step that cannot be committed.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -113,7 +113,7 @@ impl<J: Journal> Driver<J> {
     async fn finish_one(&mut self) {
         let Some(under_way) = self.under_way.take() else { return };
         let Some((commit, effects)) = self.insist(under_way).await else {
-            // Told to stop while it could not commit: nobody was told anything of what was stepped since.
+            // A stop came while no commit succeeded: no client was told of any step since.
             self.gathered = None;
             return;
         };
@@ -149,8 +149,8 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// The daemon stops: what is under way may still go through, and then it is shown; it is not tried again. A disk
-    /// that does not answer is not waited for: what nobody was told may still be there after the next start.
+    /// The daemon stops: a commit under way may still succeed, and then it is shown; it is not tried again. A disk that
+    /// does not answer is not waited for: changes that no client was told of may still be there after the next start.
     pub(super) async fn last_commit(&mut self) {
         let Some(UnderWay { commit, effects, end, patient_until, .. }) = self.under_way.take() else { return };
         match tokio::time::timeout_at(patient_until, end).await {
@@ -206,7 +206,7 @@ impl<J: Journal> Driver<J> {
         self.start(&mut starts);
     }
 
-    /// Starts jobs together: one by one, each would wake whoever executes it.
+    /// Starts jobs together: each single start would wake the executor.
     fn start(&self, jobs: &mut Vec<Job>) {
         let jobs = std::mem::take(jobs);
         let count = jobs.len();
@@ -330,7 +330,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Whoever waits for what is in the step that cannot be committed is told so: nobody waits forever.
+    /// A client that waits for a step that cannot be committed is told so: no client waits for ever.
     fn give_answers_up(&mut self) {
         let mut error = self.held_error().undecided();
         error.message.push_str("; what was asked may still take effect once it commits");
@@ -365,7 +365,8 @@ impl<J: Journal> Driver<J> {
     }
 
     fn answer_what_can_be(&mut self) {
-        // Whoever has something in the step that is held is not shown what that may come to, until it is given up.
+        // A client with a request in the held step must not read the possible result of that step, until the request is
+        // given up.
         let in_step = self.replies.connections();
         let mut requests = std::mem::take(&mut self.reads);
         requests.append(&mut self.backlog);

@@ -1,7 +1,7 @@
-//! What keeps the disk from filling: pruning on request and by configuration, and backups.
+//! Keeps the disk from filling: prunes on request and by configuration, and makes backups.
 //!
-//! Trees of runs go as a whole. Runs beside the driver, and asks it like anybody else: what is removed is decided and
-//! recorded in a step of the world. One pruning at a time.
+//! Prunes only whole trees of runs. Works beside the driver and sends it requests, like a client: a step of the world
+//! decides and records what is removed. One pruning at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Housekeeper {
         Self { history, inbox, blocking, runtime: Handle::current(), uid, turn: Arc::default() }
     }
 
-    /// Prunes as somebody wants it. Names were resolved to ids.
+    /// Prunes on a client's request. Names were resolved to ids.
     pub(super) fn prune(&self, params: PruneParams, now: Timestamp, responder: Responder) {
         let keeper = self.clone();
         self.runtime.spawn(async move {
@@ -210,7 +210,7 @@ fn unread() -> RpcError {
     RpcError::new(ErrorKind::Internal, "the journal could not be read")
 }
 
-/// Whoever names a run is told why it stays.
+/// A client that names a run is told why it stays.
 fn tell_of_the_rest(changed: &mut Changed, named: &[RunId]) {
     for &run in named {
         if !changed.runs.contains(&run) && !changed.unchanged.iter().any(|one| one.run == run) {

@@ -1,8 +1,8 @@
-//! What a request names and the world alone does not know: looked up in the journal before the request may take effect.
+//! Looks up in the journal what a request names and the world alone does not know, before the request takes effect.
 //!
-//! Owns which requests need that. The reading is done off the driver, a bounded number at a time, by turns; meanwhile
-//! the request's connection is held, and nobody else waits. A look-up begins when all that was stepped is committed:
-//! what has left the world is in the journal then.
+//! Owns which requests need that. The reads are done off the driver, a bounded number at a time, by turns; meanwhile
+//! only the request's own connection waits. A look-up begins when all earlier steps are committed: then every run that
+//! has left the world is in the journal.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,13 +9,12 @@
 //!                                 held: reads are answered, new work is refused, the same commit is tried again
 //! ```
 //!
-//! While a commit is under way and much has come, the next steps are made already; what they come to is committed
-//! together after that one, and shown and done after its own commit. Reads, and whoever waits for a run, are answered
-//! when nothing is under way.
+//! While a commit is under way and much has come, the next steps are made already. Their events are committed together
+//! after that one, and shown and done after their own commit. Reads and waits for runs are answered when no commit is
+//! under way.
 //!
-//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, executes
-//! nothing, and does nothing that blocks: it has a thread of its own, and whatever it waits for, it answers meanwhile
-//! what can be answered.
+//! Owns the order: nothing is done or shown before it is in the journal. Decides nothing about runs, executes nothing,
+//! and never blocks: it has a thread of its own, and while it waits, it answers what can be answered.
 
 mod archive;
 mod clock;
@@ -80,17 +79,17 @@ pub type ProcessesOf = Arc<dyn Fn(RunId) -> Vec<ProcessView> + Send + Sync>;
 pub struct Service {
     /// When it began to serve.
     pub started_at: Timestamp,
-    /// Its socket.
+    /// Path of the socket.
     pub socket: String,
     /// Its state directory.
     pub state_dir: String,
     /// Whether systemd owns the socket.
     pub socket_activated: bool,
-    /// Connections now.
+    /// Counts the connections that are open now.
     pub connections: Box<dyn Fn() -> u32 + Send + Sync>,
     /// The processes of a run.
     pub processes: ProcessesOf,
-    /// Its user.
+    /// User id of the daemon.
     pub uid: u32,
     /// Why the journal cannot commit, while it cannot.
     pub held: Option<String>,
@@ -108,9 +107,9 @@ pub struct Service {
 
 /// What the driver works with.
 pub struct Parts<J> {
-    /// The world.
+    /// The world, with its steps.
     pub engine: Engine,
-    /// Its journal.
+    /// The journal to which steps are committed.
     pub journal: J,
     /// What the journal holds.
     pub history: History,
@@ -124,7 +123,7 @@ pub struct Parts<J> {
     pub feed: Feed,
     /// What comes in.
     pub inbox: Inbox<Request>,
-    /// The clocks.
+    /// The clocks, read once for each step.
     pub clock: Clock,
     /// What the daemon tells of itself.
     pub service: Service,
@@ -138,7 +137,7 @@ pub struct Parts<J> {
     pub erase: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
 }
 
-/// The driver.
+/// The task that owns the world, and all its state between turns.
 pub struct Driver<J> {
     parts: Parts<J>,
     waiters: Waiters,
@@ -153,7 +152,7 @@ pub struct Driver<J> {
     under_way: Option<UnderWay>,
     /// What steps came to since that commit began: the next one.
     gathered: Option<Gathered>,
-    /// Runs that changed, and of which nobody was told yet.
+    /// Runs that changed, and whose waiting clients were not told yet.
     touched: BTreeSet<RunId>,
     orders: Orders,
     archive: Archive,

@@ -1,5 +1,5 @@
-//! Answers what is asked of the world without changing it. A caller that descends from a run sees its own tree only;
-//! what it may ask at all is in the table of rights (`control::rights`).
+//! Answers requests that only read the world. A caller inside a run sees its own tree only; the table of rights
+//! (`control::rights`) decides which methods it may call at all.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -299,7 +299,7 @@ impl View<'_> {
         }
     }
 
-    /// Tells what a subscription means. Who asked may be gone; then nobody follows.
+    /// Resolves a subscription and sends it to the caller. If the caller has left, there is no subscription.
     pub(super) fn follow(&self, last: Seq, params: SubscribeParams, tell: oneshot::Sender<Result<Follow, RpcError>>) {
         let follow = self.try_follow(last, &params);
         match follow {

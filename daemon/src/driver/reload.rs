@@ -1,7 +1,7 @@
-//! The configuration, read again: by a signal or on request.
+//! Reloads the configuration: on a signal or on request.
 //!
-//! Reading blocks, so it is done off the driver; what came of it is taken over in a step like anything else. Owns what
-//! was read and is not yet taken over.
+//! Reading blocks, so it is done off the driver; the outcome is applied in a step like any other change. Owns what was
+//! read and is not applied yet.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +35,7 @@ pub type Reload = Arc<Mutex<dyn FnMut() -> Result<Reloaded, String> + Send>>;
 /// What was read.
 pub(super) struct ReadAgain {
     what: Result<Reloaded, String>,
-    /// Whoever asked for it; nobody where a signal did.
+    /// The client that asked for it; `None` for a signal.
     asked: Option<(ConnectionId, Caller, Responder)>,
     /// Held until it is taken over.
     _hold: Option<Hold>,

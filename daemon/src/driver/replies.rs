@@ -1,4 +1,4 @@
-//! From what the world answers to what whoever asked is told.
+//! From the world's answers to the replies of clients.
 //!
 //! Owns the requests that are in a step, each with what is to be done with its answer.
 
@@ -18,7 +18,7 @@ pub(super) enum Pending {
     Answer(Responder),
     /// It is sent together with those that were named and have left the world: they have ended.
     Changed(Vec<Unchanged>, Responder),
-    /// Whoever asked waits until nothing executes any more, or until this time.
+    /// The client waits until nothing executes any more, or until this time.
     AfterDrain(Option<Span>, Responder),
     /// The configuration's file and what it changed are told.
     AfterReload(Option<String>, Vec<String>, Responder),
@@ -81,7 +81,7 @@ impl Replies {
         }
     }
 
-    /// What is in the steps may never be known: whoever asked is told why.
+    /// The outcome of the steps may never be known: the clients are told why.
     pub(super) fn give_up(&mut self, error: &RpcError) {
         for (_, pending) in std::mem::take(&mut self.pending).into_values() {
             match pending {

@@ -1,6 +1,6 @@
-//! What the system wants of the driver, and how it sees that the driver lives.
+//! Orders of the system to the driver (stop, reload), and the driver's sign of life to the watchdog.
 //!
-//! Owns flags and counts, no queue: a stop is never lost behind anything, and ten reloads that nobody came to are one.
+//! Owns flags and counts, no queue: a stop never waits behind other orders, and ten unhandled reloads are one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,7 +76,7 @@ impl Orders {
         while !self.is_stop() {
             self.inner.came.notified().await;
         }
-        // Whoever waits for the next order sees it as well.
+        // The task that waits for the next order sees it as well.
         self.inner.came.notify_one();
     }
 

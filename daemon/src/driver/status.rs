@@ -1,7 +1,7 @@
-//! What `daemon.status` tells beside the world: counts of the journal, bytes on disk, memory and descriptors.
+//! Facts of `daemon.status` beside the world: counts of the journal, bytes on disk, memory and descriptors.
 //!
-//! Owns the way of its own that a status has: it waits behind no listing, and no longer than a moment for a disk that
-//! does not answer; then it tells what was known last. However many ask at once, one look answers all.
+//! Owns a path of its own for a status: it waits behind no listing, and only a moment for a disk that does not answer;
+//! then it gives the last known facts. However many clients ask at once, one look answers all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// One that looks when it is asked, for as long as somebody may ask. Within a runtime.
+    /// Facts that are gathered on request, for as long as a client may ask. Within a runtime.
     pub(super) fn new(history: History, disk: Disk) -> Self {
         let runtime = Handle::current();
         let (tell, found) = watch::channel(Found::default());

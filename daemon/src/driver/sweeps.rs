@@ -1,10 +1,8 @@
-//! Changes of many runs: cancel, pause and resume of more than fit into one step that nobody else should have to wait
-//! for.
+//! Changes of many runs: cancel, pause and resume of more runs than fit into one step without delaying other clients.
 //!
-//! Owns how such a change is cut into pieces. What it means is settled at its beginning: runs that are made later are
-//! not hit. Then each piece is a step and a commit of its own, and everybody else has a turn between two pieces. A
-//! crash or a stop in between leaves the pieces that were committed as they are and the rest untouched; to ask again is
-//! safe.
+//! Owns how such a change is cut into pieces. Its runs are determined at its beginning: later runs are not affected.
+//! Then each piece is a step and a commit of its own, and other clients have a turn between two pieces. A crash or a
+//! stop in between leaves the committed pieces as they are and the rest untouched; to ask again is safe.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,7 +43,7 @@ pub(super) struct Sweeps {
     archive: Archive,
     blocking: Blocking,
     runtime: Handle,
-    /// One piece is in a step at a time, whoever asked for it.
+    /// One piece is in a step at a time, for all clients together.
     turn: Arc<Mutex<()>>,
     places: Arc<Semaphore>,
 }

@@ -205,7 +205,8 @@ fn waits(run: &str) -> WaitParams {
 }
 
 #[tokio::test]
-/// A11: a call's start is synced unless the setting says otherwise; nothing else that nobody was promised is.
+/// A11: a call's start is synced unless the setting says otherwise; other events are only where a client is promised
+/// one.
 async fn a_submit_and_the_start_of_a_call_are_synced_and_what_follows_from_them_is_written() {
     for sync_calls in [true, false] {
         let mut config = Config::default();

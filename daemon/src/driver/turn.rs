@@ -1,8 +1,7 @@
-//! One turn: everything that came goes into one step, then what was to be read is read.
+//! One turn: everything that came goes into one step, then the reads are answered.
 //!
-//! Owns the order within a turn: what a connection asks takes effect in the order of its asking, changes before reads,
-//! and reads when what was stepped is committed. What a request needs to have looked up first is no part of a turn: it
-//! comes again.
+//! Owns the order within a turn: requests of a connection take effect in their order, changes before reads, and reads
+//! when the steps are committed. A request that needs a look-up is no part of a turn: it comes again after the look-up.
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
@@ -48,7 +47,7 @@ impl<J: Journal> Driver<J> {
             self.catch_up().await;
         }
         if self.stopping {
-            // The step may not be in the journal: nobody is shown what it came to.
+            // The step may not be in the journal: no client is shown its outcome.
             return;
         }
         self.lookups.begin();
@@ -115,7 +114,7 @@ impl<J: Journal> Driver<J> {
                     self.catch_up().await;
                     let end = Box::pin(self.parts.journal.tidy());
                     let more = self.patiently(end, self.patient_until()).await.unwrap_or(Ok(false));
-                    // Whoever asked may be gone.
+                    // The caller may be gone.
                     let _ = tell.send(more.unwrap_or_else(|error| {
                         warn!(%error, "space stays with the journal for now");
                         false
@@ -192,7 +191,7 @@ impl<J: Journal> Driver<J> {
                 info!(uid = caller.uid, "told to stop");
                 self.stop(responder);
             }
-            // Whoever asked may be gone.
+            // The caller may be gone.
             Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller.uid))),
             Wanted::Left => self.waiters.left(connection),
             // Sorted out before.
@@ -207,7 +206,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Lets somebody wait for a run of the world. Gives that run, and whether the wait may be over already.
+    /// Lets a client wait for a run of the world. Gives that run, and whether the wait may be over already.
     pub(super) fn wait_for(
         &mut self,
         connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! Who waits to be told: that a run has reached a state, that nothing executes any more. Each has an own time limit.
+//! Clients that wait: for a run to reach a state, or for the end of all execution. Each has a time limit of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::fair::Party;
 use crate::world::Engine;
 use crate::world::api::Now;
 
-/// Somebody who waits for a run.
+/// A client that waits for a run.
 #[derive(Debug)]
 struct Waiter {
     connection: ConnectionId,
@@ -66,12 +66,12 @@ impl Waiters {
         self.drains.push((connection, due, responder));
     }
 
-    /// Whether somebody waits for a run.
+    /// Whether a client waits for this run.
     pub(super) fn has_some_for(&self, run: RunId) -> bool {
         self.by_run.contains_key(&run)
     }
 
-    /// Whether somebody's time is up, or a drain is waited for.
+    /// Whether a client's time is up, or a drain is waited for.
     pub(super) fn is_due(&self, now: Now) -> bool {
         !self.drains.is_empty() || self.first_due().is_some_and(|due| due <= now.mono)
     }
@@ -179,7 +179,7 @@ impl Waiters {
         }
     }
 
-    /// Nobody waits behind this connection any more.
+    /// No client waits behind this connection any more.
     pub(super) fn left(&mut self, connection: ConnectionId) {
         self.drains.retain(|(other, _, _)| *other != connection);
         for run in self.by_connection.remove(&connection).unwrap_or_default() {

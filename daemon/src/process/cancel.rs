@@ -1,4 +1,4 @@
-//! How work that executes is told to end: a level that only rises.
+//! The order to end a piece of work: a level that only rises.
 
 use std::future::pending;
 
@@ -12,7 +12,7 @@ pub enum Stop {
     No,
     /// With the grace that its processes have.
     Gently,
-    /// Without grace.
+    /// Killed at once, without a grace period.
     AtOnce,
 }
 
@@ -24,7 +24,7 @@ pub struct Canceller(watch::Sender<Stop>);
 #[derive(Debug, Clone)]
 pub struct Cancel(watch::Receiver<Stop>);
 
-/// Both ends.
+/// A connected pair: the end that asks, and the end that is asked.
 pub fn canceller() -> (Canceller, Cancel) {
     let (sender, receiver) = watch::channel(Stop::No);
     (Canceller(sender), Cancel(receiver))
@@ -53,7 +53,7 @@ impl Cancel {
         self.level() > Stop::No
     }
 
-    /// Waits until the work is to end. For ever, if nobody is left to ask for it.
+    /// Waits until the work is to end. For ever, if every [`Canceller`] is gone without asking.
     pub async fn wanted(&mut self) -> Stop {
         self.at_least(Stop::Gently).await
     }

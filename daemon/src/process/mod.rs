@@ -1,11 +1,11 @@
-//! Processes: a command from its start until nothing of it is left.
+//! Processes: a command from its start until no process of it is left.
 //!
 //! ```text
-//! start ──▶ running ──ended──▶ draining (2 s at most) ──▶ done; who is left lives on with the run, and so do their pipes
-//!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until nobody is left ──▶ done
+//! start ──▶ running ──ended──▶ draining (2 s at most) ──▶ done; processes that are left live on, with their pipes
+//!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until none is left ──▶ done
 //! ```
 //!
-//! Calls are started by keepers ([`keeper`]), small processes of ours that whatever a call starts cannot leave. Owns
+//! Calls are started by keepers ([`keeper`]), small processes of ours that no descendant of a call can leave. Owns
 //! spawning, capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope,
 //! decides nothing about a run, and keeps no task of its own while a command runs.
 
@@ -80,13 +80,13 @@ pub struct Finished {
     pub children_ended: bool,
     /// It left others running, and these live on.
     pub left_running: bool,
-    /// It, or somebody else, has killed its keeper, and so everything was ended.
+    /// The command, or another process, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
     /// How it came off with the limits that are of its whole run.
     pub grouped: Grouped,
-    /// Standard output.
+    /// Captured standard output; on a terminal, both streams.
     pub stdout: Captured,
-    /// Standard error.
+    /// Captured standard error; empty on a terminal.
     pub stderr: Captured,
 }
 
@@ -188,10 +188,10 @@ async fn attempt(
         streams.take(on_piece);
     }
     let mut left = if held.is_swept() { Left::Lost } else { Left::Nothing };
-    // Also where nobody is left: a pipe that was made larger holds more than is taken in one go.
+    // Also where no process is left: an enlarged pipe holds more than is read at once.
     let open = streams.are_open() && !closed(&mut streams, cancel, on_piece).await;
     if open && !held.is_alone() && cancel.is_wanted() {
-        // Whoever cancels does not wait for what background children may still write.
+        // A cancel does not wait for what background children may still write.
         left = Left::Ended;
         let stop = cancel.level();
         streams.while_waiting_for(on_piece, held.end_all(cancel, stop)).await;
@@ -288,7 +288,7 @@ pub async fn release(run: RunId, keepers: &Arc<Keepers>, force: bool) {
     for Parked { link, drainer } in keepers.unpark(run) {
         let mut held = Held::again(keepers, run, link);
         ends.spawn(async move {
-            // Nobody hurries this end.
+            // No caller hurries this end.
             let (_canceller, mut cancel) = canceller();
             held.end_all(&mut cancel, if force { Stop::AtOnce } else { Stop::Gently }).await;
             held.give_back();

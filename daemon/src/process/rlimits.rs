@@ -1,9 +1,8 @@
-//! Limits of resources that the daemon inherits from its starter: raised for itself, given back to tools, or refused in
-//! words.
+//! Resource limits that the daemon inherits: raised for itself, given back to tools, or refused in words.
 //!
 //! A shell's `ulimit` is meant for what the shell starts, and the daemon outlives it: a limit of file size or of CPU
-//! time would end it by a signal in the middle of its work. Owns which limits matter to it, and the least that it can
-//! live with.
+//! time would end it by a signal in the middle of its work. Owns which limits matter to the daemon, and the least
+//! values that it can work with.
 
 use std::fmt;
 

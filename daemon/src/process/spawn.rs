@@ -1,6 +1,6 @@
-//! What is to be started, and why it was not.
+//! A command to start, and the errors of a start.
 //!
-//! Owns the check of what the kernel would not take, and the words for it. Starts nothing: that is the keeper's.
+//! Owns the check for values that the kernel would refuse, and the words for them. Starts nothing: the keeper does.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -30,7 +30,7 @@ pub enum Program<'a> {
 /// A command to start.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
-    /// What.
+    /// The program, by arguments or as a command line of a shell.
     pub program: Program<'a>,
     /// The working directory of the run.
     pub workdir: &'a Path,
@@ -52,7 +52,7 @@ pub enum SpawnError {
     /// Its directory is not there, or cannot be entered.
     #[error("the working directory {} {why}", dir.display())]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -64,7 +64,7 @@ pub enum SpawnError {
         wanted.1
     )]
     OtherFolder {
-        /// The path.
+        /// Path of the directory, as the run has it.
         dir: PathBuf,
         /// Device and inode that it was to have.
         wanted: (u64, u64),
@@ -86,7 +86,7 @@ pub enum SpawnError {
     /// Nothing to execute was named.
     #[error("no program is named")]
     Empty,
-    /// Anything else.
+    /// Any other error of the system.
     #[error("the command could not be started: {0}")]
     Io(#[source] io::Error),
 }
@@ -115,7 +115,7 @@ pub enum TooLong {
     Environment {
         /// How many there are.
         variables: usize,
-        /// Their bytes.
+        /// Bytes of all variables, names and values together.
         bytes: usize,
     },
 }

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
-//! Real processes.
+//! Tests with real processes: their ends, their output, and their leftovers.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

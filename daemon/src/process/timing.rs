@@ -1,4 +1,4 @@
-//! Spans and priorities that the daemon and its keepers share.
+//! Time limits and priorities that the daemon and its keepers share.
 
 use std::time::Duration;
 

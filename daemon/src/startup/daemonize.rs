@@ -1,7 +1,7 @@
-//! What a process inherits from whoever started it, and how the daemon gets rid of it.
+//! What the daemon inherits from its starter, and how it gets rid of that.
 //!
 //! Owns limits, signals, descriptors, session and standard streams of the daemon. What tools shall get back is
-//! remembered, never guessed. Nothing here starts a process.
+//! remembered, never guessed. Starts no process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -101,7 +101,7 @@ fn ignored_signals(status: &str) -> Vec<i32> {
     (1..=64).filter(|number| mask >> (number - 1) & 1 == 1).collect()
 }
 
-/// Leaves the session, the terminal and the directory of whoever started us.
+/// Leaves the session, the terminal and the directory of the process that started us.
 ///
 /// # Errors
 /// Where `/` cannot be entered.
@@ -115,7 +115,8 @@ pub fn leave_session() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Says on standard output that the daemon serves, then lets go of the standard streams. Nobody need listen any more.
+/// Says on standard output that the daemon serves, then closes the standard streams. The starter need not read any
+/// more.
 ///
 /// # Errors
 /// Where `/dev/null` cannot take their place.

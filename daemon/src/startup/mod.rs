@@ -1,6 +1,6 @@
 //! Puts the daemon together and serves until it is told to stop.
 //!
-//! Owns which part is given to which. What each part does is its own affair.
+//! Owns the connections between the parts. The parts themselves do the work.
 
 pub mod daemonize;
 pub mod restore;
@@ -72,13 +72,13 @@ const COUNTED_EVERY: Span = Span::from_secs(30);
 /// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
 #[derive(Debug)]
 pub struct Setup {
-    /// The configuration.
+    /// The configuration, checked.
     pub config: Config,
     /// Where it came from, to be read again.
     pub config_source: ConfigSource,
     /// The open door: the listening socket. Connections wait until they are accepted.
     pub listener: Listener,
-    // After the listener: whoever gets this lock finds the socket gone.
+    // After the listener: a daemon that gets this lock next finds the socket gone.
     /// The state directory, locked.
     pub state_dir: StateDir,
     /// What its keepers hold: nothing of an earlier daemon is left.
@@ -316,7 +316,7 @@ fn drive(driver: Driver<Store>) -> io::Result<oneshot::Receiver<Result<(), Commi
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let (tell, driven) = oneshot::channel();
     let drive = move || {
-        // Whoever waits for its end may be gone. A panic is told of by the log, and by the sender that is dropped.
+        // The receiver may be gone. The log reports a panic, and so does the dropped sender.
         drop(tell.send(runtime.block_on(driver.run())));
     };
     thread::Builder::new().name("driver".to_owned()).spawn(drive)?;

@@ -1,10 +1,10 @@
-//! Sheds what was in the daemon's environment and is not for tools to see: a process's first environment stays readable
-//! in /proc for as long as it lives, so the daemon starts itself anew without it.
+//! Removes secrets from the daemon's environment, so that tools cannot see them. The first environment of a process
+//! stays readable in /proc for as long as it lives, so the daemon executes itself again without them.
 //!
-//! What the daemon itself needs of that, keys of providers and addresses of proxies, it hands to itself in a sealed
-//! piece of memory, which is closed as soon as it is read.
+//! The values that the daemon itself needs, keys of providers and addresses of proxies, it passes to itself in a sealed
+//! memory file, which is closed as soon as it is read.
 //!
-//! Owns the list of what stays. Reads no value that it sheds, beside those that are handed on.
+//! Owns the list of variables that stay. Reads no removed value, except those that are passed on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ use nix::sys::prctl::set_dumpable;
 
 /// Says under which number the piece of memory is handed on.
 const HANDED_ON: &str = "HARNESS_HANDED_ON";
-/// Its name.
+/// Name of the memory file, as `/proc` shows it.
 const NAME: &str = "harness-handed-on";
 /// Variables that say which proxies there are. They may hold a password, so they do not stay.
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "no_proxy"];
@@ -110,7 +110,7 @@ pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<St
     Ok(std::env::var(HANDED_ON).ok().and_then(|number| number.parse().ok()).and_then(take).unwrap_or_default())
 }
 
-/// Memory that holds these variables. It outlives this program, and nobody can change it.
+/// A memory file with these variables. It outlives the exec, and no process can change it.
 fn hand_on(variables: &[(OsString, OsString)]) -> io::Result<OwnedFd> {
     let memory = memfd_create(NAME, MFdFlags::MFD_ALLOW_SEALING)?;
     let mut file = File::from(memory);

@@ -1,6 +1,6 @@
-//! Signals that tell the daemon something.
+//! Signals of the system to the daemon.
 //!
-//! Owns which signal means what. Never acts on one.
+//! Owns the meaning of each signal. Never acts on one.
 
 use std::io;
 
@@ -43,7 +43,7 @@ impl Signals {
     /// Where the system refuses.
     pub fn listen() -> io::Result<Self> {
         for kind in MEANINGLESS {
-            // That somebody has listened once is what counts.
+            // One registration is enough: it stays in force after this value is dropped.
             let _heard = signal(kind)?;
         }
         Ok(Self {

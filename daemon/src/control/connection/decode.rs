@@ -1,4 +1,4 @@
-//! From a line to a request: what is no JSON, no request or no call of ours is an error with the code that says so.
+//! Decodes a line into a request. Invalid JSON, an invalid request or an unknown method is an error with its own code.
 
 use std::sync::Arc;
 

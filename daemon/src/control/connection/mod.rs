@@ -1,8 +1,8 @@
-//! One connection: reads requests in order, hands them to the driver, writes what comes back.
+//! One connection: reads requests in order, hands them to the driver, writes the replies and notifications.
 //!
-//! Bounded: a request has a place until its answer is written, large answers have few places, and a peer that does not
-//! read is not read from. Each request passes the table of rights first. A bad line gets an error and the connection
-//! lives on; an oversized one ends it.
+//! Bounded: a request has a place until its answer is written, and a peer that does not read is not read from. Each
+//! request passes the table of rights first. A bad line gets an error and the connection stays; an oversized one ends
+//! it.
 
 pub(super) mod decode;
 pub(super) mod reading;
@@ -48,7 +48,7 @@ use crate::world::api::{Caller, Command};
 
 /// Answers of up to megabytes that one connection may wait for at once.
 const LARGE_AT_ONCE: usize = 4;
-/// The method by which somebody waits here.
+/// The method by which a client waits for a run.
 const WAIT: &str = "run.wait";
 /// How long a frame may take from its first byte to its last.
 const HALF_A_FRAME: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ async fn serve_here(
         (_, Some(pid)) => Party::Process(pid),
         (_, None) => Party::Connection(id.0),
     };
-    // Those of whom nobody can tell who they are have their descriptors closed in one line.
+    // All peers that cannot be identified share one queue for closing their descriptors.
     let looks_as = if matches!(who, Who::Nobody { .. }) { Party::Connection(u64::MAX) } else { party };
     let workdirs = Workdirs::new(services.folders.clone(), looks_as, slot);
     let (read, write) = stream.into_split();
@@ -135,8 +135,7 @@ async fn serve_here(
     connection.close();
 }
 
-/// Writes what is put into the queue, until it is closed or the peer is gone. A peer that reads nothing of it for a
-/// while is given up where that is in the way of others.
+/// Writes the queue until it is closed or the peer is gone, or the peer reads nothing while others need its room.
 async fn write_all(
     mut write: OwnedWriteHalf,
     outgoing: &Outgoing,
@@ -355,8 +354,7 @@ impl Connection {
                     _ => None,
                 };
                 let place = Place { request, special, answer, memory };
-                // What comes behind it on this connection waits, so that it takes effect in order. Who may not submit
-                // has nothing checked.
+                // Later lines of this connection wait, to keep the order. A caller without the right is not checked.
                 if let Call::RunSubmit(params) = &*call
                     && self.who.admit(call.name()).is_ok()
                     && let Err(error) = (self.services.check_spec)(&params.spec).await
@@ -402,8 +400,7 @@ impl Connection {
         read: &OwnedReadHalf,
     ) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
-        // What follows a greeting in the same breath means something else to the peer than to us, or may. A daemon is
-        // looked at and stopped by programs of any version.
+        // After a greeting of another version, a request may mean something else. Any version may look and stop.
         if let Some(error) = &self.foreign
             && !matches!(call, Call::DaemonHello(_) | Call::DaemonStatus(_) | Call::DaemonStop(_))
         {
@@ -491,8 +488,7 @@ impl Connection {
         Request::new(self.id, caller, self.party, wanted)
     }
 
-    /// Puts a request into the inbox once there is room for it. Says whether to go on: not, when the peer is gone
-    /// before.
+    /// Puts a request into the inbox once there is room for it. Gives `false` when the peer is gone before.
     async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
         let Err(request) = self.services.inbox.request(self.request(caller, wanted)) else { return true };
         tokio::select! {
@@ -589,11 +585,11 @@ impl Connection {
         true
     }
 
-    /// Lets go of everything, and tells the driver that nobody waits here any more.
+    /// Frees everything, and tells the driver that no request waits here any more.
     fn close(mut self) {
         self.outgoing.close();
         self.tasks.abort_all();
-        // Who may not even wait for a run has nobody waiting here.
+        // A peer that may not wait for a run has no waiting request here.
         let Ok(Some(caller)) = self.who.admit(WAIT) else { return };
         // It always fits.
         let _ = self.services.inbox.request(self.request(caller, Wanted::Left));

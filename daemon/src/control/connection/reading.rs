@@ -1,6 +1,7 @@
-//! Reading of a connection: what has come, and whether the peer is still there while something else is waited for.
+//! Reads from a connection: what has come, and whether the peer is still there while the connection waits for something
+//! else.
 //!
-//! Owns nothing. Never looks into what it reads.
+//! Owns nothing. Never looks into the bytes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,8 +1,8 @@
-//! How many connections there may be, and of whom.
+//! Limits of the number of connections, by kind of peer.
 //!
-//! Owns the counts. Operators may use all places. A quarter is kept for them; all runs together have the rest, one run
-//! a few, and those of whom it cannot be told who they are fewer still. So nothing that a run does keeps its operator
-//! away. Knows no socket.
+//! Owns the counts. Operators may use all places. A quarter of the places is kept for them; all runs together have the
+//! rest, one run has a few, and peers that cannot be identified have fewer still. So no run can keep its operator out.
+//! Knows no socket.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ pub enum Full {
     /// This run has all that one may have.
     #[error("run {0} has {OF_A_RUN} connections already; close some")]
     Run(RunId),
-    /// Of those whom nobody knows there are enough.
+    /// The peers that cannot be identified have all the places that they may have.
     #[error("there are {OF_NOBODY} connections already of which it cannot be told whose they are; try again later")]
     Nobody,
 }

@@ -1,11 +1,10 @@
-//! What all connections together may hold in memory: frames that are not finished, requests that are not answered, and
-//! answers that are not read.
+//! Limits of the memory of all connections together: unfinished frames, unanswered requests, and unread answers.
 //!
 //! Owns the shares of `limits.memory_bytes`, of which a quarter is the feed's: another quarter is for frames, an eighth
-//! for requests and an eighth for answers, which take twice their size while they are made. What is left is for the
-//! little that each connection has in any case, and for what an allocator holds beyond what it was asked for. Runs and
-//! those of whom it cannot be told who they are have half of each share at most, so that nothing they send, or do not
-//! read, takes it from operators. Frees nothing by itself: the holder lets go.
+//! for requests and an eighth for answers, which take twice their size while they are made. The rest is for the small
+//! fixed cost of each connection, and for the overhead of the allocator. Runs and peers that cannot be identified have
+//! half of each share at most, so that their requests and unread answers take nothing from operators. Frees nothing by
+//! itself: the holder of a part does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! What connections may take: how many there are, and what they hold in memory.
+//! Limits of connections: their number, and their memory.
 
 pub mod connections;
 pub mod memory;

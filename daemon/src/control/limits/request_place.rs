@@ -1,4 +1,4 @@
-//! The place of a request: what it holds until its answer is written.
+//! The place of a request: the memory and the slot that it holds until its answer is written.
 
 use tokio::sync::OwnedSemaphorePermit;
 

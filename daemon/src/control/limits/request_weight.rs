@@ -1,7 +1,7 @@
-//! How much memory a line takes once it is read as a request.
+//! Estimates the memory that a line takes once it is parsed as a request.
 //!
-//! Owns an estimate, made before the line is read and from its signs alone: two bytes of JSON can take a hundred in
-//! memory. It is about as much as the request takes or more, never much less. Pure.
+//! The estimate is made before the line is parsed, from its characters alone: two bytes of JSON can take a hundred in
+//! memory. It is about the real size or more, never much less. Pure.
 
 use memchr::memchr2;
 

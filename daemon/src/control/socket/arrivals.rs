@@ -1,10 +1,9 @@
-//! Peers that have connected, until it is known who they are.
+//! Peers that have connected, until they are identified.
 //!
-//! Owns how many there may be at once, and in which lane each is traced. To follow a chain of parents takes as long as
-//! its owner makes it, so no peer is traced where connections are accepted, and those that have the mark of what runs
-//! start wait in lanes of their own: one for short chains, one for long ones. Operators never have that mark, so
-//! nothing that a run does holds them up here. The mark gives no rights: it says where to wait, and each peer is traced
-//! in full.
+//! Owns how many there may be at once, and the lane in which each is traced. The owner of a chain of parents decides
+//! how long it takes to follow, so no peer is traced where connections are accepted. Peers that have the mark of a run
+//! wait in lanes of their own: one for short chains, one for long ones. Operators never have that mark, so no run
+//! delays them here. The mark gives no rights: it only selects the lane, and each peer is traced in full.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -32,7 +31,7 @@ const AT_ONCE: usize = 2;
 /// How long it may take to tell who a peer is, with the wait for its turn.
 const TRACED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The lanes.
+/// The lanes in which peers wait to be traced, and what tracing needs.
 #[derive(Debug)]
 pub struct Arrivals {
     tracing: Tracing,
@@ -60,7 +59,7 @@ impl Lane {
 /// A peer that has connected.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The connection.
+    /// The accepted connection.
     pub stream: UnixStream,
     /// Who is there, as the kernel tells it at once.
     pub peer: Peer,

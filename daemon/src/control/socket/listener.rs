@@ -1,7 +1,7 @@
-//! Takes in connections: those that may come in, and no more than are allowed at once.
+//! Accepts connections: from peers that may connect, and no more than the limits allow at once.
 //!
-//! Owns what happens when the system has no descriptor left: it waits, and goes on. Never reads a request, and traces
-//! no peer while others wait to be accepted.
+//! Owns the reaction to a lack of descriptors: it waits, and goes on. Never reads a request, and traces no peer while
+//! others wait to be accepted.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ use crate::control::rights::Who;
 
 /// First wait after a connection could not be accepted; it doubles from there.
 const FIRST_WAIT_MS: u64 = 10;
-/// Longest wait.
+/// The longest of these waits, in milliseconds.
 const LONGEST_WAIT_MS: u64 = 1000;
 /// Bytes that a refused peer may have sent and that are read, so that it sees the refusal and not a reset.
 const DRAINED: usize = 256 * 1024;
@@ -32,7 +32,7 @@ const DRAINED: usize = 256 * 1024;
 /// A connection that was let in.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The connection.
+    /// The accepted connection, of a peer that was identified.
     pub stream: UnixStream,
     /// Who is at its other end.
     pub who: Who,
@@ -96,7 +96,7 @@ impl Listener {
         self.activated
     }
 
-    /// Connections now.
+    /// Number of connections that are open now.
     pub fn connections(&self) -> u32 {
         self.crowd.len()
     }
@@ -112,7 +112,8 @@ impl Listener {
     }
 
     /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the
-    /// runtime directory, and cleaners of old files take what nobody has written to. Connections that are there stay.
+    /// runtime directory, and cleaners of old files remove a socket that no process has written to. Open connections
+    /// stay.
     ///
     /// To be called from time to time, and without an [`Self::accept`] under way. Within a runtime.
     pub fn look_after(&self) {
@@ -140,8 +141,8 @@ impl Listener {
         }
     }
 
-    /// The next peer that may come in, whoever it is; [`Self::admit`] tells that. Others get one error and are closed.
-    /// What goes wrong is waited for. It may be dropped and called again at any time.
+    /// The next peer that may connect; [`Self::admit`] identifies it. Others get one error and are closed. Errors of
+    /// the system are waited out. The future may be dropped, and the method called again, at any time.
     pub async fn accept(&self, arrivals: &Arrivals) -> Arrival {
         loop {
             let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
@@ -323,7 +324,7 @@ mod tests {
             drop(next(&listener, &arrivals).await);
             drop((before, there));
         }
-        // What somebody else has put there is left alone, and is bound again once it has gone.
+        // A socket that another process has put there stays; ours is bound again once that has gone.
         fs::remove_file(&path).unwrap();
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         listener.look_after();

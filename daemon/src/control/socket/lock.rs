@@ -1,8 +1,8 @@
 //! Locks that make a daemon the only one of its state directory and of its socket.
 //!
-//! Owns the lock files. They are locked for the life of the process and never removed: a file that is there says
-//! nothing, only the lock on it does. Nobody is displaced, however slow: who holds a lock is told by its pid, and that
-//! is all.
+//! Owns the lock files. They are locked for the life of the process and never removed: the file itself says nothing,
+//! only the lock on it does. No holder is displaced, however slow: a second daemon is told the pid of the holder, and
+//! ends.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -20,7 +20,7 @@ use nix::sys::statfs::{
 };
 use nix::unistd::Pid;
 
-/// Times that a lock file is opened again because somebody removed it between opening and locking.
+/// Times that a lock file is opened again because another process removed it between opening and locking.
 const ATTEMPTS: u32 = 10;
 /// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to
 /// start has the lock as well, until it has become another program.
@@ -66,12 +66,12 @@ pub enum LockError {
         /// And which socket that one serves, where it says so.
         socket: Option<PathBuf>,
     },
-    /// The directory belongs to somebody else, who could change what is in it.
+    /// The directory belongs to another user, who could change its content.
     #[error("{} belongs to user {owner}, not to us", path.display())]
     NotOurs {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its owner.
+        /// User id of its owner.
         owner: u32,
     },
     /// The directory is there, others may enter it, and nothing in it says that it is ours to close.
@@ -80,15 +80,15 @@ pub enum LockError {
          (chmod 700 {0}), or name a directory inside of it", path.display()
     )]
     Open {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its mode.
+        /// Its mode, as `stat` gives it.
         mode: u32,
     },
     /// The directory is one of the kernel's.
     #[error("{} is in a file system of the kernel, where no state can be kept", path.display())]
     Kernels {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// What is there is a pipe, a device or the like. To open it could last for ever.
@@ -102,7 +102,7 @@ pub enum LockError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -113,7 +113,7 @@ impl LockError {
         matches!(self, Self::Held { .. })
     }
 
-    /// Whether whoever started us named a place that cannot be.
+    /// Whether the operator named a place that is impossible.
     pub const fn is_usage(&self) -> bool {
         matches!(self, Self::Open { .. } | Self::Kernels { .. })
     }
@@ -123,7 +123,7 @@ impl Lock {
     /// Takes the lock `path`, whose directory must be there.
     ///
     /// # Errors
-    /// Where somebody holds it, or the file cannot be had.
+    /// Where another process holds it, or the file cannot be had.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
         let (mut removed, mut dead) = (0, 0);
@@ -145,7 +145,8 @@ impl Lock {
                 }
                 Err((_, errno)) => return Err(io(errno.into())),
             };
-            // Whoever removed the file let a second one come; only the one that has the name counts.
+            // If another process removed the file, a second daemon may lock a new one; only the file that has the name
+            // counts.
             if !is_at(&held, path) {
                 removed += 1;
                 continue;
@@ -193,7 +194,7 @@ fn write_holder(file: &mut File, socket: Option<&Path>) -> io::Result<()> {
     let socket = socket.and_then(Path::to_str).filter(|path| !path.contains('\n'));
     let lines = format!("{}\n{}", std::process::id(), socket.map(|path| format!("{path}\n")).unwrap_or_default());
     file.rewind()?;
-    // Whoever reads it meanwhile finds the number whole: it stands in the same place.
+    // A reader at this moment finds the number whole: it stays in the same place.
     file.write_all(lines.as_bytes())?;
     file.set_len(lines.len() as u64)
 }
@@ -229,7 +230,7 @@ fn make(path: &Path) -> io::Result<bool> {
 fn has_state(dir: &Path, us: u32) -> bool {
     let is_there =
         |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|found| found.is_file() && found.uid() == us);
-    // Without a lock where somebody has put a backup there.
+    // Without a lock file: an operator has put a backup there.
     is_there(LOCK_FILE) || is_there("harness.db")
 }
 
@@ -261,7 +262,7 @@ fn pipe_in(dir: &Path) -> io::Result<Option<PathBuf>> {
 pub struct StateDir {
     path: PathBuf,
     lock: Lock,
-    /// The directory itself: whoever removes the lock file lets no second daemon in.
+    /// The lock on the directory itself: if the lock file is removed, a second daemon is still kept out.
     _directory: Flock<File>,
 }
 
@@ -447,14 +448,14 @@ mod tests {
         assert!(!said().contains("serves"), "{}", said());
         state.tell_socket(None).unwrap();
         assert!(!said().contains("serves"), "{}", said());
-        // As an older daemon writes it, and as nobody does.
+        // As an older daemon writes it, and as no daemon does.
         for text in ["77\n", "77", "77\nrelative\n"] {
             fs::write(dir.path().join("harnessd.lock"), text.replace("77", &std::process::id().to_string())).unwrap();
             assert!(said().starts_with(&pid) && !said().contains("serves"), "{}", said());
         }
     }
 
-    /// Somebody once named /proc, as root, and closed it to the whole machine.
+    /// An operator once named /proc, as root, and closed it to the whole machine.
     #[test]
     fn a_directory_is_closed_where_it_is_made_is_empty_or_has_been_a_state_directory_and_nowhere_else() {
         let base = tempfile::tempdir().unwrap();

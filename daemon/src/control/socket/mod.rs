@@ -1,7 +1,7 @@
 //! The socket file: taken over from systemd, or bound by us in place of a stale one.
 //!
-//! Owns the claim on the path. Never displaces a daemon that lives, never removes a socket that is not its own, and
-//! never shows the path with a mode that is wider than it shall be.
+//! Owns the claim on the path. Never displaces a live daemon, never removes the socket of another process, and never
+//! shows the path with a mode that is wider than intended.
 
 pub mod arrivals;
 pub mod listener;
@@ -39,7 +39,7 @@ pub enum BindError {
     /// Another daemon has the lock beside the socket, or the lock cannot be had.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// Somebody answers at that path.
+    /// Another process listens at that path.
     #[error("another daemon listens on {}", .0.display())]
     Live(PathBuf),
     /// The path does not fit an address.
@@ -56,9 +56,9 @@ pub enum BindError {
     Group {
         /// The socket or its directory.
         path: PathBuf,
-        /// The group.
+        /// Id of the group.
         gid: u32,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system refused.
@@ -66,7 +66,7 @@ pub enum BindError {
     Io {
         /// The socket or its directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -81,7 +81,7 @@ impl BindError {
         }
     }
 
-    /// Whether whoever started us asked for something that cannot be.
+    /// Whether the operator asked for something impossible.
     pub const fn is_usage(&self) -> bool {
         matches!(self, Self::TooLong(_) | Self::NotASocket(_) | Self::Group { .. } | Self::Activation(_))
     }
@@ -186,8 +186,8 @@ impl Bound {
         Ok(Self { claim: Claim { path, made: None, lock: None }, socket, members })
     }
 
-    /// Binds `path`, in place of a socket where nobody listens, under the lock `path.lock`. With `members` these may
-    /// connect too. A directory that is missing is made.
+    /// Binds `path`, in place of a stale socket, under the lock `path.lock`. With `members` these may connect too. A
+    /// missing directory is made.
     ///
     /// # Errors
     /// Where another daemon lives there, or the path cannot be had.
@@ -230,7 +230,7 @@ impl Bound {
     }
 }
 
-/// Binds a path whose lock we hold, in place of a socket where nobody listens.
+/// Binds a path whose lock we hold, in place of a stale socket.
 fn listen_at(
     path: &Path,
     address: &UnixAddr,
@@ -253,7 +253,7 @@ fn listen_at(
         Backlog::new(BACKLOG).and_then(|backlog| listen(&socket, backlog)).map_err(|errno| io(errno.into()))
     })();
     if let Err(error) = prepared {
-        // Nobody shall find a socket where nobody will ever listen.
+        // A socket on which no process will ever listen must not stay.
         _ = fs::remove_file(path);
         return Err(error);
     }
@@ -277,7 +277,7 @@ fn make_directory(path: &Path, members: Option<&Members>) -> Result<(), BindErro
     if let Some(above) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(above).map_err(io)?;
     }
-    // One that somebody else has made meanwhile is not ours to open or to close.
+    // A directory that another process has made meanwhile keeps its mode.
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(_) if dir.is_dir() => return Ok(()),
         made => made.map_err(io)?,
@@ -292,7 +292,7 @@ fn open_to(path: &Path, gid: u32, mode: u32) -> Result<(), BindError> {
         .map_err(|source| BindError::Group { path: path.to_path_buf(), gid, source })
 }
 
-/// Removes a socket where nobody listens. The lock is ours, so whoever listens without it is asked by connecting.
+/// Removes a stale socket. The lock is ours; a process that listens without the lock is found by connecting.
 fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), BindError> {
     let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
     match fs::symlink_metadata(path) {

@@ -1,6 +1,6 @@
-//! Who is at the other end of a connection, and whether it may come in.
+//! Identifies the peer of a connection, and decides whether it may connect.
 //!
-//! Owns the rule. Asks the kernel for the peer once, when it connects, and never trusts what a peer says of itself.
+//! Owns that rule. Asks the kernel for the peer once, when it connects, and never trusts the peer's own words.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,7 +56,7 @@ pub fn process_of(stream: &UnixStream, peer: &Peer) -> Option<OwnedFd> {
 /// A group whose members may connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
-    /// The group.
+    /// Id of the group.
     pub gid: u32,
     /// The users that belong to it by the group database.
     pub uids: BTreeSet<u32>,

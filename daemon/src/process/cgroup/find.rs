@@ -1,4 +1,4 @@
-//! Which cgroup of version 2 this process is in, and whether it is ours to divide.
+//! Finds the cgroup of version 2 of this process, and whether it is ours to divide.
 //!
 //! Reads only.
 

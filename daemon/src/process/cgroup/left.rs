@@ -1,7 +1,7 @@
-//! Which cgroup held the processes of a daemon, for the next one of the same state directory.
+//! Records which cgroup holds the processes of a daemon, for the next daemon of the same state directory.
 //!
-//! Owns the file that says it, and the name by which such a cgroup is told from those of other state directories. A
-//! process can lower the limit that is its mark, and kill its keeper and its daemon: out of a cgroup it comes only by
+//! Owns the file with that record, and the name that distinguishes such a cgroup from those of other state directories.
+//! A process can lower the limit that is its mark, and kill its keeper and its daemon; but it leaves a cgroup only by
 //! moving itself.
 
 use std::ffi::OsString;

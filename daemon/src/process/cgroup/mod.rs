@@ -1,5 +1,5 @@
-//! Cgroups of version 2, where the daemon has one that is its own: they set limits of all processes of a run together,
-//! and hold all that it starts, so that the next daemon ends what has outlived it.
+//! Cgroups of version 2, where the daemon has one of its own: they limit all processes of a run together, and hold all
+//! that it starts, so that the next daemon can end the survivors.
 //!
 //! ```text
 //!   OWN/                     what was delegated; without processes, so that it can give its controllers on
@@ -10,13 +10,13 @@
 //!           └── call-N/      the processes of one call, background children included; counts what happens to these
 //! ```
 //!
-//! No controller is needed to hold processes. Where `calls-STATE` is stands in the state directory ([`left`]): the next
-//! daemon may start somewhere else.
+//! No controller is needed to hold processes. The path of `calls-STATE` is recorded in the state directory ([`left`]):
+//! the next daemon may start somewhere else.
 //!
-//! A launcher enters the cgroup of its call before it becomes the program, so nothing of the call is ever outside, and
-//! the keeper never inside. What a cgroup is for ends with it: a directory goes when nobody is left in it, and what an
-//! earlier daemon of the state directory has left goes at start. Never touches anything that is not below OWN, and OWN
-//! only where nobody else is in it. Blocks for moments: the kernel moves processes under a lock.
+//! A launcher enters the cgroup of its call before it becomes the program, so no part of the call is ever outside, and
+//! the keeper is never inside. A directory is removed when no process is left in it, and leftovers of an earlier daemon
+//! of the state directory are removed at start. Never touches anything that is not below OWN, and OWN only where no
+//! other process is in it. Blocks for moments: the kernel moves processes under a lock.
 
 mod find;
 mod left;
@@ -66,7 +66,7 @@ pub(super) struct Groups {
     late: Mutex<Vec<PathBuf>>,
 }
 
-/// The cgroup of one call. It goes when this is dropped, or as soon as nobody is left in it.
+/// The cgroup of one call. It is removed when this is dropped, or as soon as no process is left in it.
 #[derive(Debug)]
 pub(super) struct Group {
     groups: Arc<Groups>,
@@ -339,7 +339,7 @@ fn make(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a cgroup, and those that somebody has made in it.
+/// Removes a cgroup, and the cgroups that processes have made in it.
 fn remove(group: &Path) -> io::Result<()> {
     match fs::remove_dir(group) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -377,7 +377,7 @@ fn kill(group: &Path) {
     let _ = put(&group.join("cgroup.kill"), "1");
 }
 
-/// Waits until nobody is in a cgroup. Whether that came true in time.
+/// Waits until no process is in a cgroup. Gives whether that happened in time.
 fn emptied(group: &Path) -> bool {
     let Ok(mut file) = fs::File::open(group.join("cgroup.events")) else { return true };
     for _ in 0..KILL_WAIT.1 {

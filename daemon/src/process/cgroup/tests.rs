@@ -40,7 +40,7 @@ fn the_cgroup_of_a_call_goes_with_the_last_of_its_processes() {
     assert!(path.exists() && path.starts_with(groups.calls.join(format!("run-{ONE}"))));
     assert!(!other.exists(), "it had nobody in it and was dropped");
     let mut sleeper = sleeper_in(&one.entrance());
-    // Somebody in it may divide it further.
+    // A process in it may divide it further.
     fs::create_dir(path.join("more")).unwrap();
     drop(one);
     groups.tidy();

@@ -26,7 +26,7 @@ pub struct Outputs {
 pub struct Range {
     /// Where it begins.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes of the range, as they were written.
     pub bytes: Vec<u8>,
     /// Bytes of the stream in all, so far, as far as they are kept on disk.
     pub total: u64,

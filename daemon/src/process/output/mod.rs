@@ -1,8 +1,8 @@
-//! What a process writes: bounded in memory, whole in a file up to a quota, live to whoever follows.
+//! Output of processes: bounded in memory, whole in a file up to a quota, live to subscribers.
 //!
-//! Costs nothing for a silent stream: no buffer, no file, no task. Reads when the kernel says that something is
-//! there, never on a timer. A file that cannot be written is given up; it never stops the process. What lives on
-//! after its call goes on writing into the same files.
+//! A silent stream costs nothing: no buffer, no file, no task. Reads when the kernel reports data, never on a timer. A
+//! file that cannot be written is given up; that never stops the process. Processes that live on after their call write
+//! into the same files.
 
 pub(super) mod files;
 pub(super) mod pipe;
@@ -26,7 +26,7 @@ const PIECE: usize = 64 * 1024;
 const READS: usize = 4;
 
 thread_local! {
-    /// One buffer for each thread: nobody holds it across an await.
+    /// One buffer for each thread: it is never held across an await.
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -87,7 +87,7 @@ impl Streams {
         Ok(Self { out: Stream::new(Source::new(ours)?, OutputStream::Stdout, keep, outputs), err: None })
     }
 
-    /// Whether somebody can still write.
+    /// Whether a process can still write.
     pub(super) fn are_open(&self) -> bool {
         self.out.source.is_open() || self.err.as_ref().is_some_and(|err| err.source.is_open())
     }
@@ -128,7 +128,7 @@ impl Streams {
         }
     }
 
-    /// What was captured. Where somebody can still write, the rest is returned: it goes on into the files.
+    /// What was captured. Where a process can still write, the rest is returned: it goes on into the files.
     pub(super) fn finish(self) -> (Captured, Captured, Option<Rest>) {
         let open = self.are_open();
         let Self { out, err } = self;
@@ -233,7 +233,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Takes it until nobody can write any more. Without a reader, a server that writes a line would die of it.
+    /// Reads until no process can write any more. Without a reader, a server that writes a line would be killed.
     pub(super) async fn drain(self) {
         let one = |(mut source, mut sink): (Source, Sink)| async move {
             while source.is_open() {

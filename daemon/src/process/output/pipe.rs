@@ -1,7 +1,7 @@
-//! The end of a pipe that we read, or of a terminal.
+//! Our end of a pipe, or of a terminal.
 //!
-//! It is told to the runtime only when somebody waits for it: most calls are over before that, and it costs more than
-//! reading.
+//! It is registered with the runtime only when a task waits for it: most calls are over before that, and to register
+//! costs more than to read.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 /// What is read.
 #[derive(Debug)]
 pub(in crate::process) enum Source {
-    /// Nobody has waited for it.
+    /// No task has waited for it yet.
     Fresh(OwnedFd),
     Watched(AsyncFd<OwnedFd>),
     /// Its end was seen.
@@ -44,7 +44,7 @@ impl Source {
         Ok(Self::Fresh(fd))
     }
 
-    /// Whether somebody may still write.
+    /// Whether a process may still write.
     pub(in crate::process) fn is_open(&self) -> bool {
         !matches!(self, Self::Closed)
     }
@@ -82,7 +82,7 @@ impl Source {
             Ok(0) => {}
             Ok(count) => return Read::Bytes(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
-            // The end of a terminal that nobody has open any more.
+            // The end of a terminal that no process has open any more.
             Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => {}
             Err(error) => tracing::warn!(%error, "output could not be read"),
         }

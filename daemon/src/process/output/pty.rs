@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a call that wants one. Owns its size. The end that we read is a stream like any other.
+//! A pseudo-terminal for a call that wants one. Owns its size. Our end is read like any other stream.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -23,7 +23,7 @@ pub(in crate::process) struct Terminal {
 }
 
 impl Terminal {
-    /// Makes one. Whoever reads from it first sees an end.
+    /// Makes a terminal. A reader that comes before any writer sees an end.
     pub(in crate::process) fn open() -> io::Result<Self> {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&ours)?;

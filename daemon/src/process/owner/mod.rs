@@ -1,11 +1,12 @@
-//! Whose a process is: the chain of its parents, followed to its end.
+//! The owner of a process: the chain of its parents, followed to its end.
 //!
-//! Owns the rule that who cannot be followed to the end is nobody. The end is the first process of this machine, or of
-//! this pid namespace. A keeper on the way makes the process one of a run, or nobody where that keeper serves none, or
-//! is another daemon's. A child of the daemon that is no keeper has lost its keeper, and is nobody.
+//! Owns the rule that a process whose chain cannot be followed to the end has no rights. The end is the first process
+//! of this machine, or of this pid namespace. A keeper on the way makes the process part of a run; it has no rights
+//! where that keeper serves no run, or belongs to another daemon. A child of the daemon that is not a keeper has lost
+//! its keeper, and has no rights.
 //!
-//! A number may go to another process while it is looked at. So the process itself is held by a descriptor; each step
-//! to a parent is looked at twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
+//! A pid may be reused while the process is looked at. So the process itself is held by a descriptor; each step to a
+//! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
 
 pub(super) mod own_mark;
 pub(super) mod survivors;
@@ -20,7 +21,7 @@ use nix::errno::Errno;
 use super::owner::own_mark::KeeperAbove;
 use super::tree::proc_stat::{Stat, beginning_of};
 
-/// Longest chain of parents that is followed. Who nests deeper is nobody, so that a look has a bound.
+/// Longest chain of parents that is followed, so that a look has a bound. A process below a longer one has no rights.
 pub(super) const LONGEST: usize = 256;
 /// Attempts at following a chain that changes meanwhile.
 const ATTEMPTS: usize = 8;
@@ -32,7 +33,7 @@ const FIRST_WORDS: u64 = 4096 + 64;
 /// Whose a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lineage {
-    /// Nobody's: its chain of parents reaches the first process without passing a keeper.
+    /// Of no run: its chain of parents reaches the first process without passing a keeper.
     Outside,
     /// Of the call of another daemon's run inside of which this daemon itself was started, or of one above that.
     Beside,
@@ -75,7 +76,7 @@ pub enum Untraced {
     /// It has the mark of what runs start, and nothing above it says which.
     #[error("it was started by a run")]
     Marked,
-    /// Somebody who is not outside traces it.
+    /// A process that is not outside of all runs traces it.
     #[error("a process of a run traces it")]
     Steered,
     /// `/proc` does not show one of its parents.
@@ -253,7 +254,7 @@ mod tests {
         trace_with(&|pid| processes.get(&pid).copied(), pid, &|| true)
     }
 
-    /// A1: whoever cannot be followed to the end of the chain is no operator.
+    /// A1: a process whose chain cannot be followed to the end is no operator.
     #[test]
     fn only_a_chain_that_ends_outside_without_a_keeper_is_an_operators() {
         let unknown = Lineage::Unknown;
@@ -334,8 +335,8 @@ mod tests {
         assert_eq!(lineage, Lineage::Unknown(Untraced::Gone));
     }
 
-    /// What happens between two looks, at each of the first few looks: whatever the moment, nobody below a keeper is an
-    /// operator.
+    /// The chain changes between two looks, at each of the first few looks: at no moment does a process below a keeper
+    /// become an operator.
     #[test]
     fn a_chain_that_changes_while_it_is_followed_makes_nobody_an_operator() {
         type Change = fn(&mut HashMap<i32, Stat>);

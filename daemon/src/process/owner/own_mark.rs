@@ -1,7 +1,8 @@
-//! Where this process stands among all: with which mark it was started, and which keepers are above it.
+//! The position of this process: the mark with which it was started, and the keepers above it.
 //!
-//! Owns that this is read once, at the very start of the process, and never again: every process of the same user can
-//! lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes nothing.
+//! Owns the rule that this is read once, at the very start of the process, and never again: every process of the same
+//! user can lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes
+//! nothing.
 
 use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit};
@@ -68,7 +69,7 @@ impl Standing {
     }
 }
 
-/// None where the chain cannot be followed to its end: then nobody below one of them is known to belong to us.
+/// Empty where the chain cannot be followed to its end: then no process below those keepers is known to belong to us.
 fn keepers_above(pid: i32, stat: &dyn Fn(i32) -> Option<Stat>, is_keeper: &dyn Fn(i32) -> bool) -> Vec<KeeperAbove> {
     (0..ATTEMPTS).find_map(|_| follow(pid, stat, is_keeper)).unwrap_or_default()
 }
@@ -144,8 +145,7 @@ mod tests {
         }
     }
 
-    /// The limit of a run can be given to a daemon that starts, by every process of the user. It makes nobody its
-    /// operator.
+    /// Every process of the user can give the limit of a run to a daemon that starts. That makes none its operator.
     #[test]
     fn an_equal_limit_alone_makes_nobody_an_operator() {
         let none = u64::MAX;

@@ -1,5 +1,5 @@
-//! What an earlier daemon of this state directory has left: keepers that still end their trees, and what has escaped
-//! them.
+//! Leftovers of an earlier daemon of this state directory: keepers that still end their trees, and processes that have
+//! escaped them.
 //!
 //! ```text
 //!   wait for the lock that keepers hold ─▶ look for what has our mark ─▶ none: go on
@@ -7,13 +7,13 @@
 //!        └────────────────────────────────────────▶ (the same)
 //! ```
 //!
-//! Owns the lock file of the keepers and the name by which their marks are told from those of other daemons. A start
-//! waits here before it recovers anything, so that a call that was interrupted never executes beside the next step's.
-//! Never touches a process without our mark.
+//! Owns the lock file of the keepers, and the name that distinguishes their marks from those of other daemons. A start
+//! waits here before it recovers anything, so that an interrupted call never executes beside the next step's. Never
+//! touches a process without our mark.
 //!
-//! The daemon gives itself a mark as well, larger than that of its runs: whatever it starts is born with it, before a
-//! keeper can set the smaller one. So two marks have our name, and that of a daemon is ended only where no daemon has
-//! it that lives.
+//! The daemon gives itself a mark as well, larger than that of its runs: each process that it starts is born with it,
+//! before a keeper can set the smaller one. So two marks have our name, and a process with the mark of a daemon is
+//! ended only where no live daemon has that mark.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -208,25 +208,25 @@ pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError
 /// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of
 /// that directory's daemon, and no daemon. Says whether there was such a process.
 ///
-/// The lock itself tells who has it; what stands in the file may be written by anybody.
+/// The lock itself tells which process has it; any process may have written to the file.
 pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
     let Ok(marks) = Marks::new(state_dir, standing) else { return false };
     let is_of_outside = is_of_outside(state_dir) && !standing.is_inside();
     let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
-    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its
-    // own limit.
+    // A process with less than the mark of a daemon outside is no daemon of its directory, however far it has lowered
+    // its own limit.
     let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
     match end_holders(&[lock_file, state_dir], &is_false) {
         Holders::None => {}
         holders => return holders == Holders::Ended,
     }
-    // Who took it is dead, and has left it to somebody whom the lock does not name. Inside a run it may be one outside
-    // of our pid namespace.
+    // The process that took it is dead, and has left it to a process that the lock does not name. Inside a run that may
+    // be a process outside of our pid namespace.
     !standing.is_inside() && end_marked(&|_, hard| is_of_runs(hard))
 }
 
 /// Ends what holds the lock beside a socket, although it is inside a run, and we are outside of all: no daemon that
-/// serves others than runs has a mark as small. Says whether there was somebody.
+/// serves others than runs has a mark as small. Says whether there was such a process.
 pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> bool {
     let smallest_of_a_daemon = inside::mark_below(standing.mark(), 0);
     !standing.is_inside() && end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) == Holders::Ended
@@ -284,7 +284,7 @@ fn ignore_held(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::WOULDBLOCK { Ok(()) } else { Err(errno) }
 }
 
-/// Whether somebody else holds the lock; where not, it is ours.
+/// Whether another process holds the lock; where not, it is ours.
 fn is_held(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(false),
@@ -535,8 +535,7 @@ mod tests {
         may_mend(of_outside.path(), &Standing::of(OUTSIDE_OF_ALL, Vec::new())).unwrap();
     }
 
-    /// A leftover that holds the locks of its daemon is ended; a daemon that lives is not, and nobody whom this does
-    /// not concern.
+    /// A leftover that holds the locks of its daemon is ended; a live daemon and unrelated processes are not.
     #[test]
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
@@ -583,8 +582,8 @@ mod tests {
         }
     }
 
-    /// The lock beside the socket is nobody's who is inside a run, however far it has lowered its limit; that of
-    /// any daemon outside is.
+    /// A process inside a run cannot keep the lock beside the socket, however far it has lowered its limit; any daemon
+    /// outside can.
     #[test]
     fn who_holds_the_lock_beside_a_socket_and_is_inside_of_a_run_is_ended() {
         let from_outside = Standing::of(OUTSIDE_OF_ALL, Vec::new());

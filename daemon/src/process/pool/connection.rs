@@ -1,7 +1,7 @@
-//! The daemon's end of one keeper: its process, its socket, and what it last said.
+//! The daemon's end of one keeper: its process, its socket, and its latest messages.
 //!
-//! Owns no policy: who may use a keeper, and what is done when one is gone, is decided elsewhere. Everything that waits
-//! can be dropped and called again.
+//! Owns no policy: other modules decide which call may use a keeper, and what is done when a keeper is gone. Every
+//! waiting method can be dropped and called again.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,9 +30,9 @@ use crate::process::timing::KILL_WAIT;
 /// How a keeper is started.
 #[derive(Debug, Clone)]
 pub struct KeeperProgram {
-    /// The program.
+    /// The sealed copy of the daemon's program.
     pub program: Sealed,
-    /// Its arguments.
+    /// Arguments that make the program a keeper.
     pub args: Vec<String>,
     /// Its environment; usually none.
     pub env: Vec<(String, String)>,
@@ -40,7 +40,7 @@ pub struct KeeperProgram {
     pub lock: Option<KeepersLock>,
 }
 
-/// A keeper.
+/// The connection to one keeper, with its process.
 #[derive(Debug)]
 pub(in crate::process) struct Link {
     child: Child,
@@ -128,7 +128,7 @@ impl Link {
         }
     }
 
-    /// What it has said of its latest call and nobody has heard yet.
+    /// What it has said of its latest call and the daemon has not read yet.
     pub(in crate::process) fn try_next(&mut self) -> io::Result<Option<What>> {
         loop {
             if let Some(answer) = self.heard()? {

@@ -1,4 +1,4 @@
-//! The keepers that there are: who serves which run, who is free, and whose a process is.
+//! The pool of keepers: which keeper serves which run, which are free, and which run a process belongs to.
 //!
 //! ```text
 //!              take                 give back: nothing is left of the call
@@ -7,11 +7,10 @@
 //!                          └─ dropped: closed ─▶ retired ─ it has ended what was below it ─▶ reaped
 //! ```
 //!
-//! One keeper has the processes of one call, so that the end of a call that hangs never touches a server that an
-//! earlier call of the run has started. Whoever descends from a keeper belongs to the run that it serves, and below a
-//! keeper that serves none to nobody ([`super::owner`]).
-//! The daemon, which adopts, has no children but its keepers; any other is what a keeper that was killed has left
-//! behind, and is ended.
+//! One keeper has the processes of one call, so that the end of a hanging call never touches a server that an earlier
+//! call of the run has started. A descendant of a keeper belongs to the run that the keeper serves; below a keeper that
+//! serves none it has no rights ([`super::owner`]). The daemon is a subreaper and has no children but its keepers; any
+//! other child is a leftover of a killed keeper, and is ended.
 
 pub(super) mod connection;
 pub(super) mod running_call;
@@ -64,7 +63,7 @@ pub struct Keepers {
     adopts: bool,
     groups: Option<Arc<Groups>>,
     pool: Mutex<Pool>,
-    /// Held shared while a keeper is being started and is not known yet, so that nobody takes it for a stranger.
+    /// Held shared while a keeper is being started and is not known yet, so that it is not taken for a stranger.
     starting: RwLock<()>,
     /// One sweep at a time.
     sweeping: tokio::sync::Mutex<()>,
@@ -78,7 +77,7 @@ struct Pool {
     /// Every keeper that is not reaped, and the run that it serves.
     known: HashMap<i32, Option<RunId>>,
     retired: Vec<Closed>,
-    /// Nobody needs a keeper any more.
+    /// No keeper is needed any more.
     closed: bool,
 }
 
@@ -93,7 +92,7 @@ pub(super) struct Parked {
 /// A process of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id in the daemon's view.
     pub pid: i32,
     /// Its command line, or its name in brackets.
     pub command: String,
@@ -224,7 +223,7 @@ impl Keepers {
         ended.await.inspect_err(|_| tracing::error!("processes that lost their keeper live on after SIGKILL")).is_ok()
     }
 
-    /// Whether there was somebody to kill or to reap.
+    /// Kills and reaps strangers among the children. Gives whether there were any.
     fn kill_adopted(&self) -> bool {
         // While no keeper is being started, every child that is not known is a stranger, also in the passes of the
         // kill.
@@ -234,7 +233,7 @@ impl Keepers {
         tree.kill(&reap) != Found::Empty
     }
 
-    /// Notices keepers that die while nobody uses them, and ends what they leave behind. Costs nothing while none does.
+    /// Notices keepers that die while no call uses them, and ends their leftovers. Costs nothing while none dies.
     pub async fn mind(self: Arc<Self>) {
         let mut children = match signal(SignalKind::child()) {
             Ok(children) => children,
@@ -284,7 +283,7 @@ impl Keepers {
 
     /// Parents that most processes have at most.
     pub const SHORT: usize = 32;
-    /// Parents that a process may have at most: of one with more nobody knows whose it is.
+    /// Parents that a process may have at most: the owner of a process with more is not determined.
     pub const LONGEST: usize = owner::LONGEST;
 
     /// Whether a process has the mark of what runs of this daemon start, or of something else that cannot be outside
@@ -372,7 +371,7 @@ impl Pool {
         for mut one in parked {
             match one.link.try_next() {
                 Ok(Some(super::supervisor::protocol::What::Empty)) => self.free(one.link),
-                // One that is dead is found by whoever minds it, or by the release.
+                // A dead one is found by [`Self::mind`], or by the release.
                 _ => still.push(one),
             }
         }

@@ -1,7 +1,6 @@
-//! One call in the hands of its keeper: started, watched, ended, given back.
+//! One call in its keeper: started, watched, ended, given back.
 //!
-//! Owns the rule that a keeper which is not given back, because the call was dropped, is closed and takes everything
-//! below it along.
+//! Owns the rule for a dropped call: its keeper is not given back but closed, and ends everything below it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -47,7 +46,7 @@ pub(in crate::process) struct TooMany {
 
 /// How waiting for the end of a process ended.
 pub(in crate::process) enum Heard {
-    /// It ended.
+    /// The process ended, and the keeper has sent its status.
     Ended,
     /// It did not start.
     Failed(Failure),
@@ -91,7 +90,7 @@ impl Held {
             };
             match sent {
                 Ok(()) => return Ok(held),
-                // It was killed while nobody used it. A frame that it did not take whole started nothing.
+                // It was killed while no call used it. A frame that it did not take whole started nothing.
                 Err(error) => {
                     held.lost().await;
                     tries -= 1;
@@ -206,7 +205,7 @@ impl Held {
         link.send(&Request::end(force), &[]).await?;
         link.wake();
         if force && let Some(group) = &link.group {
-            // Who forks fast is better caught at once. The keeper sees to the rest, and that nobody is left.
+            // Processes that fork fast are better killed at once. The keeper does the rest, until none is left.
             group.kill();
         }
         Ok(())

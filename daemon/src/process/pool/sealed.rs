@@ -1,7 +1,7 @@
 //! The program of keepers, in a form that may be executed and not read.
 //!
-//! A keeper makes itself one that no process of its user can trace; until then it would be as open as any other. A
-//! program that its user may not read makes a process so from its first moment (`ENFORCE_NONDUMP` in the kernel's
+//! A keeper makes itself untraceable for processes of its user; until then it would be as open as any other. A program
+//! that its user may not read makes a process untraceable from its first moment (`ENFORCE_NONDUMP` in the kernel's
 //! `would_dump`). Owns that copy of the program; starts nothing.
 
 use std::fs::{File, OpenOptions, Permissions};

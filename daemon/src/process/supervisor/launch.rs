@@ -1,9 +1,9 @@
 //! The launcher: enters a cgroup, sets limits and a terminal on itself, then becomes the program (`harnessd launch`).
 //!
-//! All of it has to happen between fork and exec, which no program can do for another one without a hook that costs a
-//! real fork. Used only where one of them is wanted. The environment of the program means nothing to it. It must never
-//! do anything else; what keeps it from its program is told on standard error, with the exit code that a shell would
-//! give.
+//! All of this has to happen between fork and exec, which no program can do for another one without a hook that costs a
+//! real fork. Used only where one of them is wanted. The environment of the program has no effect on it. It must never
+//! do anything else. An error that keeps it from its program goes to standard error, with the exit code that a shell
+//! would give.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;

@@ -1,17 +1,17 @@
-//! The keeper: the process of ours that stands between the daemon and the processes of a call (`harnessd keeper`).
+//! The keeper: our process between the daemon and the processes of a call (`harnessd keeper`).
 //!
 //! ```text
 //!              start                 ended, alone
 //!   idle ───────────────▶ running ────────────────▶ idle
 //!                            │ ended, others left       ▲ the last of them is gone: empty
 //!                            ├─────────────────▶ left ──┤
-//!                            └─ end, socket closed ─▶ ending: SIGTERM, 2 s, SIGKILL again and again, until no child is left
+//!                            └─ end, socket closed ─▶ ending: SIGTERM, 2 s, SIGKILL until no child is left
 //! ```
 //!
-//! It leads a session without a terminal and is a subreaper: whatever a call starts, however it leaves its parents,
+//! It leads a session without a terminal and is a subreaper: every descendant of a call, however it leaves its parents,
 //! becomes its child at last, so "no child" means that nothing is left. It must never do anything but this: it is
 //! single-threaded, opens no file but `/proc`, the one by which it enters its cgroup, and the folders that calls start
-//! in, and knows no run. When the daemon is gone its socket is closed, and it ends what is below it.
+//! in, and knows no run. When the daemon is gone its socket is closed, and it ends everything below it.
 
 pub mod launch;
 pub(super) mod protocol;
@@ -142,7 +142,7 @@ struct Ending {
 impl Keeper {
     fn new(arguments: impl Iterator<Item = String>) -> io::Result<Self> {
         let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        // A keeper that somebody starts by hand must not turn a terminal's session upside down.
+        // A keeper that a person starts by hand must not change the session of a terminal.
         socket.peer_addr()?;
         let (children_changed, written) = UnixStream::pair()?;
         children_changed.set_nonblocking(true)?;
@@ -164,7 +164,7 @@ impl Keeper {
         let (marks, limits): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with(MARK));
         let mark = marks.iter().find_map(|mark| mark.strip_prefix(MARK)?.parse::<u64>().ok());
         if let Some(mark) = mark {
-            // What is below it can lower this limit further, and never raise it. Somebody may have lowered ours.
+            // Processes below can lower this limit further, and never raise it. Another process may have lowered ours.
             survivors::lower(mark)?;
         }
         for argument in limits {
@@ -324,7 +324,7 @@ impl Keeper {
                 Some(Used { status: used.status.into_raw(), cpu, max_rss_bytes: used.rusage.maxrss })
             }
             Err(_) => {
-                // Nobody else reaps here, so this does not happen. The daemon would see no end, which is the truth.
+                // No other code reaps here, so this does not happen. The daemon would see no end, which is the truth.
                 self.call = None;
                 None
             }

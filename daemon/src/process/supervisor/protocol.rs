@@ -1,7 +1,7 @@
-//! What the daemon and a keeper say to each other: frames on a stream socket, each with its length in front.
+//! The protocol between the daemon and a keeper: frames on a stream socket, each with its length in front.
 //!
-//! Pure. Owns the encoding, and nothing else knows it. Descriptors travel beside a frame, with its first byte. Both
-//! ends are the same binary, so there are no versions; whoever reads nonsense treats the other end as gone.
+//! Pure. Owns the encoding, and no other module knows it. Descriptors travel beside a frame, with its first byte. Both
+//! ends are the same binary, so there are no versions; an end that reads nonsense treats the other end as gone.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -61,7 +61,7 @@ pub(in crate::process) enum What {
     Runs { pid: i32 },
     /// It did not start.
     Failed(Failure),
-    /// It ended.
+    /// The process ended. `alone`: it has left no other process running.
     Ended { used: Used, alone: bool },
     /// The keeper has no child.
     Empty,
@@ -229,7 +229,7 @@ impl Failure {
 /// The first whole frame of what was read: its length with everything, and itself.
 ///
 /// # Errors
-/// A length that nobody sends.
+/// A length that neither end ever sends.
 pub(in crate::process) fn first_frame(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, Nonsense> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else { return Ok(None) };
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| Nonsense)?;

@@ -1,9 +1,9 @@
-//! The forced end of a tree: all of it is stopped, then all of it is killed.
+//! The forced end of a tree: all of its processes are stopped, then all are killed.
 //!
-//! Owns the answer to processes that fork and exit all the time, which are gone before one can look at them twice. A
-//! stop cannot be refused, and a process that is stopped makes no other. One whose parent has exited is a child of the
-//! root, and the numbers of these cannot be taken by others before the root reaps them: so they are stopped as they are
-//! listed, without another look, and their groups with them. Waits for nobody.
+//! Owns the answer to processes that fork and exit all the time, which are gone before they can be looked at twice. A
+//! stop cannot be refused, and a stopped process makes no other. A process whose parent has exited is a child of the
+//! root, and its pid cannot be reused before the root reaps it: so such processes are stopped as they are listed,
+//! without another look, and their groups with them. Waits for no process.
 
 use std::collections::HashSet;
 

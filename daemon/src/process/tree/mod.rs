@@ -1,7 +1,7 @@
-//! The tree below a process: who is in it, and signals to all of it.
+//! The tree below a process: its members, and signals to all of them.
 //!
-//! Reads `/proc`. A number may go to another process between a look and a signal, so each signal goes through a
-//! descriptor of the process, after a second look at whose child it is. Owns no process and waits for none.
+//! Reads `/proc`. A pid may be reused between a look and a signal, so each signal goes through a descriptor of the
+//! process, after a second look at its parent. Owns no process and waits for none.
 
 pub(super) mod kill;
 pub(super) mod proc_stat;

@@ -1,5 +1,5 @@
-//! What `/proc/PID/stat` tells of a process, and the beginning of its command line. Reads only; a process that has gone
-//! is `None`.
+//! The content of `/proc/PID/stat`, and the beginning of a command line. Reads only; `None` for a process that has
+//! gone.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,11 +15,11 @@ const FIRST_AFTER_SESSION: usize = 7;
 pub(in crate::process) struct Stat {
     /// It has ended and only waits to be reaped, or is just going.
     pub(in crate::process) dead: bool,
-    /// Its parent.
+    /// Pid of its parent.
     pub(in crate::process) parent: i32,
     /// Its process group.
     pub(in crate::process) group: i32,
-    /// Its session.
+    /// Id of its session.
     pub(in crate::process) session: i32,
     /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used
     /// again.

@@ -1,7 +1,7 @@
-//! The fold of what a journal has to say: every event is applied again, and what cannot be is told.
+//! Folds the journal into the world: applies every event again, and reports those that cannot be applied.
 //!
-//! Owns one rule: of a run of which a record is missing, cannot be read or does not fit, nothing counts from there on
-//! but its end. Other runs are not touched by that.
+//! Owns one rule: if a record of a run is missing, cannot be read or does not fit, nothing counts from there on but the
+//! run's end. Other runs are not affected.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -191,7 +191,7 @@ mod tests {
         Now { wall: last.unwrap_or_default() + Span::from_secs(seconds), mono: Span::from_secs(seconds) }
     }
 
-    /// What is to stay as it is of a run. What it waits for may be taken by somebody else.
+    /// The parts of a run that must stay as they are. What it waits for may be taken by another run.
     fn kept(engine: &Engine, run: RunId, now: Now) -> Option<RunView> {
         engine.view(run, now).map(|view| RunView { waiting_for: None, ..view })
     }

@@ -1,7 +1,6 @@
-//! The start: opens the journal and makes the world from it.
+//! The start: opens the journal and restores the world from it.
 //!
-//! Owns the order. Nothing is served before the world is what it was; a journal that cannot be used is told of and left
-//! alone.
+//! Owns the order. Nothing is served before the world is as it was; an unusable journal is reported and not changed.
 
 mod fold;
 mod sweep;
@@ -93,7 +92,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let mut findings = findings(&beside, recognised, &before);
     findings.extend(strange_log.map(|to| Finding::StrangeLog { moved_to: to.display().to_string() }));
     if !findings.is_empty() && version.is_some() {
-        // Whoever changed a file by hand may have changed it half.
+        // A person who edits a file by hand may leave it half changed.
         schema::look_through(&db, &path)?;
     }
     let (epoch, id_key) = match recognised {
