@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 /// A lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Who took it.
+    /// Pid of the process that took it.
     pub pid: i32,
     /// Whether it is exclusive: no other process has a lock meanwhile.
     pub is_exclusive: bool,

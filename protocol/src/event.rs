@@ -35,7 +35,7 @@ impl EpochReason {
     /// Every reason, in the order of the variants.
     pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
 
-    /// The word for it, as in JSON.
+    /// The name of the reason, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Begun => "begun",
@@ -57,19 +57,19 @@ impl fmt::Display for EpochReason {
     }
 }
 
-/// One thing that happened.
+/// One event: a durable change of the world, with its number and its cause.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Number of the event. Each later event of the journal has a greater one.
     pub seq: Seq,
-    /// Version of its kind.
+    /// Version of the kind's fields; see [`EVENT_VERSION`].
     pub version: u16,
     /// When it happened.
     pub at: Timestamp,
     /// The run that it belongs to; `None` for what concerns a lane or the daemon.
     pub run: Option<RunId>,
-    /// Who caused it.
+    /// The origin of the change.
     pub cause: Cause,
     /// Kind of the event and its data. On the wire these fields stand beside `seq`.
     #[serde(flatten)]
@@ -77,7 +77,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// About how much memory it takes.
+    /// An estimate of the bytes of memory that the event takes.
     pub fn approximate_bytes(&self) -> usize {
         let texts = match &self.body {
             EventBody::RunSubmitted { spec, earlier, .. } => {
@@ -108,11 +108,11 @@ impl Event {
     }
 }
 
-/// Who caused an event.
+/// The origin of an event: which way the request came, and from whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
-    /// Through which door.
+    /// The way by which the request came.
     pub via: Via,
     /// Numeric user id of the caller, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Caused by the harness itself: time, a job's outcome, its own rules.
+    /// Caused by the harness itself: by time, the outcome of a job, or a rule.
     pub const HARNESS: Self = Self { via: Via::Harness, uid: None, by_run: None };
 }
 
@@ -172,7 +172,7 @@ pub enum StopReason {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Ending {
-    /// With an answer.
+    /// With the model's last answer.
     Succeeded {
         /// Text of the model's last answer.
         answer: Arc<str>,
@@ -184,9 +184,9 @@ pub enum Ending {
         /// Exit code of a command that waits for the run; see [`crate::run::exit`].
         exit_code: u8,
     },
-    /// Because it was told to.
+    /// By a cancel of the run, or of a run above it.
     Cancelled {
-        /// By whom, in words.
+        /// The reason, in words.
         error: Arc<str>,
     },
 }
@@ -213,9 +213,9 @@ pub struct Delta {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeltaStream {
-    /// What the model says.
+    /// The text of the model's answer.
     Text,
-    /// What the model thinks, where it says so.
+    /// The model's reasoning, where the provider shows it.
     Reasoning,
     /// Standard output of a call.
     Stdout,
@@ -231,13 +231,14 @@ pub struct Gap {
     pub from: Seq,
     /// The last number that is missing.
     pub to: Seq,
-    /// Why the epoch began that goes on behind the gap: no event of this history has these numbers. From 1 on: the
-    /// epoch of the cursor is not known here, and what was seen may be of another history. Left out: they were pruned.
+    /// The reason of the epoch that begins after the gap: no event of this history has these numbers. If the gap begins
+    /// at 1, the epoch of the cursor is not known here, and the client may have seen another history. Left out: the
+    /// events were pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EpochReason>,
 }
 
-/// How long until something is tried again, in whole seconds, at least 1.
+/// The time until a retry, in whole seconds, at least 1.
 pub fn retry_seconds(span: Span) -> u64 {
     span.as_micros().div_ceil(1_000_000).max(1)
 }

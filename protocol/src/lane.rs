@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{CallId, ReliefId, RunId};
 use crate::time::{Span, Timestamp};
 
-/// The `schema` of a lane object.
+/// Value of `schema` in a lane report.
 pub const LANE_SCHEMA: &str = "harness.lane/1";
 
 /// State of one lane at one instant.
@@ -20,7 +20,7 @@ pub struct LaneReport {
     pub name: Arc<str>,
     /// Permits in all: as configured or resized, and what reliefs add.
     pub width: u32,
-    /// Width by configuration.
+    /// Width by the configuration, without changes by hand.
     pub configured_width: u32,
     /// Tickets that want a permit: `queued` and `resuming` together. The runs of the tool lane among them are those
     /// that `waiting_for: ["lane"]` selects. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
@@ -39,16 +39,16 @@ pub struct LaneReport {
     pub permits: u32,
     /// No permit is free, and something is queued or resuming.
     pub saturated: bool,
-    /// Since when it has been saturated.
+    /// When it became saturated.
     pub saturated_since: Option<Timestamp>,
-    /// What holds grants back now.
+    /// Why no permit is granted just now.
     pub limiter: Limiter,
     /// Whether granting is paused.
     pub paused: bool,
-    /// Why the provider is left alone, while it is.
+    /// The open circuit breaker of the provider, while it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<LaneHold>,
-    /// Reliefs in force.
+    /// Reliefs in force now.
     pub reliefs: Vec<ReliefView>,
     /// Share of time saturated over 1, 5 and 15 minutes, between 0 and 1.
     pub saturation: [f64; 3],
@@ -56,11 +56,11 @@ pub struct LaneReport {
     pub queue_wait: QueueWait,
     /// How long the oldest ticket in the queue has waited.
     pub oldest_queued_seconds: Option<Span>,
-    /// Grants since the daemon started or the lane was made.
+    /// Permits granted since the daemon started or the lane was made.
     pub granted_total: u64,
-    /// By share, those with a ticket.
+    /// Shares with at least one ticket.
     pub shares: Vec<ShareReport>,
-    /// Who holds permits now, longest first; at most 100 of them.
+    /// Permits in use, longest held first; at most 100 of them.
     pub holders: Vec<Holder>,
 }
 
@@ -78,7 +78,7 @@ impl ShareReport {
     }
 }
 
-/// What holds grants back.
+/// Why a lane grants no permit now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -87,7 +87,7 @@ pub enum Limiter {
     None,
     /// Every permit is in use.
     Width,
-    /// The bounds of the shares that have something queued.
+    /// The bounds of the shares that have queued tickets.
     Share,
     /// The provider's rate limit.
     RateLimit,
@@ -95,9 +95,9 @@ pub enum Limiter {
     Quota,
     /// The provider refused the credentials.
     Credentials,
-    /// The key of the provider is not where it should be.
+    /// The provider's key cannot be found where the configuration says.
     Key,
-    /// The provider fails, and is left alone for a while.
+    /// The provider fails; its circuit breaker is open for a while.
     Failing,
     /// The journal cannot commit.
     Storage,
@@ -108,7 +108,7 @@ pub enum Limiter {
 }
 
 impl Limiter {
-    /// The word for it, as in JSON.
+    /// The name of the limiter, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -126,18 +126,19 @@ impl Limiter {
     }
 }
 
-/// Why a provider is left alone.
+/// An open circuit breaker: why no run asks the provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneHold {
-    /// Why, also while the lane is paused beside that. Absent in reports of older daemons.
+    /// The reason, also while the lane is paused as well. Absent in reports of older daemons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
     /// When the hold began.
     pub since: Timestamp,
-    /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
+    /// When a probe is let through; `None` is after the configuration is read again, or a check of the provider goes
+    /// well.
     pub until: Option<Timestamp>,
-    /// What the provider said.
+    /// The provider's error, in words.
     pub error: Arc<str>,
 }
 
@@ -145,7 +146,7 @@ pub struct LaneHold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReliefView {
-    /// By which it can be undone.
+    /// Id by which it can be undone.
     pub id: ReliefId,
     /// Permits that it adds.
     pub by: u32,
@@ -161,17 +162,17 @@ pub struct ReliefView {
 pub struct QueueWait {
     /// Number of tickets that were counted.
     pub count: u64,
-    /// Half of them waited no longer.
+    /// Half of them waited no longer than this.
     pub p50_seconds: Span,
-    /// 95 of 100.
+    /// 95 of 100 waited no longer than this.
     pub p95_seconds: Span,
-    /// 99 of 100.
+    /// 99 of 100 waited no longer than this.
     pub p99_seconds: Span,
-    /// None waited longer.
+    /// The longest wait of all.
     pub max_seconds: Span,
 }
 
-/// The part of one share.
+/// The use of a lane by one share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShareReport {
@@ -206,7 +207,7 @@ pub struct Holder {
     pub run_name: Option<Arc<str>>,
     /// The call; `None` for an inference.
     pub call: Option<CallId>,
-    /// The tool, or the provider.
+    /// Name of the tool, or of the provider.
     pub tool: Arc<str>,
     /// What it executes, shortened to one line.
     pub command: String,
@@ -214,7 +215,7 @@ pub struct Holder {
     pub since: Timestamp,
 }
 
-/// Answer to a change of capacity: what was and what is.
+/// Reply to a change of a lane: its capacity before and after.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LaneChanged {
@@ -227,7 +228,7 @@ pub struct LaneChanged {
     /// The relief that was made or undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relief: Option<ReliefId>,
-    /// What else there is to know: a width of 0 taken as 1, a relief of 0 that did nothing.
+    /// A remark, such as: a width of 0 was taken as 1, a relief of 0 did nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }

@@ -55,7 +55,7 @@ pub struct SubmitParams {
     pub asks_variables: bool,
 }
 
-/// Reply to `run.submit` and its kin.
+/// Reply to `run.submit`, `run.retry` and `run.message`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Submitted {
@@ -63,40 +63,41 @@ pub struct Submitted {
     pub id: RunId,
     /// Number of the event that made it: subscribing from here misses nothing of it.
     pub seq: Seq,
-    /// The run was there already, under the same key.
+    /// The run exists already, under the same key.
     #[serde(default)]
     pub existing: bool,
 }
 
-/// Which runs. What is given must all hold; `runs` names them by id, unique prefix of an id, name, or `@last`.
+/// A selection of runs. All given criteria must hold; `runs` names them by id, unique prefix of an id, name, or
+/// `@last`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
-    /// By id, unique prefix, name or `@last`.
+    /// Runs by id, unique prefix of an id, name or `@last`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<String>,
     /// Every one of these labels, each with this value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// By state: one of these.
+    /// Any of these states.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<RunState>,
-    /// By what they wait for: one of these, as `waiting_for.kind` of a run says. Runs that have ended wait for nothing.
+    /// Any of these kinds of wait, as in `waiting_for.kind` of a run. Runs that have ended wait for nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<WaitKind>,
-    /// Every run. Without it, an empty selector selects nothing that changes.
+    /// Every run. Without it, an empty selector changes no run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 impl Selector {
-    /// Whether runs are selected by what they are: their names alone do not count, nor does `all`.
+    /// Whether there is a criterion beside names and `all`.
     pub fn has_filter(&self) -> bool {
         !(self.labels.is_empty() && self.states.is_empty() && self.waiting_for.is_empty())
     }
 
-    /// Whether a run that is shown like this has what is selected. Its name is not looked at.
+    /// Whether this run meets the criteria. Its name is not compared.
     pub fn fits(&self, run: &RunView) -> bool {
         let waits = run.waiting_for.as_ref().map(|wait| wait.kind);
         self.labels.iter().all(|(key, value)| run.labels.get(key) == Some(value))
@@ -110,7 +111,7 @@ impl Selector {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ListParams {
-    /// Which; an empty one lists all.
+    /// The runs to list; an empty selector lists all.
     #[serde(default)]
     pub select: Selector,
     /// Only the tree under this run.
@@ -151,7 +152,7 @@ pub struct RunPage {
 pub struct ShowParams {
     /// By id, unique prefix, name or `@last`.
     pub run: String,
-    /// With its transcript.
+    /// Also give the transcript.
     #[serde(default)]
     pub transcript: bool,
     /// At most this many entries; 1,000 where left out. A page also ends at 2 MiB.
@@ -282,9 +283,9 @@ mod base64_bytes {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
-    /// The runs to cancel.
+    /// The runs to cancel, with the runs below them.
     pub select: Selector,
-    /// Kill at once instead of asking first.
+    /// Kill processes at once, without SIGTERM and a grace period.
     #[serde(default)]
     pub force: bool,
 }
@@ -298,16 +299,16 @@ pub struct SelectParams {
     pub select: Selector,
 }
 
-/// Reply of what changes runs.
+/// Reply to `run.cancel`, `run.pause`, `run.resume` and `run.prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Changed {
-    /// The runs that it changed, those below them included.
+    /// The changed runs, those below the selected ones included.
     pub runs: Vec<RunId>,
-    /// Selected runs for which there was nothing to do, with the reason.
+    /// Selected runs that did not change, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<Unchanged>,
-    /// How many more it changed than it lists.
+    /// Number of changed runs beyond those listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_listed: u64,
 }
@@ -317,7 +318,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A run for which there was nothing to do.
+/// A selected run that did not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unchanged {
@@ -334,7 +335,7 @@ pub struct Unchanged {
 pub struct RetryParams {
     /// The finished run.
     pub run: String,
-    /// What the new run has that the finished one had not.
+    /// The differences between the new specification and the finished run's.
     #[serde(default, skip_serializing_if = "SpecChanges::is_empty")]
     pub changes: Box<SpecChanges>,
     /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
@@ -362,20 +363,20 @@ pub struct MessageParams {
     pub first: bool,
 }
 
-/// Parameters of `run.prune`. What is given must all hold.
+/// Parameters of `run.prune`. All given criteria must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PruneParams {
-    /// Which finished runs.
+    /// The finished runs to remove.
     pub select: Selector,
     /// Only those that ended at least this long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<Span>,
-    /// Not the latest ones: this many of those that fit are kept.
+    /// Keep this many of the latest runs that meet the other criteria.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep: Option<u32>,
-    /// Only say which.
+    /// Only list the runs, and remove none.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -401,11 +402,11 @@ pub struct ExportParams {
 pub struct Exported {
     /// The run, as it is now.
     pub run: RunView,
-    /// A page of what happened to it. Variables of its environment have names, and no values.
+    /// A page of its events. Variables of its environment have names, and no values.
     pub events: Vec<Arc<Event>>,
-    /// Where the next page begins; `None` where nothing has happened after the last one.
+    /// Where the next page begins; `None` where there are no later events.
     pub cursor: Option<Seq>,
-    /// Numbers of events of this page that cannot be read, or are of a kind that only a later daemon knows.
+    /// Numbers of events of this page that are left out: unreadable, or of a kind that only a later daemon knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<Seq>,
 }
@@ -427,12 +428,12 @@ pub struct InteractionListParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interactions {
-    /// The open ones, oldest first.
+    /// The open interactions of this page, oldest first.
     pub interactions: Vec<InteractionView>,
     /// Where the next page begins; `None` at the end.
     #[serde(default)]
     pub cursor: Option<u64>,
-    /// How many are open in all.
+    /// Number of open interactions in all.
     pub total: u32,
 }
 
@@ -453,7 +454,7 @@ pub struct AnswerParams {
 pub struct Answered {
     /// Id of the interaction.
     pub interaction: InteractionId,
-    /// The run that goes on.
+    /// The run that asked, and continues now.
     pub run: RunId,
 }
 
@@ -511,26 +512,26 @@ pub struct ResizeParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeParams {
-    /// Events after this number: 0 is everything, left out is from now on.
+    /// Only events after this number: 0 means all, left out means from now on.
     #[serde(default)]
     pub after: Option<Seq>,
     /// Only of this run: id, unique prefix, name or `@last`.
     #[serde(default)]
     pub run: Option<String>,
-    /// Only of these runs, by their whole ids, in place of one. Of a run that is not there nothing comes.
+    /// Only events of these runs, by whole ids, in place of `run`. A run that does not exist has no events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunId>,
-    /// With that run, also those below it.
+    /// Also events of the runs below that run.
     #[serde(default)]
     pub tree: bool,
-    /// Only of these kinds.
+    /// Only these kinds of events; all of them where left out.
     #[serde(default)]
     pub kinds: Vec<String>,
     /// Also send deltas, the live output. They may be dropped.
     #[serde(default)]
     pub deltas: bool,
-    /// The epoch that `after` is of, as the reply to an earlier subscription said. Another epoch gives a gap with its
-    /// reason.
+    /// The epoch that `after` belongs to, from the reply to an earlier subscription. If the epoch is another one now, a
+    /// gap with its reason comes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
 }
@@ -541,9 +542,9 @@ pub struct SubscribeParams {
 pub struct Subscribed {
     /// Id of the subscription. Notifications carry it.
     pub subscription: SubscriptionId,
-    /// The last event that had happened.
+    /// Number of the last event so far.
     pub last_seq: Seq,
-    /// The epoch of its numbers, to be sent beside a cursor.
+    /// The epoch of these numbers. A client sends it back beside a cursor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
 }

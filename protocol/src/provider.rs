@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::run::Usage;
 use crate::time::Span;
 
-/// The `schema` of a provider object.
+/// Value of `schema` in a provider view.
 pub const PROVIDER_SCHEMA: &str = "harness.provider/1";
 
 /// Reply to `provider.list`.
@@ -18,7 +18,7 @@ pub struct ProviderViews {
     pub providers: Vec<ProviderView>,
 }
 
-/// A provider as it is configured. Never with a key.
+/// A provider as configured. Never with its key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderView {
@@ -26,23 +26,23 @@ pub struct ProviderView {
     pub schema: String,
     /// Name of the provider, as configured.
     pub name: Arc<str>,
-    /// Runs that name none get this one.
+    /// It is the provider of runs that name none.
     pub default: bool,
-    /// How it is spoken to.
+    /// Name of its API dialect.
     pub dialect: String,
-    /// Where it is; `None` for one that goes over no network.
+    /// Base URL; `None` for a provider without a network.
     pub base_url: Option<String>,
-    /// The model of runs that name none.
+    /// Model of runs that name none.
     pub model: Option<Arc<str>>,
-    /// Inferences at once, by configuration.
+    /// Number of inferences at once, by configuration.
     pub width: u32,
-    /// Where its key is; `None` where it needs none.
+    /// Where its key comes from; `None` where it needs none.
     pub key: Option<KeyView>,
-    /// What its tokens cost, where that is known.
+    /// Prices of its tokens, where they are known.
     pub price: Option<PriceView>,
-    /// The first of the providers that are asked in its place while it is left alone.
+    /// The first fallback: the provider that is asked while the circuit breaker of this one is open.
     pub fallback: Option<Arc<str>>,
-    /// All of them, in the order in which they are tried.
+    /// All fallbacks, in the order in which they are tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallbacks: Vec<FallbackView>,
     /// Most tokens of one answer.
@@ -52,25 +52,25 @@ pub struct ProviderView {
     pub context_tokens: Option<u32>,
 }
 
-/// A provider that is asked in place of another one.
+/// A fallback of a provider.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FallbackView {
     /// Name of the provider.
     pub provider: Arc<str>,
-    /// The model that it is asked for: its own.
+    /// The model that a fallback is asked for: its own.
     pub model: Option<Arc<str>>,
-    /// What its tokens cost, where that is known.
+    /// Prices of its tokens, where they are known.
     pub price: Option<PriceView>,
 }
 
-/// Where a key is.
+/// The place of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyView {
     /// Where the key is, in words.
     pub source: String,
-    /// Why it cannot be had, if it cannot.
+    /// Why the key cannot be read, where it cannot.
     pub problem: Option<String>,
 }
 
@@ -82,9 +82,9 @@ pub struct PriceView {
     pub input: f64,
     /// Price of output tokens, in USD per million.
     pub output: f64,
-    /// Of input that was read from the cache.
+    /// Price of input tokens that were read from the cache, in USD per million.
     pub cached: f64,
-    /// Of input that was written to it.
+    /// Price of input tokens that were written to the cache, in USD per million.
     pub cache_write: f64,
 }
 
@@ -93,7 +93,7 @@ pub struct PriceView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProviderCheckParams {
-    /// Which; all of them where left out.
+    /// The provider to check; all of them where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
     /// The model to ask, in place of the configured one.
@@ -117,16 +117,16 @@ pub struct ProviderCheck {
     pub provider: Arc<str>,
     /// The provider answered as it should.
     pub ok: bool,
-    /// What was asked; `None` where nothing had to be.
+    /// URL of the request; `None` where no request was needed.
     pub url: Option<String>,
-    /// The model that was asked.
+    /// The model in the request.
     pub model: Option<Arc<str>>,
-    /// How long the answer took.
+    /// Time until the answer.
     pub seconds: Option<Span>,
-    /// What it used.
+    /// Tokens and cost of the check.
     pub usage: Option<Usage>,
-    /// Why there was none.
+    /// What went wrong, where it did not answer.
     pub error: Option<String>,
-    /// The exit code of a command that ends with it.
+    /// Exit code of a command that reports this check.
     pub exit_code: u8,
 }

@@ -22,17 +22,17 @@ use crate::time::Span;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// Nothing has that id or name.
+    /// No object has that id or name.
     NotFound,
-    /// Several have it; the message lists them.
+    /// Several objects fit that name or prefix; the message lists them.
     Ambiguous,
-    /// It contradicts what is there already.
+    /// The request contradicts something that exists already.
     Conflict,
     /// It was possible once: another client was first, or it has ended.
     NoLongerApplies,
     /// The request is wrong.
     Invalid,
-    /// The caller may not.
+    /// The caller has no right to do this.
     Forbidden,
     /// A bound is reached; try later.
     Busy,
@@ -42,12 +42,12 @@ pub enum ErrorKind {
     Version,
     /// The provider failed.
     Provider,
-    /// A fault of ours.
+    /// Internal error (bug).
     Internal,
 }
 
 impl ErrorKind {
-    /// The exit code of a command that ends with it.
+    /// Exit code of a command that ends with such an error.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::NotFound | Self::NoLongerApplies => exit::NOT_FOUND,
@@ -59,7 +59,7 @@ impl ErrorKind {
         }
     }
 
-    /// The JSON-RPC code.
+    /// The JSON-RPC code of such an error.
     pub const fn code(self) -> i32 {
         match self {
             Self::Invalid => -32602,
@@ -77,9 +77,9 @@ impl ErrorKind {
     }
 }
 
-/// JSON-RPC: what was read is no JSON.
+/// JSON-RPC: the line is not JSON.
 pub const PARSE_ERROR: i32 = -32700;
-/// JSON-RPC: it is JSON and no request.
+/// JSON-RPC: the line is JSON, but not a request.
 pub const INVALID_REQUEST: i32 = -32600;
 /// JSON-RPC: no such method.
 pub const METHOD_NOT_FOUND: i32 = -32601;
@@ -103,16 +103,16 @@ pub struct RpcError {
 pub struct ErrorData {
     /// Class of the error, by which a program decides what to do.
     pub kind: ErrorKind,
-    /// Why, where that says more than the kind.
+    /// The exact reason, where the class says too little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
     /// What exactly the reason is about: a field of the request, a place in a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// When to try again, where that may help.
+    /// When to try again, where a retry may help.
     #[serde(default)]
     pub retry_after_seconds: Option<Span>,
-    /// The exit code of a command that ends with it.
+    /// Exit code of a command that ends with this error.
     pub exit_code: u8,
     /// The request was not refused: it is not known yet whether it takes effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -136,7 +136,7 @@ impl RpcError {
         }
     }
 
-    /// The refusal of a daemon that is stopping: what was asked waits for the next one.
+    /// The refusal of a daemon that is stopping: the request can be sent to the next daemon.
     pub fn stopping() -> Self {
         let mut error = Self::new(ErrorKind::Busy, "the daemon is stopping; try again").retry_after(Span::from_secs(1));
         error.data.reason = Some(Reason::Stopping);
@@ -150,21 +150,21 @@ impl RpcError {
         self
     }
 
-    /// The same, and why, for programs: the reason, and what it is about.
+    /// The same, with the reason for programs, and the thing that the reason is about.
     #[must_use]
     pub fn because(mut self, reason: Reason, subject: impl Into<String>) -> Self {
         (self.data.reason, self.data.subject) = (Some(reason), Some(subject.into()));
         self
     }
 
-    /// The same, and when to try again.
+    /// The same, with the time of the next try.
     #[must_use]
     pub fn retry_after(mut self, span: Span) -> Self {
         self.data.retry_after_seconds = Some(span);
         self
     }
 
-    /// The same, of something that may still take effect.
+    /// The same, for a request that may still take effect.
     #[must_use]
     pub fn undecided(mut self) -> Self {
         self.data.undecided = true;
@@ -186,7 +186,7 @@ pub enum RequestId {
     Number(i64),
     /// A text, such as a UUID.
     Text(String),
-    /// Null: a request all the same, answered under null.
+    /// Null: it still is a request, and its reply has the id null.
     Null,
 }
 
@@ -207,17 +207,17 @@ pub struct RawRequest<'a> {
     pub params: Option<&'a RawValue>,
 }
 
-/// What is present is there, also when it is null.
+/// A field that is present counts as present, also when it is null.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
     RequestId::deserialize(deserializer).map(Some)
 }
 
-/// A request to be written.
+/// A request, ready to be written.
 #[derive(Debug, Serialize)]
 pub struct Request<'a, P> {
     /// Version of JSON-RPC: always `"2.0"`.
     pub jsonrpc: &'static str,
-    /// By which the reply is matched.
+    /// Id by which the reply is matched.
     pub id: u64,
     /// Name of the method.
     pub method: &'a str,
@@ -251,7 +251,7 @@ impl<R> Response<R> {
     }
 }
 
-/// What the daemon sends unasked, to subscribers.
+/// A message of the daemon to a subscriber, without a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "method", content = "params", rename_all = "kebab-case")]
@@ -289,10 +289,10 @@ pub trait Method {
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// Why a request is no call.
+/// Why a request is not a valid call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No such method.
+    /// There is no such method.
     #[error("no method {0:?}")]
     UnknownMethod(String),
     /// The parameters do not fit it.
@@ -300,7 +300,7 @@ pub enum CallError {
     BadParams {
         /// Name of the method.
         method: &'static str,
-        /// What is wrong, with its place.
+        /// What is wrong, with the place in the parameters.
         why: String,
     },
 }

@@ -106,7 +106,7 @@ fn a_daemon_that_holds_the_state_directory_is_used_by_its_own_socket_from_wherev
     assert!(!daemon.path("other-run/harness").exists(), "no other daemon was started");
     let status = other_way(&daemon, &[], &["daemon", "status", "--json"]).json();
     assert_eq!(status["pid"], daemon.process().0);
-    // Who names a socket wants that one.
+    // A client that names a socket wants that one.
     let named = daemon.path("named.sock").display().to_string();
     let pid = format!("pid {}", daemon.process().0);
     let socket = daemon.socket().display().to_string();

@@ -76,7 +76,7 @@ fn cases() -> Vec<Large> {
     ]
 }
 
-/// What anybody may ask of a run, and of all of them.
+/// Every read of a run, and of all of them, is answered.
 fn all_is_answered(place: &Place, runs: &[(Large, Run)], small: &Run) {
     let listed = place.ctl(["list", "--all", "--json"]).ok();
     let listed: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

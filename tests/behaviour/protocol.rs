@@ -209,7 +209,7 @@ fn without_descriptors_it_lives_and_recovers() {
     eventually("there are no more descriptors", || {
         std::fs::read_to_string(daemon.path("daemon.log")).unwrap().contains("no connection can be accepted")
     });
-    // Who is in is served, without a descriptor to spare, and nothing spins.
+    // A connection that is open is served, without a descriptor to spare, and nothing spins.
     let before = daemon.process().cpu_ticks();
     for _ in 0..50 {
         assert_eq!(early.call("daemon.status", json!({}))["health"], "serving");

@@ -40,7 +40,7 @@ fn finished_runs_are_removed_by_age_number_label_and_state_and_live_ones_never()
     assert_eq!(lines(&["--all"]).len(), 3);
     live.reply("yes");
     assert_eq!(live.answer(), "thanks");
-    // What is missing is told to those who read from the start, now and after a restart.
+    // A client that reads from the start is told what is missing, now and after a restart.
     assert!(daemon.ctl(["events", "--after", "0"]).ok().contains("\"gap\""));
     let daemon = daemon.crash().start();
     assert!(daemon.ctl(["events", "--after", "0"]).ok().contains("\"gap\""));

@@ -102,7 +102,7 @@ fn old_events_of_the_daemon_go_and_what_they_left_behind_stays() {
     let left = || kinds(&place).iter().filter(|kind| kind.starts_with("lane-")).count();
     eventually("old events are gone", || left() < 20);
     let before = daemon.lane("tool");
-    // Who reads all is told that something is missing.
+    // A client that reads all events is told that some are missing.
     let mut client = daemon.connect();
     client.subscribe(json!({"after": follow}));
     let gap = std::iter::repeat_with(|| client.note()).find(|note| note["method"] == "gap");

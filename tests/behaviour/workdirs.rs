@@ -144,7 +144,7 @@ fn a_path_that_the_daemon_cannot_open_is_refused_at_the_door() {
         let said = message.split(" (as the daemon sees it)").next().unwrap().rsplit('"').next().unwrap().trim();
         assert!(told.contains(said.split(':').next().unwrap()), "{path}: {said:?}");
     }
-    // Who has it, and the daemon has not, is in another place.
+    // A client that has it, where the daemon has not, is in another place.
     let spec = at(&daemon, &says("x"), &daemon.path("work/gone"), json!({"workdir_id": gone}));
     let mut client = daemon.connect();
     let errors = [

@@ -101,7 +101,7 @@ pub(crate) struct ChangesArgs {
     /// processes; bytes may be typed as 64MiB; may be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = call_limit)]
     pub(crate) limits: Vec<(CallLimit, u64)>,
-    /// Who goes first within a lane
+    /// Precedence within a lane
     #[arg(long)]
     pub(crate) priority: Option<PriorityWord>,
     /// What happens when it asks a person something; `fail` where no person is at a terminal, else `wait`

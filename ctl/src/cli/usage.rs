@@ -35,7 +35,7 @@ pub(crate) enum By {
     Share,
     /// Their present state.
     State,
-    /// Who submitted them.
+    /// The user who submitted them.
     Owner,
     /// The day on which they were submitted, in UTC.
     Day,

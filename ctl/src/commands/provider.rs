@@ -65,7 +65,7 @@ pub(super) fn fallbacks(provider: &ProviderView) -> String {
 fn state(lane: &LaneReport) -> String {
     match lane.limiter {
         Limiter::None | Limiter::Width | Limiter::Share => "ok".to_owned(),
-        // Who waits is told of the lane.
+        // A waiting run is told of the lane elsewhere.
         limiter => {
             let held = lane.held.as_ref().filter(|held| held.limiter == Some(limiter));
             words::hold(limiter, held.and_then(|held| held.until), 0, &clock(now()))

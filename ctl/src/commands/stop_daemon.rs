@@ -98,7 +98,7 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
     let cannot_be_asked = match &failure {
         Failure::Start(StartError::Unreachable { .. })
         | Failure::Client(ClientError::Garbled(_) | ClientError::Silent { .. }) => true,
-        // It does not know the request, or speaks another protocol. Who may not stop it is told so, and that is all.
+        // It does not know the request, or speaks another protocol. A caller without the right is only told so.
         Failure::Refused(error) => error.code == METHOD_NOT_FOUND || error.kind() == ErrorKind::Version,
         _ => false,
     };

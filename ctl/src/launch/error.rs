@@ -98,7 +98,7 @@ pub(crate) enum StartError {
         /// The owner of that directory.
         owner: u32,
     },
-    /// Others may write to the directory of the socket, so that it may have been anybody's.
+    /// Others may write to the directory of the socket, so any user may have made the socket.
     #[error(
         "no daemon serves {}, and others may write to {} or to a directory above it, so that it may have been another \
          user's",

@@ -59,7 +59,7 @@ pub(crate) struct Found {
     pub(crate) holder: Option<u32>,
 }
 
-/// Connects to the daemon that is there. Nothing is sent to anybody else.
+/// Connects to the running daemon. Nothing is sent to any other process.
 pub(crate) fn find(place: &Place) -> Result<Found, StartError> {
     let found = reach(place)?;
     server_identity::check(&found.stream, &found.socket, &place.state_dir, found.holder)?;
@@ -180,7 +180,7 @@ fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartErr
     if let Some(inside) = ground.inside {
         return Err(StartError::InsideRun { socket, inside });
     }
-    // A directory of root's may be one that everybody uses, as /tmp.
+    // A directory of root may be shared by all users, as /tmp is.
     let is_ours = ground.owner == ground.own;
     if !is_ours && socket == Path::new(SYSTEM_SOCKET) {
         return Err(StartError::SystemNotRunning { socket });

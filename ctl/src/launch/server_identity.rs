@@ -189,7 +189,7 @@ fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) 
     is_inside.then_some(Untrusted::Inside { pid: number })
 }
 
-/// How deep in runs we are. A mark alone says nothing: everybody of our user can give us one.
+/// The depth of runs that we are in. A mark alone proves nothing: any process of our user can give us one.
 fn own_depth(read: Read<'_>) -> u64 {
     match getrlimit(Resource::RLIMIT_LOCKS) {
         Ok((_, hard)) if depth(hard) > 0 => {

@@ -224,7 +224,7 @@ impl<'a> Watch<'a> {
             Note::Event(event) => {
                 self.after = event.seq;
                 if event.kind.starts_with("interaction-") {
-                    // Who answers is asked at once, or told that it is over.
+                    // A person who could answer is asked at once, or told that the question is settled.
                     self.next_look = Instant::now();
                 }
                 event.run
@@ -288,7 +288,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Tells the end of those whose last event does not come any more.
+    /// Tells the ends of runs whose last event was missed.
     fn tell_missed(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let missed: Vec<Box<RunView>> = self.open.values_mut().filter_map(|run| run.missed.take()).collect();
         for run in missed {

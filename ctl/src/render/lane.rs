@@ -57,7 +57,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
     // What holds grants back goes first: a narrow terminal cuts the end.
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
-    // What helps where a lane is merely full is told to those who wait.
+    // For a lane that is merely full, the help is shown to the waiting runs instead.
     let is_plain = matches!(lane.limiter, Limiter::Width | Limiter::Share);
     for more in standing.filter(|_| !is_plain).into_iter().flat_map(|s| [s.why, s.help]).flatten() {
         lines.push(format!("  {}", first_line(&more)));
@@ -112,7 +112,7 @@ fn shares(lane: &LaneReport) -> Table {
     table
 }
 
-/// Who holds permits; of several lanes with the name of the lane.
+/// The holders of permits; for several lanes, with the name of the lane.
 pub(crate) fn holders(lanes: &[&LaneReport], now: Timestamp) -> Table {
     let several = lanes.len() > 1;
     let columns = ["LANE", "RUN", "NAME", "TOOL", ">AGE", "COMMAND"];

@@ -20,7 +20,7 @@ pub enum Origin {
     Unknown(String),
 }
 
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// A process outside of all runs, whose user may use this daemon.

@@ -30,7 +30,7 @@ const MOST_EVENTS: usize = 1_000;
 /// Runs that one request removes or names.
 const MOST: usize = 200_000;
 
-/// Who keeps house.
+/// Prunes runs and makes backups, in tasks of its own.
 #[derive(Clone)]
 pub(super) struct Housekeeper {
     history: History,

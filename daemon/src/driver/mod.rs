@@ -117,7 +117,7 @@ pub struct Parts<J> {
     pub ballast: Option<Ballast>,
     /// What could not be read.
     pub damage: Damage,
-    /// Who executes jobs.
+    /// Executes jobs.
     pub executor: Executor,
     /// Where events are shown.
     pub feed: Feed,

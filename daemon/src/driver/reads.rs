@@ -370,7 +370,7 @@ impl View<'_> {
         Ok(Follow { after, last, runs: Some(runs), with_children: false, kinds, deltas, gap, epochs })
     }
 
-    /// Tells where the output is that is asked for. Who asked may be gone.
+    /// Tells the caller where the output of a call is. The caller may be gone.
     pub(super) fn output(&self, params: OutputParams, tell: oneshot::Sender<Result<OutputPlace, RpcError>>) {
         let place = self.find(&params.run).and_then(|run| match self.engine.is_live_call(run, params.call) {
             Some(live) => Ok(OutputPlace { run, call: params.call, live }),

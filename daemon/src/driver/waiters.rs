@@ -82,7 +82,7 @@ impl Waiters {
         self.by_time.first().map(|(due, _)| *due).into_iter().chain(drain).min()
     }
 
-    /// Tells those who wait for these runs, if they have what they wait for.
+    /// Answers the clients that wait for these runs, if their condition holds.
     pub(super) fn told(&mut self, runs: impl IntoIterator<Item = RunId>, engine: &Engine, archive: &Archive, now: Now) {
         if !self.by_run.is_empty() {
             for run in runs {
@@ -91,7 +91,7 @@ impl Waiters {
         }
     }
 
-    /// Tells those whose time is up, and those who wait for a drain.
+    /// Answers the clients whose time is up, and those that wait for a drain.
     pub(super) fn look(&mut self, engine: &Engine, archive: &Archive, now: Now) {
         while let Some(&(due, run)) = self.by_time.first()
             && due <= now.mono

@@ -77,7 +77,7 @@ fn close_descriptors(keep: &[RawFd]) {
 /// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with
 /// its default, since only an ignored signal is inherited as such.
 ///
-/// Within a runtime, before anybody starts a process.
+/// Within a runtime, before any process is started.
 pub fn take_over_ignored_signals() {
     // A write beyond the limit of file size is to fail, and not to end us; the limit may be changed from outside.
     if let Err(error) = signal(SignalKind::from_raw(nix::libc::SIGXFSZ)) {

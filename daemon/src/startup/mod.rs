@@ -276,8 +276,8 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         }
     };
     setup.notifier.stopping("stopping");
-    // Who finds no socket from now on knows that this one leaves. A disk that does not answer is not waited for. The
-    // lock stays until the end.
+    // A client that finds no socket from now on knows that this daemon leaves. A disk that does not answer is not
+    // waited for. The lock stays until the end.
     let mut state_dir = setup.state_dir;
     let told = tokio::task::spawn_blocking(move || {
         tell_socket(&mut state_dir, None);
@@ -355,7 +355,7 @@ fn usage(state_dir: &Path, outputs: Outputs) -> Arc<dyn Fn() -> DiskUsage + Send
     })
 }
 
-/// Removes what is on disk of these runs, without holding anybody up.
+/// Removes the files of these runs from the disk, without making a caller wait.
 fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
     tokio::task::spawn_blocking(move || {
         for run in runs {

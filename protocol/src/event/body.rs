@@ -1,4 +1,4 @@
-//! What happened: every kind of event, once.
+//! The kinds of events: each is defined here, once.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ kinds! {
     DaemonStarted {
         /// Widths by configuration, by lane.
         lanes: Vec<LaneWidth>,
-        /// Time of the last event before: from then on nothing was done.
+        /// Time of the last event before: nothing was done between then and now.
         last_at: Timestamp,
     },
     /// The time of events was set: it would have gone on from `from`, and goes on from the time of this event, which
@@ -54,7 +54,7 @@ kinds! {
     DrainStarted,
     /// New work starts again.
     DrainEnded,
-    /// A lane was widened.
+    /// A relief widened a lane.
     LaneRelieved {
         /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
@@ -88,12 +88,12 @@ kinds! {
         /// Its width by configuration.
         width: u32,
     },
-    /// A lane stopped granting.
+    /// A lane stopped granting permits.
     LanePaused {
         /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
     },
-    /// A lane grants again.
+    /// A lane grants permits again.
     LaneResumed {
         /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
@@ -106,9 +106,10 @@ kinds! {
         limiter: Limiter,
         /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
         until: Option<Timestamp>,
-        /// What it said.
+        /// The provider's error, in words.
         error: Arc<str>,
-        /// When the time is over, one run asks first; each further hold of this kind is longer than the one before.
+        /// When the time is over, one run probes the provider; each further hold of this kind is longer than the one
+        /// before.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         probe: bool,
     },
@@ -126,13 +127,13 @@ kinds! {
         number: u64,
         /// Numeric user id of its owner.
         owner: u32,
-        /// The run that spawned it.
+        /// The run inside of which it was submitted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<RunId>,
-        /// The run that this one tries again.
+        /// The run whose specification this one repeats.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_of: Option<RunId>,
-        /// The finished run whose transcript it goes on from.
+        /// The finished run whose transcript it continues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         continues: Option<RunId>,
         /// Key by which the submit can be repeated without effect.
@@ -141,26 +142,26 @@ kinds! {
         /// Key that the client made for this submit alone. Not shown to subscribers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         submit_key: Option<SubmitKey>,
-        /// What it is asked to be, defaults filled in.
+        /// Its specification, with the defaults filled in.
         spec: Arc<RunSpec>,
-        /// The transcript that it goes on from, where it continues another run. Not shown to subscribers.
+        /// The transcript that it continues, where it continues another run. Not shown to subscribers.
         #[serde(default, skip_serializing_if = "is_empty")]
         earlier: Arc<[Entry]>,
     },
-    /// It wants its next inference, and stands in its provider's lane.
+    /// The run wants its next inference, and waits in its provider's lane.
     StepBegun {
         /// Number of the step, from 1.
         step: u32,
-        /// The provider, where it is another one than the run asked for: that one fails, and this is its fallback.
+        /// The provider, where it is a fallback: the one that the run asked for fails.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
-        /// What is held back for it, where it is paid from a budget.
+        /// The budget reserve for this inference, where a budget pays for it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
-    /// It wants its next inference, and all that is left of a budget is held back for others: it waits until one of
-    /// them is back. Or its provider may be asked nothing, and nothing of a budget is held back for it until that has
-    /// changed.
+    /// The run wants its next inference, but cannot be given a budget reserve: other runs hold the rest of a budget,
+    /// until one of their reserves is released. Or the circuit breaker of its provider is open, and no reserve is held
+    /// until it closes.
     StepPostponed {
         /// Number of the step.
         step: u32,
@@ -170,7 +171,7 @@ kinds! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
     },
-    /// An inference was granted, and is out.
+    /// An inference got its permit and was sent to the provider.
     InferenceStarted {
         /// Number of the step, from 1.
         step: u32,
@@ -181,21 +182,21 @@ kinds! {
     InferenceFinished {
         /// Number of the step, from 1.
         step: u32,
-        /// What it said.
+        /// Text of the answer.
         text: Arc<str>,
-        /// What it asked for.
+        /// Calls that the model asks for, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         calls: Vec<CallRequest>,
-        /// What it used.
+        /// Tokens and cost of the inference.
         usage: Usage,
-        /// What its provider wants back unchanged.
+        /// Blocks that the provider wants back unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         carried: Option<Arc<Carried>>,
-        /// The limit of output tokens cut it off.
+        /// The answer ended at the limit of output tokens.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cut: bool,
     },
-    /// The provider did not answer.
+    /// The inference failed: the provider gave no complete answer.
     InferenceFailed {
         /// Number of the step, from 1.
         step: u32,
@@ -203,26 +204,26 @@ kinds! {
         attempt: u32,
         /// What went wrong, in words.
         error: Arc<str>,
-        /// When it is asked again; `None` when it is not.
+        /// When it is retried; `None` when it is not.
         retry_at: Option<Timestamp>,
-        /// What that says of the provider.
+        /// What the failure means for the provider's circuit breaker.
         #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
         fault: ProviderFault,
-        /// What it used all the same, as far as that was said.
+        /// Tokens and cost all the same, as far as the provider reported them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
     },
-    /// Its prompt is too long for its model: before the step it wants a summary of what is older, and stands in its
-    /// provider's lane.
+    /// The prompt is too long for the model: before the step the run wants a summary of the older part, and waits in
+    /// its provider's lane.
     CompactionBegun {
         /// Number of the step.
         step: u32,
         /// The provider, where it is another one than the run asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
-        /// What is summarised.
+        /// The part of the transcript that is summarised.
         plan: Arc<Compaction>,
-        /// What is held back for it, where it is paid from a budget.
+        /// The budget reserve for the summary, where a budget pays for it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
@@ -232,17 +233,17 @@ kinds! {
         step: u32,
         /// The summary, as it stands in the prompts from here on.
         text: Arc<str>,
-        /// It stands for so many entries of the transcript, from its begin on.
+        /// Number of entries that it replaces in the prompts, from the begin of the transcript on.
         entries: u32,
-        /// Of these, by their places, what people said and the model still reads word for word.
+        /// Places of those entries among them that the model still reads word for word: messages of people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kept: Vec<u32>,
-        /// What it used.
+        /// Tokens and cost of the summary.
         usage: Usage,
     },
     /// The batch of the step wants a permit of the tool lane: for the first time, or again.
     BatchQueued,
-    /// The batch waits, and holds no permit.
+    /// The batch waits, without a permit.
     BatchParked,
     /// The batch gave back the permits that it held beyond those that its calls use.
     BatchYielded {
@@ -259,12 +260,12 @@ kinds! {
         /// Id of the call.
         call: CallId,
     },
-    /// Such a call has done waiting and wants a permit.
+    /// A call that was off the lane has finished waiting and wants a permit.
     CallReturning {
         /// Id of the call.
         call: CallId,
     },
-    /// Such a call goes on, with a permit.
+    /// A call that was off the lane continues, with a permit.
     CallResumed {
         /// Id of the call.
         call: CallId,
@@ -275,7 +276,7 @@ kinds! {
         call: CallId,
         /// Ids of the runs that it waits for.
         runs: Vec<RunId>,
-        /// One of them is enough.
+        /// The end of one of them is enough.
         any: bool,
     },
     /// A call has its result.
@@ -283,7 +284,7 @@ kinds! {
         /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
-    /// A person is asked something.
+    /// A run asks a person a question.
     InteractionOpened {
         /// Id of the interaction, for answering it.
         interaction: InteractionId,
@@ -299,7 +300,7 @@ kinds! {
         /// Text of the answer.
         answer: Arc<str>,
     },
-    /// It is no longer asked: its run ended.
+    /// The question is withdrawn: its run ended.
     InteractionClosed {
         /// Id of the interaction.
         interaction: InteractionId,
@@ -309,7 +310,7 @@ kinds! {
         /// What was refused, in words.
         what: Arc<str>,
     },
-    /// A message came for the run; the model reads it before its next answer.
+    /// A message for the run arrived; the model reads it before its next answer.
     MessageReceived {
         /// Text of the message.
         text: Arc<str>,
@@ -322,30 +323,30 @@ kinds! {
         /// The folder, with its present device.
         folder: FolderId,
     },
-    /// Nothing new starts in this run.
+    /// The run is paused: nothing new starts in it.
     RunPaused,
-    /// It goes on.
+    /// The run is no longer paused.
     RunResumed,
-    /// It is to end: what executes is being ended, nothing else starts.
+    /// The run is being ended: what executes is interrupted, nothing else starts.
     RunStopping {
         /// What makes it end.
         reason: StopReason,
         /// The processes are killed at once, without SIGTERM and a grace period before it.
         force: bool,
     },
-    /// The run ended. Nothing about it changes afterwards.
+    /// The run ended. Its state is final.
     RunFinished {
         /// How it ended, with its answer or its error.
         ending: Ending,
     },
-    /// It left the world's memory: from here on it is answered from the journal.
+    /// The run left the world's memory: from here on it is answered from the journal.
     RunArchived,
-    /// What the journal and the disk held of these finished runs was removed. The only trace of them.
+    /// These finished runs were removed from the journal and the disk. This event is their only trace.
     RunsPruned {
         /// Ids of the removed runs.
         runs: Vec<RunId>,
     },
-    /// Old events of the daemon, its lanes and providers were removed, which said nothing any more.
+    /// Old events of the daemon, its lanes and providers were removed, which had no meaning any more.
     EventsPruned {
         /// Numbers of the removed events.
         events: Vec<Seq>,

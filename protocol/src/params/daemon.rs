@@ -13,10 +13,10 @@ use crate::time::{Span, Timestamp};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HelloParams {
-    /// Protocol major of the caller; 0, or nothing, only asks for the daemon's.
+    /// Major version of the caller's protocol; 0, or nothing, only asks for the daemon's.
     #[serde(default)]
     pub protocol_major: u32,
-    /// Protocol minor of the caller.
+    /// Minor version of the caller's protocol.
     #[serde(default)]
     pub protocol_minor: u32,
     /// Program and version of the caller, for the log.
@@ -34,7 +34,7 @@ pub struct Hello {
     pub protocol_major: u32,
     /// Minor version of the protocol. A greater one adds to a smaller one.
     pub protocol_minor: u32,
-    /// Largest frame, in bytes.
+    /// Bytes of the largest frame that the daemon reads or sends.
     pub max_frame_bytes: u64,
 }
 
@@ -54,22 +54,22 @@ pub struct DaemonStatusReply {
     pub started_at: Timestamp,
     /// `serving`, `draining` or `held`.
     pub health: Health,
-    /// Why it is held, when it is.
+    /// Why it is held, while it is.
     pub held: Option<String>,
-    /// And then whether not even cancels, answers and prunes can be recorded.
+    /// It is held, and cannot even record cancels, answers and prunes.
     #[serde(default)]
     pub stuck: bool,
-    /// Socket that it serves.
+    /// Path of the socket that it serves.
     pub socket: String,
-    /// Directory with its state.
+    /// Path of its state directory.
     pub state_dir: String,
     /// Whether systemd owns the socket.
     pub socket_activated: bool,
-    /// Runs by state.
+    /// Number of runs in each state.
     pub runs: BTreeMap<RunState, u32>,
     /// Interactions that wait for an answer.
     pub pending: u32,
-    /// Calls and inferences that execute now.
+    /// Number of calls and inferences that execute now.
     pub executing: u32,
     /// Number of the last event.
     pub last_seq: Seq,
@@ -79,19 +79,19 @@ pub struct DaemonStatusReply {
     pub rss_bytes: Option<u64>,
     /// Open descriptors of the daemon, where they can be counted.
     pub open_files: Option<u32>,
-    /// What its state takes on disk.
+    /// Bytes that its state takes on disk.
     #[serde(default)]
     pub disk: DiskUsage,
-    /// The most requests of others that one of this connection's has waited behind, once nothing of its own was ahead
-    /// of it.
+    /// The greatest number of other clients' requests that a request of this connection has waited behind, once none of
+    /// its own was ahead of it.
     #[serde(default)]
     pub waited_behind: u64,
-    /// Which journal it goes on from, and what was not as it should be there.
+    /// Its journal, and the problems that a start found there.
     #[serde(default)]
     pub journal: JournalReport,
 }
 
-/// What the state takes on disk, in bytes.
+/// Bytes that the state takes on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiskUsage {
@@ -99,20 +99,20 @@ pub struct DiskUsage {
     pub journal_bytes: u64,
     /// The outputs of calls, where they have been counted.
     pub output_bytes: Option<u64>,
-    /// What is kept back for a full disk.
+    /// The reserve file, which is given up when the disk is full.
     pub ballast_bytes: u64,
-    /// What is free there, where that can be told.
+    /// Free bytes of that disk, where that is known.
     pub free_bytes: Option<u64>,
 }
 
-/// How the daemon is.
+/// The condition of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// All is well.
+    /// It serves, and commits.
     Serving,
-    /// It starts nothing new.
+    /// It drains: it starts nothing new.
     Draining,
     /// The journal cannot commit.
     Held,

@@ -8,7 +8,7 @@ pub use crate::event::EpochReason;
 use crate::id::{EpochId, Seq};
 use crate::time::Span;
 
-/// Which journal a daemon goes on from.
+/// The journal that a daemon serves.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JournalReport {
@@ -18,20 +18,19 @@ pub struct JournalReport {
     /// Number of the first event of the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Seq>,
-    /// What is not as it should be. Empty where all is well.
+    /// Problems of the journal. Empty where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
 }
 
-/// In words.
-/// Something about the state of a daemon that is not as it should be.
+/// A problem of a daemon's state, found at a start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Finding {
     /// There was a journal here, and it is gone: a new one was begun.
     JournalGone {
-        /// Number of its last event.
+        /// Number of the journal's last event.
         had: Seq,
     },
     /// The journal lacks its last events.
@@ -43,7 +42,7 @@ pub enum Finding {
     },
     /// The journal is not the one that was here.
     Replaced {
-        /// What it is.
+        /// What the journal is instead.
         reason: EpochReason,
     },
     /// A write-ahead log belonged to another journal than the one beside it; it was moved aside.
@@ -51,28 +50,27 @@ pub enum Finding {
         /// Where it is now.
         moved_to: String,
     },
-    /// There are outputs of runs that the journal does not know, and that it does not say were pruned. Nothing of them
-    /// was deleted.
+    /// There are outputs of runs that the journal does not know, and does not list as pruned. None of them was deleted.
     UnknownOutputs {
-        /// So many runs.
+        /// Number of such runs.
         runs: u64,
         /// Where they are now; absent where they stay in their places.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moved_to: Option<String>,
     },
-    /// Records of runs cannot be read, or are missing; runs that had not ended were ended.
+    /// Records of runs cannot be read, or are missing; live runs among them were ended.
     UnreadableRuns {
-        /// So many runs.
+        /// Number of such runs.
         runs: u64,
     },
-    /// The clock was once in the future: events bear a time that is ahead of it.
+    /// The clock was once in the future: some events have a time that is ahead of it.
     ClockAhead {
-        /// By so much.
+        /// How far they are ahead.
         seconds: Span,
     },
 }
 
-/// In words, with what to do.
+/// Tells the problem in words, with what to do.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

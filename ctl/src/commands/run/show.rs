@@ -97,7 +97,7 @@ fn one(ctx: &mut Ctx, args: &ShowArgs, name: &str) -> Result<u8, Failure> {
     ctx.done()
 }
 
-/// The fallbacks of a run's provider, with their prices. Not everybody may ask for them.
+/// The fallbacks of a run's provider, with their prices. `None` where the caller may not ask for them.
 fn fallbacks_of(ctx: &mut Ctx, run: &RunView) -> Option<String> {
     let providers = ctx.session.call::<method::ProviderList>(&Empty {}).ok()?.providers;
     let own = providers.iter().find(|provider| provider.name == run.provider)?;

@@ -112,7 +112,7 @@ async fn serve_here(
         effort: Arc::clone(&effort),
         runtime,
     };
-    // Who holds much of what others wait for, and does not read it.
+    // Whether the peer holds much of the shared room, and does not read.
     let is_in_the_way = |piece: &Piece| {
         let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
         (holds && answers.available_permits() == 0) || (stuck.load(Ordering::Relaxed) && room.is_used_up())

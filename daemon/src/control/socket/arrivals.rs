@@ -61,7 +61,7 @@ impl Lane {
 pub struct Arrival {
     /// The accepted connection.
     pub stream: UnixStream,
-    /// Who is there, as the kernel tells it at once.
+    /// The peer, as the kernel tells it at once.
     pub peer: Peer,
     process: Option<OwnedFd>,
     is_inside: bool,

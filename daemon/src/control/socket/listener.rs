@@ -34,7 +34,7 @@ const DRAINED: usize = 256 * 1024;
 pub struct Accepted {
     /// The accepted connection, of a peer that was identified.
     pub stream: UnixStream,
-    /// Who is at its other end.
+    /// The process at its other end.
     pub who: Who,
     /// Its process when it connected, where the kernel names one.
     pub pid: Option<u32>,

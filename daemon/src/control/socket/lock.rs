@@ -61,9 +61,9 @@ pub enum LockError {
     Held {
         /// The lock file.
         path: PathBuf,
-        /// Who holds it, where that can be read.
+        /// Pid of the holder, where it can be read.
         pid: Option<u32>,
-        /// And which socket that one serves, where it says so.
+        /// The socket that the holder serves, where the file says so.
         socket: Option<PathBuf>,
     },
     /// The directory belongs to another user, who could change its content.
@@ -267,8 +267,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory where it is missing, closes it to everybody else where it is made, is empty or has been ours
-    /// before, and locks it.
+    /// Makes the directory where it is missing, and locks it. Closes it to other users where it is made, is empty or
+    /// has been ours before.
     ///
     /// # Errors
     /// Where another daemon has it, or it is not ours to have.
@@ -284,7 +284,7 @@ impl StateDir {
             return Err(LockError::NotOurs { path: path.to_path_buf(), owner: found.uid() });
         }
         let mode = found.mode() & 0o7777;
-        // Where others may write, anybody can have put our lock file there.
+        // Where others may write, any user can have put our lock file there.
         let is_ours = made || mode & 0o022 == 0 && has_state(path, us);
         // An empty directory loses nothing; a place for all users, as /tmp, stays one.
         let is_new = !is_ours && mode & 0o1002 == 0 && is_empty(path).map_err(io)?;
@@ -318,8 +318,8 @@ impl StateDir {
         &self.path
     }
 
-    /// Tells in the lock file which socket the daemon serves: none before it does, and none once it leaves. Who looks
-    /// for the daemon by its state goes by that.
+    /// Records in the lock file which socket the daemon serves: none before it does, and none once it leaves. Clients
+    /// that look for the daemon by its state directory read it there.
     ///
     /// # Errors
     /// Where the file cannot be written. The lock is held all the same.

@@ -205,8 +205,8 @@ impl Bound {
         Ok(Self { claim, socket, members })
     }
 
-    /// Binds the path of `gone` again, whose socket file is not there any more. The lock beside it is kept where it is
-    /// still the one that everybody sees.
+    /// Binds the path of `gone` again, whose socket file has been removed. The lock beside it is kept if its name still
+    /// leads to it.
     ///
     /// # Errors
     /// Where another daemon lives there by now, or the path cannot be had. `gone` is as it was.

@@ -86,7 +86,7 @@ impl Members {
         }
     }
 
-    /// The members of the group with this number; without a name for it, only those whose own group it is.
+    /// The members of the group with this id; if the id has no name, only the users whose primary group it is.
     pub fn of_gid(gid: u32) -> Self {
         match Group::from_gid(Gid::from_raw(gid)) {
             Ok(Some(group)) => Self::from_group(&group),

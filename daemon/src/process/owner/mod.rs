@@ -49,7 +49,7 @@ pub enum Untraced {
     /// The kernel gives no number for it.
     #[error("it is of another pid namespace")]
     NoNumber,
-    /// It had ended before anybody could look.
+    /// It had ended before it could be looked at.
     #[error("its process has ended")]
     Gone,
     /// It is below a keeper that serves no run.

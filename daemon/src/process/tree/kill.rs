@@ -58,8 +58,8 @@ struct Hunt<'a> {
     groups: HashSet<Pid>,
 }
 
-/// Whether a group may be signalled: not our own, and not what the kernel takes for our own or for everybody. It is 0
-/// where its leader is outside of our pid namespace.
+/// Whether a group may be signalled: not our own, and not a number by which the kernel means our own group or all
+/// processes. The number is 0 where the leader is outside of our pid namespace.
 fn is_for_us(group: Pid) -> bool {
     group.as_raw() > 1 && group != getpgrp()
 }
@@ -129,7 +129,7 @@ impl Hunt<'_> {
 mod tests {
     use super::*;
 
-    /// To signal group 1 is to signal everybody, and group 0 is our own.
+    /// A signal to group 1 reaches all processes, and group 0 is our own.
     #[test]
     fn neither_the_own_group_nor_what_is_none_is_signalled() {
         assert!(!is_for_us(getpgrp()));

@@ -35,8 +35,8 @@ impl Tree<'_> {
         Self { root, spared: &|_| false }
     }
 
-    /// Who is in it, parents before their children. Those that wait to be reaped are among them, but for this process's
-    /// own children.
+    /// The processes of the tree, parents before their children. Zombies are included, except for this process's own
+    /// children.
     pub(super) fn members(self) -> Vec<Member> {
         let children = Children::now();
         let member = |parent| move |pid| Member { pid, parent };
@@ -113,7 +113,7 @@ fn listed_children(pid: i32) -> Vec<i32> {
     tasks.flatten().map(list).flat_map(numbers).collect()
 }
 
-/// The children of everybody.
+/// The children of each process of the machine, by the pid of the parent.
 fn all_children() -> HashMap<i32, Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let Ok(processes) = fs::read_dir("/proc") else { return children };
