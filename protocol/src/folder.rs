@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::hex;
 
-/// A folder of one machine: the device that it is on, and its number there.
+/// A folder of one machine: its device, and its inode there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -24,12 +24,12 @@ pub struct FolderId {
 }
 
 impl FolderId {
-    /// Whether this is the folder `found`, as far as can be told: numbers of devices are compared only within one boot.
+    /// Whether this is the folder `found`, as far as can be determined: devices are compared only within one boot.
     pub fn is(&self, found: &Self) -> bool {
         self.inode == found.inode && (self.device == found.device || !self.is_of_boot(found.boot))
     }
 
-    /// Whether the number of the device was seen in this boot. Not, where one of the two boots is unknown.
+    /// Whether the device was recorded in this boot. Not, where one of the two boots is unknown.
     pub fn is_of_boot(&self, boot: Option<BootId>) -> bool {
         boot.is_some() && self.boot == boot
     }
@@ -41,23 +41,23 @@ impl fmt::Display for FolderId {
     }
 }
 
-/// Names one boot of a machine: the text in `/proc/sys/kernel/random/boot_id`.
+/// The id of one boot of a machine: the text in `/proc/sys/kernel/random/boot_id`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId([u8; 16]);
 
 impl BootId {
-    /// The boot with this number.
+    /// The boot with this id.
     pub const fn from_u128(number: u128) -> Self {
         Self(number.to_be_bytes())
     }
 }
 
-/// A text is no name of a boot.
+/// A text is not a boot id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a boot id has 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12")]
 pub struct BootIdError;
 
-/// Where the dashes stand.
+/// Positions of the dashes.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 /// Characters of a boot id.
 const LENGTH: usize = 36;

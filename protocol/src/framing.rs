@@ -5,13 +5,13 @@
 /// Bytes of memory that a decoder keeps while nothing is unfinished.
 const KEPT: usize = 64 * 1024;
 
-/// What a decoder found.
+/// What the decoder found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A line, without its newline and without a carriage return before it. Blank lines are not reported. It lies where
-    /// it was read: a copy would be as large again.
+    /// A line, without its newline and without a carriage return before it. Blank lines are skipped. It borrows from
+    /// the buffer, since a copy would be as large again.
     Line(&'a [u8]),
-    /// A line longer than the bound. The connection ends with it: what follows cannot be told apart from its rest.
+    /// A line longer than the bound. The connection ends with it: the rest of the line looks like further lines.
     Oversized,
 }
 
@@ -42,7 +42,7 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Lets go of the frames that were taken out.
+    /// Frees the memory of the frames that were taken out.
     pub fn let_go(&mut self) {
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
@@ -53,12 +53,12 @@ impl Decoder {
         }
     }
 
-    /// Bytes of a frame that is not finished. Frames that are complete were taken out before.
+    /// Number of bytes of an unfinished frame. Finished frames were taken out before.
     pub fn unfinished(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// Bytes of memory that it holds.
+    /// Number of bytes of memory that the decoder holds.
     pub fn held(&self) -> usize {
         self.buffer.capacity()
     }
@@ -86,7 +86,7 @@ impl Decoder {
         None
     }
 
-    /// What stands after the last newline, once nothing more comes.
+    /// The text after the last newline, once the stream has ended.
     pub fn finish(&mut self) -> Option<Frame<'_>> {
         self.push(b"\n");
         self.next_frame()
@@ -104,7 +104,7 @@ impl Decoder {
 /// Appends `value` to `out` as one frame.
 ///
 /// # Errors
-/// Only where `value` has no JSON form, such as a map whose keys are no texts.
+/// Only where `value` has no JSON form, such as a map whose keys are not texts.
 pub fn encode<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> serde_json::Result<()> {
     let start = out.len();
     let written = serde_json::to_writer(&mut *out, value);

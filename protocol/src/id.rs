@@ -14,7 +14,7 @@ pub const ID_CHARS: usize = 13;
 #[cfg(feature = "schema")]
 const ID_PATTERN: &str = "^[0-9a-f][0-9a-hjkmnp-tv-z]{12}$";
 
-/// Why a text is no id, or no prefix of one.
+/// Why a text is not an id, or not a prefix of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// Not between one and thirteen characters, or not exactly thirteen where a whole id is wanted.
@@ -28,10 +28,10 @@ pub enum IdError {
     Range,
 }
 
-/// Marks a byte that is no digit.
+/// Marks a byte that is not a digit.
 const NO_DIGIT: u8 = 255;
 
-/// What each byte means: a start reads several ids of each event.
+/// The value of each byte: a start reads several ids of each event.
 const DIGITS: [u8; 256] = {
     let mut digits = [NO_DIGIT; 256];
     let mut value: u8 = 0;
@@ -171,13 +171,13 @@ macro_rules! ids {
 ids! {
     /// One agent run.
     RunId;
-    /// One tool call of a step. Never the id that a provider gave to it.
+    /// One tool call of a step. It is never the id that a provider gave.
     CallId;
     /// An approval or a question that a person settles.
     InteractionId;
     /// One widening of a lane, by which it can be undone.
     ReliefId;
-    /// One stretch of a journal's history: from its begin, or from where a copy of it went on by itself.
+    /// One epoch of a journal's history: from its begin, or from where a copy of it continued by itself.
     EpochId;
 }
 

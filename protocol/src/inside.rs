@@ -13,11 +13,11 @@
 pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";
 /// The first words of a keeper's command line.
 pub const KEEPER: [&str; 2] = ["harnessd", "keeper"];
-/// How keepers were called before they had a name: by the link through which they were started.
+/// Name of keepers before they had one of their own: that of the link through which they were started.
 const NAMELESS: &str = "/proc/self/exe";
 /// The largest mark.
 const LARGEST: u64 = 1 << 62;
-/// Marks of one depth differ in these bits: by the daemon that set them.
+/// The bits in which marks of one depth differ: they name the daemon that set the mark.
 const OF_DAEMON: u32 = 32;
 
 /// Whether a command line, as `/proc/PID/cmdline` has it, is that of a keeper.
@@ -28,7 +28,8 @@ pub fn is_keeper(command_line: &[u8]) -> bool {
     second == KEEPER[1].as_bytes() && (name == KEEPER[0].as_bytes() || first == NAMELESS.as_bytes())
 }
 
-/// The mark for what a daemon starts whose own hard limit is `own`, and which `daemon` tells from others of its depth.
+/// The mark for processes that a daemon starts: `own` is the daemon's hard limit, and `daemon` distinguishes it from
+/// others of its depth.
 pub const fn mark_below(own: u64, daemon: u32) -> u64 {
     let above = if own < LARGEST { own } else { LARGEST };
     // Smaller than the own one in its upper half, whatever the lower one says.
@@ -45,13 +46,13 @@ pub const fn is_marked(hard: u64) -> bool {
     hard <= LARGEST
 }
 
-/// How many times a mark was set below one that is unlimited, for a process with the hard limit `hard`: by daemons,
-/// each for itself and for what it starts.
+/// How many daemons have set a mark, one below the other, for a process with the hard limit `hard`: each for itself and
+/// for what it starts.
 pub const fn depth(hard: u64) -> u64 {
     if is_marked(hard) { (LARGEST >> OF_DAEMON) - (hard >> OF_DAEMON) } else { 0 }
 }
 
-/// Whether the mark `hard` was set by the daemon that is called `daemon`.
+/// Whether the daemon with the number `daemon` has set the mark `hard`.
 pub const fn is_mark_of(hard: u64, daemon: u32) -> bool {
     is_marked(hard) && hard & u32::MAX as u64 == daemon as u64
 }

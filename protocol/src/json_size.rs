@@ -19,12 +19,12 @@ pub fn text_bytes(text: &str) -> usize {
 /// Bytes of a text that are looked at at once.
 const PIECE: usize = 32;
 
-/// Whether a text takes more than so many bytes inside a JSON string. Most do not by far, and are not looked at.
+/// Whether a text takes more than `most` bytes inside a JSON string. Most texts are far below, and are not scanned.
 pub fn is_longer(text: &str, most: usize) -> bool {
     text.len() > most / 6 && text_bytes(text) > most
 }
 
-/// Bytes that one byte of a text takes inside a JSON string beside itself: one for a short escape, five for a long one.
+/// Bytes that a byte of a text takes in a JSON string beyond itself: one for a short escape, five for a long one.
 fn escape(byte: u8) -> u8 {
     let is_short = matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C);
     let is_control = byte < 0x20;
@@ -42,7 +42,7 @@ pub fn value_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     serde_json::to_writer(&mut counter, value).map_or(usize::MAX, |()| counter.0)
 }
 
-/// Counts what is written, and keeps nothing of it.
+/// Counts the written bytes, and keeps none.
 struct Counter(usize);
 
 impl io::Write for Counter {
@@ -72,7 +72,7 @@ pub fn prefix(text: &str, most: usize) -> &str {
     text
 }
 
-/// A text of at most `most` bytes inside a JSON string. Where something is left out, the end says how much.
+/// A text of at most `most` bytes inside a JSON string. Where a part is left out, the end says how much.
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     let fits = prefix(text, most);
     if fits.len() == text.len() {
@@ -86,14 +86,14 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
 /// Bytes of the longest mark that [`cut`] adds.
 const MARK_BYTES: usize = 40;
 
-/// A text from outside as an error message quotes it: in quotes, escaped, at most 80 characters of it.
+/// A text of a client as an error message quotes it: in quotes, escaped, at most 80 characters of it.
 pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 80;
     let told = match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{:?}…", &text[..at]),
         None => format!("{text:?}"),
     };
-    // Not every character without a shape is escaped by that.
+    // Some characters that cannot be seen are not escaped by that.
     if !told.contains(is_invisible) {
         return told;
     }

@@ -1,6 +1,6 @@
-//! Limits of what the processes of a call may use, by their names.
+//! Limits of the processes of a call, by name.
 //!
-//! Pure. Owns the names, the bounds of the values, and how a limit is told to a person.
+//! Pure. Owns the names, the bounds of the values, and the words for a person.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Limits;
 
-/// A limit of the processes of a call: of each of them, but for what a cgroup sets, which is of all processes of the
-/// run together.
+/// A limit of the processes of a call: of each process, but for a limit that a cgroup sets, which is of all processes
+/// of the run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -29,7 +29,7 @@ pub enum CallLimit {
 }
 
 impl CallLimit {
-    /// All of them, in the order in which they are told.
+    /// All limits, in the order in which they are shown.
     pub const ALL: [Self; 5] =
         [Self::CpuSeconds, Self::AddressSpaceBytes, Self::OpenFiles, Self::FileSizeBytes, Self::Processes];
 
@@ -49,7 +49,7 @@ impl CallLimit {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// The values that it may have. A program that cannot even be loaded would be no limit but an outage.
+    /// The allowed values. A limit below which no program could be loaded would only cause failures.
     pub const fn bounds(self) -> RangeInclusive<u64> {
         match self {
             Self::CpuSeconds => 1..=1 << 30,
@@ -65,7 +65,7 @@ impl CallLimit {
         matches!(self, Self::AddressSpaceBytes | Self::FileSizeBytes)
     }
 
-    /// What it limits, for a person.
+    /// The limited thing, in words for a person.
     pub const fn what(self) -> &'static str {
         match self {
             Self::CpuSeconds => "CPU time",
@@ -76,12 +76,12 @@ impl CallLimit {
         }
     }
 
-    /// A value of it, for a person.
+    /// A value of this limit, to be shown to a person.
     pub const fn amount(self, value: u64) -> Amount {
         Amount { limit: self, value }
     }
 
-    /// Its value among those of all.
+    /// The value of this limit in `limits`.
     pub const fn of(self, limits: &CallLimits) -> Option<u64> {
         match self {
             Self::CpuSeconds => limits.cpu_seconds,
@@ -92,7 +92,7 @@ impl CallLimit {
         }
     }
 
-    /// The same, to be changed.
+    /// The value of this limit in `limits`, to be changed.
     pub const fn of_mut(self, limits: &mut CallLimits) -> &mut Option<u64> {
         match self {
             Self::CpuSeconds => &mut limits.cpu_seconds,
@@ -104,7 +104,7 @@ impl CallLimit {
     }
 }
 
-/// What the processes of a call may use; see [`CallLimit`]. What is left out is not limited here.
+/// Limits of the processes of a call; see [`CallLimit`]. A missing one is not limited here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallLimits {
     /// Seconds of CPU time.
@@ -121,12 +121,12 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// These, and those of `other` where there is none among these.
+    /// These limits; a missing one is taken from `other`.
     pub fn or(self, other: Self) -> Self {
         self.with(other, |mine, theirs| mine.or(theirs))
     }
 
-    /// Of these and those of `other` the narrower ones.
+    /// The narrower one of each limit of these and of `other`.
     pub fn within(self, other: Self) -> Self {
         self.with(other, |mine, theirs| match (mine, theirs) {
             (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
@@ -142,7 +142,7 @@ impl CallLimits {
         self
     }
 
-    /// Those that there are.
+    /// The limits that are set, with their values.
     pub fn set(&self) -> impl Iterator<Item = (CallLimit, u64)> {
         CallLimit::ALL.into_iter().filter_map(|limit| Some((limit, limit.of(self)?)))
     }
@@ -156,7 +156,7 @@ impl From<&Limits> for CallLimits {
 }
 
 impl Limits {
-    /// Takes over what calls may use.
+    /// Sets the limits of calls among these.
     pub fn set_of_calls(&mut self, of_calls: CallLimits) {
         let CallLimits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes } = of_calls;
         *self = Self { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes, ..self.clone() };
@@ -177,7 +177,7 @@ impl fmt::Display for Amount {
             CallLimit::CpuSeconds => write!(f, "{value} s"),
             CallLimit::OpenFiles | CallLimit::Processes => write!(f, "{value}"),
             CallLimit::AddressSpaceBytes | CallLimit::FileSizeBytes => {
-                // Told in a larger unit only where that is exact.
+                // A larger unit is used only where it is exact.
                 let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
                 match units.into_iter().find(|(bits, _)| value > 0 && value.is_multiple_of(1 << bits)) {
                     Some((bits, unit)) => write!(f, "{} {unit}", value >> bits),

@@ -6,19 +6,19 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A variable that is set and cannot be used. It is not taken for one that is not set.
+/// A variable is set but is not UTF-8. It must not be taken for a missing one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is set, but its value is not UTF-8")]
 pub struct NotUtf8(pub String);
 
-/// Reads variables as texts, and keeps which of them could not be read.
+/// Reads variables as texts, and remembers the first that is not UTF-8.
 pub struct Variables<'a> {
     var: &'a dyn Fn(&str) -> Option<OsString>,
     unreadable: RefCell<Option<NotUtf8>>,
 }
 
 impl<'a> Variables<'a> {
-    /// Variables as the system has them.
+    /// A reader of variables through `var`.
     pub const fn new(var: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
         Self { var, unreadable: RefCell::new(None) }
     }
@@ -34,23 +34,22 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// Whether all that were asked for could be read.
+    /// Checks that all variables so far could be read.
     ///
     /// # Errors
-    /// The first that could not.
+    /// The first variable that could not.
     pub fn all_were_readable(&self) -> Result<(), NotUtf8> {
         self.unreadable.borrow().clone().map_or(Ok(()), Err)
     }
 }
 
-/// What the rules depend on.
+/// The environment that the rules depend on.
 pub struct Environment<'a> {
     /// Reads an environment variable; empty ones count as absent.
     pub var: &'a dyn Fn(&str) -> Option<String>,
     /// Effective user id.
     pub uid: u32,
-    /// Whether there is something of that path, be it a link that leads nowhere: that is to be told, and not passed
-    /// over.
+    /// Whether the path exists, even as a link to nothing: that must be reported, and not passed over.
     pub exists: &'a dyn Fn(&Path) -> bool,
 }
 

@@ -16,7 +16,7 @@ use crate::spec::{Limits, OnInteraction, Priority};
 use crate::time::Timestamp;
 pub use waits::*;
 
-/// The `schema` of a run object.
+/// Value of `schema` in a run view.
 pub const RUN_SCHEMA: &str = "harness.run/1";
 
 /// State of a run.
@@ -36,7 +36,7 @@ pub const RUN_SCHEMA: &str = "harness.run/1";
 pub enum RunState {
     /// Submitted; its first inference has not begun.
     Queued,
-    /// An inference is out, or wanted.
+    /// An inference is wanted, or sent to the provider.
     Thinking,
     /// Its batch executes, or waits for a permit of the tool lane.
     Acting,
@@ -48,7 +48,7 @@ pub enum RunState {
     Succeeded,
     /// Ended with an error.
     Failed,
-    /// Ended because it was told to.
+    /// Ended by a cancel.
     Cancelled,
 }
 
@@ -65,12 +65,12 @@ impl RunState {
         Self::Cancelled,
     ];
 
-    /// Whether nothing comes after it.
+    /// Whether the state is final.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
     }
 
-    /// The word for it, as in JSON.
+    /// The name of the state, as in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -91,7 +91,7 @@ impl fmt::Display for RunState {
     }
 }
 
-/// A word that is no state of a run.
+/// A word that names no state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no state: queued, thinking, acting, waiting, paused, succeeded, failed or cancelled")]
 pub struct UnknownState(String);
@@ -121,21 +121,21 @@ pub mod exit {
     pub const NOT_FOUND: u8 = 6;
     /// The daemon cannot be reached.
     pub const UNREACHABLE: u8 = 7;
-    /// Still running: the wait's own time is up.
+    /// The time limit of the wait itself is up; the run still goes on.
     pub const STILL_RUNNING: u8 = 8;
-    /// A budget ended it: steps, tokens, cost.
+    /// The run reached a budget: steps, tokens or cost.
     pub const BUDGET: u8 = 9;
-    /// A fault of ours.
+    /// Internal error (bug).
     pub const INTERNAL: u8 = 70;
     /// Refused for now; try later.
     pub const TRY_LATER: u8 = 75;
     /// The run's own time limit ended it.
     pub const TIME_LIMIT: u8 = 124;
-    /// Interrupted at the keyboard: detached, the run goes on.
+    /// Ctrl-C was pressed: the command detached, and the run goes on.
     pub const INTERRUPTED: u8 = 130;
 }
 
-/// A run, whole, without its transcript.
+/// A run, complete but for its transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunView {
@@ -145,11 +145,11 @@ pub struct RunView {
     pub id: RunId,
     /// Its name, when it has one.
     pub name: Option<Arc<str>>,
-    /// Top of its tree; its own id when it has no parent.
+    /// Root of its tree; its own id when it has no parent.
     pub root: RunId,
-    /// The run that spawned it.
+    /// The run inside of which it was submitted.
     pub parent: Option<RunId>,
-    /// The run that this one tries again.
+    /// The run whose specification this one repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,
     /// The finished run that this one continues.
@@ -165,7 +165,7 @@ pub struct RunView {
     pub owner: u32,
     /// State of the run.
     pub state: RunState,
-    /// What it waits for now, if for anything.
+    /// What it waits for now, if it does.
     pub waiting_for: Option<WaitingFor>,
     /// Directory in which its calls start.
     pub workdir: Arc<str>,
@@ -191,7 +191,7 @@ pub struct RunView {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// When it was told to end, if it was.
+    /// When a cancel or a limit told it to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_requested_at: Option<Timestamp>,
     /// Its answer, when it succeeded.
@@ -200,33 +200,32 @@ pub struct RunView {
     pub error: Option<Arc<str>>,
     /// Its exit code, when it has ended.
     pub exit_code: Option<u8>,
-    /// What it used.
+    /// Tokens and cost of the run.
     pub usage: Usage,
-    /// What it and its finished and live descendants used.
+    /// Tokens and cost of the run and of all its descendants, finished and live.
     pub usage_tree: Usage,
-    /// Where its wall time went.
+    /// How long it spent on what.
     pub timing: Timing,
     /// Questions and approvals that were refused because no person was there.
     pub denials: Vec<String>,
-    /// How its inference goes, where a try at it has failed.
+    /// State of its inference, once an attempt has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceView>,
-    /// The provider that stands in for its own, while one does.
+    /// The fallback that it uses, while its own provider is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand_in: Option<Arc<str>>,
     /// The calls of the current step, while there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
-    /// Questions that are open, its own and those of the runs below it, oldest first; at most 16.
+    /// Open questions of the run and of the runs below it, oldest first; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
-    /// Fields of which a part is left out here, because the whole would not fit. Their texts end with `… [N more
-    /// bytes]`.
+    /// Fields that are shown only in part, because the whole would not fit. Their texts end with `… [N more bytes]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cut: Vec<CutField>,
 }
 
-/// A field of a run of which a part may be left out.
+/// A field of a run that may be shown only in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -241,12 +240,12 @@ pub enum CutField {
     Workdir,
     /// `model`, the name of the model.
     Model,
-    /// Another field, of a later daemon.
+    /// Another field, known to a later daemon.
     #[serde(other)]
     Other,
 }
 
-/// A call of the step at hand.
+/// A call of the current step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveCall {
@@ -254,15 +253,15 @@ pub struct LiveCall {
     pub call: CallId,
     /// Name of the tool.
     pub tool: Arc<str>,
-    /// What it does, shortened to one line.
+    /// The command or the task, shortened to one line.
     pub summary: String,
-    /// How far it is.
+    /// What the call does now.
     pub state: CallState,
-    /// Since when it has been so.
+    /// When it reached this state.
     pub since: Timestamp,
 }
 
-/// How far a call is.
+/// States of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -271,19 +270,19 @@ pub enum CallState {
     Pending,
     /// Its job runs, with a permit.
     Executing,
-    /// Waiting inside its job, off the lane.
+    /// It waits inside its job, off the lane.
     OffLane,
-    /// Wants its permit back.
+    /// It wants its permit back.
     Returning,
-    /// Waiting for a person.
+    /// It waits for a person.
     Asking,
-    /// Waiting for other runs.
+    /// It waits for other runs.
     Waiting,
-    /// Has its result.
+    /// It has its result.
     Finished,
 }
 
-/// Tokens and money.
+/// Use of tokens and money.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
@@ -291,18 +290,18 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the answers.
     pub output_tokens: u64,
-    /// Of the input tokens, those read from the provider's cache.
+    /// Input tokens among them that were read from the provider's cache.
     pub cache_read_input_tokens: u64,
-    /// Of the input tokens, those written to it.
+    /// Input tokens among them that were written to the provider's cache.
     pub cache_creation_input_tokens: u64,
-    /// Of the output tokens, those spent on reasoning.
+    /// Output tokens among them that were spent on reasoning.
     pub reasoning_output_tokens: u64,
     /// Cost in USD; `None` where no price is known.
     pub cost_usd: Option<f64>,
 }
 
 impl Usage {
-    /// Adds what another inference or run used. A cost is known only where all are.
+    /// Adds the use of another inference or run. The sum has a cost only where both have one.
     pub fn add(&mut self, other: &Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
@@ -322,8 +321,8 @@ impl Usage {
     }
 }
 
-/// What an inference may come to at most: so much is held back of every budget that it is paid from, while it is wanted
-/// and while it is out.
+/// A budget reserve: the most that an inference may cost. It is held of every budget that pays for the inference, while
+/// that is wanted or under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
@@ -331,19 +330,19 @@ pub struct Reserve {
     pub tokens: u64,
     /// Cost in billionths of a USD.
     pub nano_usd: u64,
-    /// Of the tokens those of the answer: its limit.
+    /// Tokens of the answer, among these: its limit.
     pub answer_tokens: u32,
 }
 
 impl Reserve {
-    /// Holds back more.
+    /// Adds another reserve to this one.
     pub fn add(&mut self, other: &Self) {
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.nano_usd = self.nano_usd.saturating_add(other.nano_usd);
         self.answer_tokens = self.answer_tokens.saturating_add(other.answer_tokens);
     }
 
-    /// Gives back what was held.
+    /// Takes a released reserve away from this one.
     pub fn take_away(&mut self, other: &Self) {
         self.tokens = self.tokens.saturating_sub(other.tokens);
         self.nano_usd = self.nano_usd.saturating_sub(other.nano_usd);
@@ -361,17 +360,17 @@ pub enum Entry {
         /// What the person wrote.
         text: Arc<str>,
     },
-    /// What the model said, and asked for.
+    /// A message of the model, with its calls.
     Assistant {
         /// What the model wrote; empty where it only asked for calls.
         text: Arc<str>,
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
         calls: Vec<CallRequest>,
-        /// What its provider wants back unchanged.
+        /// Blocks that the provider wants back unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         carried: Option<Arc<Carried>>,
-        /// The limit of output tokens cut it off.
+        /// The answer ended at the limit of output tokens.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cut: bool,
     },
@@ -380,25 +379,25 @@ pub enum Entry {
         /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
-    /// From here on this stands in the prompts for what was before it, which had become too long for the model.
+    /// A summary: from here on it replaces the older part in the prompts, which had become too long for the model.
     Summary {
-        /// The text, by the model.
+        /// Text of the summary, by the model.
         text: Arc<str>,
-        /// It stands for so many entries of the transcript, from its begin on.
+        /// Number of entries that it replaces, from the begin of the transcript on.
         entries: u32,
-        /// Of these, by their places, what people said and the model still reads word for word.
+        /// Places of those entries among them that the model still reads word for word: messages of people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kept: Vec<u32>,
     },
 }
 
 impl Entry {
-    /// What a model said in full, with nothing that its provider wants back.
+    /// A complete message of a model, with nothing that the provider wants back.
     pub fn assistant(text: impl Into<Arc<str>>, calls: Vec<CallRequest>) -> Self {
         Self::Assistant { text: text.into(), calls, carried: None, cut: false }
     }
 
-    /// About how much memory its texts take.
+    /// An estimate of the bytes of memory that its texts take.
     pub fn approximate_bytes(&self) -> usize {
         let texts = match self {
             Self::User { text } | Self::Summary { text, .. } => text.len(),
@@ -413,16 +412,16 @@ impl Entry {
     }
 }
 
-/// How the prompts of a run become shorter: the older part of its transcript is summarised by its model.
+/// A plan to shorten the prompts of a run: its model summarises the older part of the transcript.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Compaction {
-    /// So many entries of the transcript, from its begin on, go into the summary.
+    /// Number of entries that go into the summary, from the begin of the transcript on.
     pub entries: u32,
-    /// Of these, by their places, what people said and stays word for word beside it.
+    /// Places of those entries among them that stay word for word beside it: messages of people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u32>,
-    /// Bytes of the older part that the model is shown at most; of longer texts in it their begin and their end.
+    /// Bytes of the older part that the model reads at most; longer texts in it are reduced to their begin and end.
     pub shown_bytes: u64,
     /// Most tokens of the summary.
     pub max_tokens: u32,
@@ -434,20 +433,20 @@ pub struct Compaction {
 pub struct CallRequest {
     /// Id that the harness gave to the call.
     pub call: CallId,
-    /// The tool, by name.
+    /// Name of the tool.
     pub tool: Arc<str>,
-    /// Its arguments, as JSON text.
+    /// Arguments of the call, as JSON text.
     pub args: Arc<str>,
-    /// Why its arguments are of no use, in words for the model. Such a call is never executed.
+    /// Why its arguments cannot be used, in words for the model. Such a call is never executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<Arc<str>>,
-    /// The id that its provider gave it, where it gave one.
+    /// The id that the provider gave it, where it gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<Box<GivenId>>,
 }
 
 impl CallRequest {
-    /// A call whose arguments can be used, by our id alone.
+    /// A call with usable arguments, and without an id of a provider.
     pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
         Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None }
     }
@@ -460,21 +459,21 @@ impl CallRequest {
 pub struct GivenId {
     /// The id, as the provider wrote it.
     pub id: Arc<str>,
-    /// The provider, by its configured name.
+    /// Name of the provider, as configured.
     pub provider: Arc<str>,
 }
 
-/// What a provider said beside text and calls and wants back unchanged, such as signed thinking. Opaque to all but the
-/// dialect that wrote it, and sent back in no other.
+/// Blocks of a provider's answer, beside text and calls, that the provider wants back unchanged, such as signed
+/// thinking. Only the dialect that wrote them reads them, and no other dialect sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Carried {
-    /// The dialect, by its name.
+    /// Name of the dialect.
     pub dialect: Arc<str>,
-    /// The provider that said it, by its configured name; no other one gets it.
+    /// Name of the provider that sent them, as configured; no other one gets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
-    /// The parts, as JSON text.
+    /// The blocks, as JSON text.
     pub parts: Arc<str>,
 }
 
@@ -486,13 +485,13 @@ pub struct CallResult {
     pub call: CallId,
     /// Name of the tool.
     pub tool: Arc<str>,
-    /// The exit code of section 7: the process's own, 128 + signal, 124, 126, 127; none where no end was seen.
+    /// Exit code of section 7: the process's own, 128 + signal, 124, 126, 127; `None` where no end was seen.
     pub exit_code: Option<u8>,
     /// The signal that ended the process.
     pub signal: Option<i32>,
     /// The time limit ended it.
     pub timed_out: bool,
-    /// A cancel ended it, or kept it from beginning.
+    /// A cancel ended it, or kept it from starting.
     pub cancelled: bool,
     /// A restart of the daemon interrupted it.
     pub interrupted: bool,
@@ -500,15 +499,15 @@ pub struct CallResult {
     pub is_error: bool,
     /// The text that the model reads.
     pub envelope: Arc<str>,
-    /// Standard output, where a process ran.
+    /// About standard output, where a process ran.
     pub stdout: Option<StreamInfo>,
-    /// Standard error, likewise.
+    /// About standard error, where a process ran.
     pub stderr: Option<StreamInfo>,
     /// CPU time of the process and what it waited for, in seconds.
     pub cpu_seconds: Option<f64>,
     /// Largest resident size of one of its processes, in bytes.
     pub max_rss_bytes: Option<u64>,
-    /// The limit that it certainly met; none where that is not certain.
+    /// The limit that it certainly reached; `None` where that is not certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<CallLimit>,
     /// It left processes running in the background, which end with its run, or with the daemon.
@@ -517,7 +516,7 @@ pub struct CallResult {
 }
 
 impl CallResult {
-    /// The result of a call without a process, or whose end was not seen: plain text, no exit code.
+    /// A plain-text result without an exit code: for a call without a process, or whose end was not seen.
     pub fn plain(call: CallId, tool: Arc<str>, text: impl Into<Arc<str>>, is_error: bool) -> Self {
         Self {
             call,
@@ -543,11 +542,11 @@ impl CallResult {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamInfo {
-    /// Bytes that the process wrote.
+    /// Number of bytes that the process wrote.
     pub bytes: u64,
-    /// Of these, bytes that the envelope leaves out.
+    /// Number of bytes among them that the envelope leaves out.
     pub omitted: u64,
-    /// The file that has the whole stream; `None` when it is empty or could not be kept.
+    /// Path of the file with the whole stream; `None` when it is empty or could not be kept.
     pub path: Option<Arc<str>>,
 }
 
@@ -555,7 +554,7 @@ pub struct StreamInfo {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InteractionView {
-    /// Its id, for `reply`.
+    /// Id of the interaction, for `reply`.
     pub id: InteractionId,
     /// The run that waits.
     pub run: RunId,
@@ -565,7 +564,7 @@ pub struct InteractionView {
     pub kind: InteractionKind,
     /// Text of the question.
     pub question: Arc<str>,
-    /// Since when it has been open.
+    /// When it was opened.
     pub since: Timestamp,
 }
 

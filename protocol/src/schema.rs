@@ -1,7 +1,7 @@
 //! The protocol as JSON Schema (draft 2020-12), made from the types themselves.
 //!
-//! What is sent and what is received differ: a field with a default may be left out of a request, and is always there
-//! in a reply. So each side has definitions of its own.
+//! Requests and replies differ: a field with a default may be missing in a request, and is always present in a reply.
+//! So each side has definitions of its own.
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
@@ -11,10 +11,10 @@ use crate::event::Event;
 use crate::rpc::{METHODS, Notification, RpcError, described};
 use crate::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
-/// The `$schema` of what is made here.
+/// Value of `$schema`.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// All of it: methods, each with `params` and `result`; `event`, `notification` and `error`.
+/// The whole protocol: methods, each with `params` and `result`; `event`, `notification` and `error`.
 pub fn protocol() -> Value {
     let mut sides = Sides::new();
     let methods: Map<String, Value> =
@@ -35,7 +35,7 @@ pub fn protocol() -> Value {
     })
 }
 
-/// One method, with its definitions; nothing where there is none of that name.
+/// One method, with its definitions; `None` for an unknown name.
 pub fn of_method(name: &str) -> Option<Value> {
     let mut sides = Sides::new();
     let Value::Object(mut method) = sides.method(name)? else { return None };
@@ -47,7 +47,7 @@ pub fn of_method(name: &str) -> Option<Value> {
     Some(Value::Object(method))
 }
 
-/// What is sent to the daemon, and what is received from it.
+/// The definitions of requests, and those of replies.
 struct Sides {
     sent: SchemaGenerator,
     received: SchemaGenerator,
@@ -73,7 +73,7 @@ impl Sides {
     fn definitions(mut self) -> Value {
         let mut received = self.received.take_definitions(true);
         for definition in received.values_mut().filter_map(Value::as_object_mut) {
-            // What a newer daemon adds may be ignored.
+            // Additions of a newer daemon may be ignored.
             if definition.get("additionalProperties") == Some(&Value::Bool(false)) {
                 definition.remove("additionalProperties");
             }

@@ -1,5 +1,5 @@
-//! Scripts of the embedded provider: turns from a file, so that a machine with no key and no network runs the real
-//! thing.
+//! Scripts of the embedded provider: turns from a file, so that a machine without a key and a network runs the real
+//! product.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::exact;
 use crate::time::Span;
 
-/// What an allocator adds to what it is asked for, about.
+/// An estimate of the allocator's overhead for each allocation, in bytes.
 const OF_AN_ALLOCATION: usize = 24;
 
-/// What the scripted provider says, turn by turn, and the scripts that children may ask for by name.
+/// The answers of the scripted provider, turn by turn, and the scripts of children by name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -31,11 +31,11 @@ pub struct Script {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
-    /// What the model says. `${name}` stands for a captured text. A turn without calls ends the run with it as the
+    /// Text of the answer. `${name}` stands for a captured text. A turn without calls ends the run with its text as the
     /// answer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// The calls that it asks for, in order.
+    /// Calls that it asks for, in order.
     #[serde(default, rename = "call", skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
     pub calls: Vec<ScriptedCall>,
     /// Texts that the results of the turn before must contain.
@@ -47,10 +47,10 @@ pub struct Turn {
     /// Texts taken from those results: the first group of each pattern, usable from this turn on as `${name}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capture: BTreeMap<String, String>,
-    /// Seconds until the answer comes.
+    /// Delay of the answer, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
-    /// A fault of the provider in place of the first attempt at this turn.
+    /// A fault of the provider instead of the first attempt at this turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
 }
@@ -68,7 +68,7 @@ pub struct ScriptedCall {
 }
 
 impl Script {
-    /// About how much memory it takes.
+    /// An estimate of its bytes in memory.
     pub fn approximate_bytes(&self) -> usize {
         let turns: usize = self.turns.iter().map(Turn::approximate_bytes).sum();
         let scripts = self.scripts.iter().map(|(name, script)| text(name) + script.approximate_bytes());
@@ -85,12 +85,12 @@ impl Turn {
     }
 }
 
-/// About how much memory a text takes with its place in a list and with what the allocator adds.
+/// An estimate of the memory of a text, with its place in a list and the allocator's overhead.
 fn text(text: &str) -> usize {
     size_of::<String>() + OF_AN_ALLOCATION + text.len()
 }
 
-/// About how much memory a value takes beside its own place.
+/// An estimate of the memory of a value beside its own place.
 fn within(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -106,18 +106,18 @@ fn empty_object() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// What a provider may do instead of answering.
+/// What a provider does instead of answering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// Refuses for now, and says when to come back.
+    /// It refuses for now, and says when to retry.
     RateLimit,
-    /// Refuses for now.
+    /// It refuses for now.
     Overloaded,
-    /// Breaks off in the middle of its answer.
+    /// It breaks off in the middle of its answer.
     Cut,
-    /// Says nothing more.
+    /// It sends nothing more.
     Stall,
 }
 

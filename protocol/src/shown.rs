@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// Whether a character drives a terminal or breaks a line: C0 and C1 controls, DEL, the line and the paragraph
+/// Whether a character controls a terminal or breaks a line: C0 and C1 controls, DEL, the line and the paragraph
 /// separator.
 pub const fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\u{1F}' | '\u{7F}'..='\u{9F}' | '\u{2028}' | '\u{2029}')
@@ -18,9 +18,9 @@ pub const fn is_bidi(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character cannot be seen and takes no room: two texts that differ in it look the same. Those of
-/// `Default_Ignorable_Code_Point` and of the category `Cf` that are of no other kind here, but for the signs of numbers
-/// and words that are seen.
+/// Whether a character is invisible and takes no room: two texts that differ in it look the same. These are the
+/// characters of `Default_Ignorable_Code_Point` and of the category `Cf` that are of no other kind here, except for the
+/// visible signs of numbers and words.
 pub const fn is_invisible(c: char) -> bool {
     matches!(
         c,
@@ -44,13 +44,13 @@ pub const fn is_invisible(c: char) -> bool {
     )
 }
 
-/// Whether a character is not shown as it is.
+/// Whether a character must not be shown as it is.
 pub const fn is_harmful(c: char) -> bool {
     is_control(c) || is_bidi(c) || is_invisible(c)
 }
 
-/// What stands for a character that is not shown as it is; nothing for one that joins or varies its neighbours, as in
-/// many emoji.
+/// The replacement of a character that must not be shown; `None` for a character that joins or varies its neighbours,
+/// as in many emoji.
 pub const fn in_place_of(c: char) -> Option<char> {
     match c {
         '\u{200C}' | '\u{200D}' | '\u{FE00}'..='\u{FE0F}' | '\u{AD}' => None,
@@ -58,21 +58,21 @@ pub const fn in_place_of(c: char) -> Option<char> {
     }
 }
 
-/// A text of several lines from outside, fit for a terminal: nothing in it moves the cursor, changes the order of what
-/// is read or cannot be seen. Line breaks and tabs stay.
+/// A text of several lines from outside, fit for a terminal: no character in it moves the cursor, changes the reading
+/// order or is invisible. Line breaks and tabs stay.
 pub fn clean(text: &str) -> Cow<'_, str> {
     let harmful = |c: char| is_harmful(c) && c != '\n' && c != '\t';
     if !text.contains(harmful) {
         return Cow::Borrowed(text);
     }
-    // A carriage return before a line break is only a line break; alone it would hide what stands before it.
+    // A carriage return before a line break belongs to the line break; alone it would hide the text before it.
     let lines = text.replace("\r\n", "\n");
     Cow::Owned(lines.chars().filter_map(|c| if harmful(c) { in_place_of(c) } else { Some(c) }).collect())
 }
 
-/// The first character of a text that is refused in what identifies or groups runs: a control, a change of direction,
-/// or one that cannot be seen. Those that change how their neighbours look are seen there: between the parts of an
-/// emoji, and between letters that join.
+/// The first character of a text that is refused in names and labels: a control, a change of direction, or an invisible
+/// one. A character that changes how its neighbours look is allowed there: between the parts of an emoji, and between
+/// letters that join.
 pub fn refused(text: &str) -> Option<char> {
     let mut before = None;
     let mut chars = text.chars().peekable();
@@ -86,7 +86,7 @@ pub fn refused(text: &str) -> Option<char> {
     None
 }
 
-/// Whether a joiner or a choice of an emoji's form changes what is seen where it stands.
+/// Whether a joiner or a variation selector changes what is seen at its place.
 const fn is_seen_between(before: Option<char>, c: char, after: Option<char>) -> bool {
     match (before, c, after) {
         (Some('#' | '*' | '0'..='9'), '\u{FE0F}', Some('\u{20E3}')) => true,
@@ -110,13 +110,13 @@ const fn joins(c: char) -> bool {
     matches!(c, '\u{620}'..='\u{DFF}') && !is_invisible(c)
 }
 
-/// What an error says, and why: of its causes those that it does not say itself already.
+/// An error and its causes, without the causes that the error already names itself.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut at = error.source();
     while let Some(cause) = at {
         let said = cause.to_string();
-        // A short text may stand in another one by chance.
+        // A short text may be part of another one by chance.
         let is_said =
             if said.len() < 4 { text == said || text.ends_with(&format!(": {said}")) } else { text.contains(&said) };
         if !is_said && !said.is_empty() {

@@ -9,12 +9,12 @@ use crate::folder::FolderId;
 use crate::script::Script;
 use crate::time::{Span, Timestamp};
 
-/// Specification of a run, as submitted. What is left out comes from the daemon's configuration.
+/// Specification of a run, as submitted. Missing fields come from the daemon's configuration.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
-    /// The task. May be left out with a script.
+    /// The task. May be missing with a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Arc<str>>,
     /// A name, unique among live runs.
@@ -23,17 +23,17 @@ pub struct RunSpec {
     /// Labels, for selectors and accounting.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The share of the lanes' capacity that the run belongs to. A run inside another one is of the other one's, and
-    /// may name no other.
+    /// The share of the lanes' capacity that the run uses. A run inside another one has that run's share, and may name
+    /// no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Arc<str>>,
-    /// Who goes first within a lane. A run inside another one never goes before it.
+    /// Precedence within a lane. A run inside another one never goes before it.
     #[serde(default)]
     pub priority: Priority,
-    /// The provider by its configured name.
+    /// Name of the provider, as configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
-    /// The model by the provider's name for it.
+    /// Name of the model, as its provider knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
     /// A script for the scripted provider. With it, no prompt is needed.
@@ -42,33 +42,33 @@ pub struct RunSpec {
     /// Directory in which calls start; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Arc<str>>,
-    /// Which folder that path means, with its device and inode as `stat` gives them to the client. The submit is
-    /// refused where the path means another folder to the daemon. Where it is left out, the daemon fills in what it
-    /// finds itself. Since protocol 1.2.
+    /// Identity of that folder: its device and inode, as `stat` gives them to the client. The submit is refused where
+    /// the path leads to another folder for the daemon. Where it is missing, the daemon fills in what it finds itself.
+    /// Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir_id: Option<FolderId>,
     /// Environment variables for the calls, beside the allow-list and PATH.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Where the run must stop. A run inside another one has at most the limits of that one, those on steps, tokens,
-    /// cost and time included.
+    /// Limits at which the run must stop. A run inside another one has at most the limits of that one, those on steps,
+    /// tokens, cost and time included.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// What happens when the run asks a person something.
     #[serde(default)]
     pub on_interaction: OnInteraction,
-    /// The tools that it may call, by name; all that there are where left out. A run inside another one has at most the
-    /// tools of that one.
+    /// Names of the tools that it may call; all tools where missing. A run inside another one has at most the tools of
+    /// that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Arc<[Arc<str>]>>,
 }
 
 impl RunSpec {
     /// Bytes that one byte of [`RunSpec::approximate_bytes`] takes as JSON at most: a control character takes six, and
-    /// what stands around the texts is less than their places in memory.
+    /// the JSON syntax around the texts takes less than their places in memory.
     pub const MOST_AS_JSON: usize = 6;
 
-    /// About how much memory it takes. As JSON it takes at most [`RunSpec::MOST_AS_JSON`] times as much.
+    /// An estimate of its bytes in memory. As JSON it takes at most [`RunSpec::MOST_AS_JSON`] times as much.
     pub fn approximate_bytes(&self) -> usize {
         let texts = [&self.prompt, &self.name, &self.share, &self.provider, &self.model, &self.workdir];
         let texts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
@@ -78,13 +78,13 @@ impl RunSpec {
         size_of::<Self>() + texts + pairs.chain(tools).sum::<usize>() + script
     }
 
-    /// Whether the run may call this tool, if there is one.
+    /// Whether the run may call the tool of this name. The tool need not exist.
     pub fn allows_tool(&self, name: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| **tool == *name))
     }
 }
 
-/// What a run that is tried again has in place of what the first one had. What is left out stays as it was.
+/// Changes to the specification of a run that is retried. Missing fields stay as they were.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -101,7 +101,7 @@ pub struct SpecChanges {
     /// The new precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// Another provider. Where no model is named beside it, the new provider's own is asked.
+    /// The new provider. Where no model is named beside it, the new provider's own is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
     /// The new model, by its name at the provider.
@@ -110,7 +110,7 @@ pub struct SpecChanges {
     /// Variables that are added, or have another value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Other limits: each that is set here. A deadline takes the place of both deadlines.
+    /// New limits: each one that is set here. A deadline replaces both deadlines.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// What happens when it asks a person something.
@@ -152,9 +152,8 @@ impl SpecChanges {
     }
 }
 
-/// Limits of a run. At one of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others are
-/// those of each process of its calls, and take the place of the configured ones; at these a call fails, and the run
-/// goes on.
+/// Limits of a run. At a limit of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others
+/// hold for each process of its calls, and replace the configured ones; at these a call fails, and the run goes on.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -171,10 +170,10 @@ pub struct Limits {
     /// Time spent in inference and execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time_seconds: Option<Span>,
-    /// Wall clock, from the submit.
+    /// Wall-clock time from the submit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<Span>,
-    /// Wall clock, absolute. The earlier of the two deadlines counts.
+    /// Wall-clock instant. The earlier of the two deadlines counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<Timestamp>,
     /// Seconds of CPU time of a process.
@@ -183,7 +182,7 @@ pub struct Limits {
     /// Bytes of address space of a process; of memory of the whole run, where a cgroup sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space_bytes: Option<u64>,
-    /// Descriptors of a process.
+    /// Open file descriptors of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
     /// Bytes of a file that a process writes.
@@ -196,12 +195,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether it may use so much and no more, together with the runs below it.
+    /// Whether there is a budget that it shares with the runs below it.
     pub fn has_budget(&self) -> bool {
         self.max_tokens.is_some() || self.max_cost_usd.is_some()
     }
 
-    /// These limits, and where one is not set, that of the others. A deadline takes the place of both of theirs.
+    /// These limits; a limit that is not set is taken from `others`. A deadline replaces both of theirs.
     #[must_use]
     pub fn or(&self, others: &Self) -> Self {
         let has_deadline = self.deadline_seconds.is_some() || self.deadline_at.is_some();
@@ -225,7 +224,7 @@ impl Limits {
         }
     }
 
-    /// Whether nothing is limited here.
+    /// Whether no limit is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -238,7 +237,7 @@ impl Limits {
 pub enum Priority {
     /// Before `normal` and `low`.
     High,
-    /// Between the two.
+    /// Between `high` and `low`.
     #[default]
     Normal,
     /// After `high` and `normal`.

@@ -16,7 +16,7 @@ use crate::hex::{self, DIGITS};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmitKey(u128);
 
-/// A text is no submit key.
+/// A text is not a submit key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a submit key has {DIGITS} hexadecimal digits")]
 pub struct SubmitKeyError;

@@ -16,30 +16,30 @@ use crate::time::{Span, Timestamp};
 pub struct WaitingFor {
     /// What kind of thing it waits for.
     pub kind: WaitKind,
-    /// What exactly: a lane or provider by name, an interaction or a run by id.
+    /// The thing itself: a lane or provider by name, an interaction or a run by id.
     pub id: String,
     /// When the wait began.
     pub since: Timestamp,
     /// Place in the queue of a lane, 1 is next, within its share. Counted to 1,000 at most.
     pub position: Option<u32>,
-    /// What holds it back there, in the word that the lane reports.
+    /// Why the lane grants it no permit, as the lane reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
-    /// Until when, where that is known: the end of a hold, or the next try.
+    /// When the wait ends, where that is known: the end of a hold, or the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Runs that wait there, itself included.
+    /// Number of runs that wait there, this one included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<u32>,
-    /// What the provider said that is left alone.
+    /// Error of the provider whose circuit breaker is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
-    /// Where it waits for a run that stands still itself: what that comes down to.
+    /// Where it waits for a run that does not proceed either: that run, or the last one in a chain of waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<Box<HeldRun>>,
 }
 
-/// The run that others wait for and that stands still itself: where they wait for each other in a row, the last one.
+/// A run that does not proceed, and that others wait for: the last one in the chain of waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldRun {
@@ -49,13 +49,13 @@ pub struct HeldRun {
     pub share: Arc<str>,
     /// What it waits for.
     pub waiting_for: WaitingFor,
-    /// How its inference goes, where a try has failed.
+    /// State of its inference, once an attempt has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceView>,
 }
 
 impl WaitingFor {
-    /// A wait of which nothing more is known.
+    /// A wait of which only this is known.
     pub fn new(kind: WaitKind, id: impl Into<String>, since: Timestamp) -> Self {
         let id = id.into();
         Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None, because: None }
@@ -66,7 +66,7 @@ impl WaitingFor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenQuestion {
-    /// Its id, for `reply`.
+    /// Id of the interaction, for `reply`.
     pub id: InteractionId,
     /// The run that asks.
     pub run: RunId,
@@ -74,26 +74,26 @@ pub struct OpenQuestion {
     pub question: String,
 }
 
-/// How the inference of the step at hand goes, once a try at it has failed.
+/// State of the current step's inference, once an attempt has failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InferenceView {
-    /// The try that is out, or comes next, from 1. Holds of the provider count as none.
+    /// The attempt that is under way, or comes next, from 1. Attempts during a hold of the provider do not count.
     pub attempt: u32,
-    /// Tries after which the run fails.
+    /// Number of attempts after which the run fails.
     pub attempts: u32,
-    /// Why the last one failed.
+    /// Error of the last attempt.
     pub error: Arc<str>,
-    /// What that says of the provider.
+    /// What the failure means for the provider's circuit breaker.
     pub fault: ProviderFault,
-    /// When it failed.
+    /// When the last attempt failed.
     pub failed_at: Timestamp,
-    /// When the next one is due; absent where one is out, or the lane decides.
+    /// When the next attempt is due; absent where one is under way, or where the lane decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
 }
 
-/// Kinds of what a run may wait for.
+/// Kinds of things that a run may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -106,11 +106,11 @@ pub enum WaitKind {
     Person,
     /// The end of another run.
     Run,
-    /// What others hold of a budget.
+    /// A part of a budget that other runs hold in reserve.
     Budget,
-    /// Nothing: it is paused, and goes on when it is resumed.
+    /// Nothing: it is paused, and proceeds when it is resumed.
     Paused,
-    /// The journal, which cannot commit.
+    /// The journal, while it cannot commit.
     Storage,
 }
 
@@ -119,7 +119,7 @@ impl WaitKind {
     pub const ALL: [Self; 7] =
         [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Paused, Self::Storage];
 
-    /// The word for it, as in JSON and on the command line.
+    /// The name of the kind, as in JSON and on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lane => "lane",
@@ -139,7 +139,7 @@ impl fmt::Display for WaitKind {
     }
 }
 
-/// A word that is no kind of what a run may wait for.
+/// A word that names no kind of wait.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a run waits for lane, provider, person, run, budget or storage, or is paused; {0:?} is none of these")]
 pub struct UnknownWait(String);
@@ -151,25 +151,25 @@ impl FromStr for WaitKind {
     }
 }
 
-/// Where the wall time of a run went. The parts add up to the time from submit to end, or to now.
+/// Wall time of a run, by activity. The parts add up to the time from submit to end, or to now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timing {
-    /// Submitted, first inference not begun.
+    /// Between the submit and the first inference.
     pub queued: Span,
     /// Waiting for a permit of the tool lane, or of the provider's.
     pub lane: Span,
-    /// An inference out.
+    /// An inference was under way.
     pub model: Span,
-    /// Waiting to ask the provider again.
+    /// Waiting for the next attempt at an inference.
     pub retry: Span,
-    /// A call executing.
+    /// A call executed.
     pub tools: Span,
     /// Waiting for a person or another run.
     pub waiting: Span,
     /// The run was paused.
     pub paused: Span,
-    /// The daemon was not there. Absent where that was never so.
+    /// The daemon did not run. Absent where it always ran.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub down: Span,
 }
@@ -186,34 +186,34 @@ impl Timing {
     }
 }
 
-/// What a failed inference says of its provider.
+/// What a failed inference means for its provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderFault {
-    /// Nothing: it was interrupted, or cancelled.
+    /// Nothing: the inference was interrupted, or cancelled.
     #[default]
     Unknown,
-    /// That it fails, or cannot be reached, or breaks off.
+    /// The provider fails, cannot be reached, or breaks off.
     Failing,
-    /// That it wants to be asked less often.
+    /// The provider wants to be asked less often.
     RateLimit,
-    /// That a limit of the account behind it is used up.
+    /// A limit of the account behind it is used up.
     Quota,
-    /// That it refuses the credentials.
+    /// It refuses the credentials.
     Credentials,
-    /// That its key is not where it should be: it was not asked.
+    /// Its key cannot be found, so it was not asked.
     NoKey,
-    /// Nothing: it is well, and will not answer this.
+    /// Nothing: it works, and refuses this request.
     Refused,
-    /// Nothing: it is well, and the prompt is too long for its model.
+    /// Nothing: it works, and the prompt is too long for its model.
     ContextTooLong,
-    /// Nothing: what it answered is more than is taken.
+    /// Nothing: its answer is larger than the daemon reads.
     AnswerTooLarge,
 }
 
 impl ProviderFault {
-    /// Whether nothing is said.
+    /// Whether the failure means nothing.
     pub const fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown)
     }
