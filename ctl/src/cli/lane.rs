@@ -14,7 +14,7 @@ pub(crate) struct LaneArgs {
     /// Only this lane: `tool`, or the name of a provider
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
-    /// Draw again every SECS
+    /// Redraw the screen every SECS
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "2", value_parser = duration)]
     pub(crate) watch: Option<Span>,
     /// Check one number, for monitoring: wanted busy parked resuming oldest saturation1 saturation5 saturation15 p95.
@@ -32,13 +32,13 @@ pub(crate) struct LaneArgs {
 /// Changes of a lane.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LaneVerb {
-    /// Widen a lane so that what waits there can run
+    /// Widen a lane so that waiting calls or inferences can run
     #[command(after_help = "Example: harnessctl lane relieve --by 4 --for 30m")]
     Relieve(RelieveArgs),
-    /// Set the width: `resize 8`, `resize local 8`
+    /// Set the width of a lane: `resize 8`, `resize local 8`
     #[command(after_help = "Example: harnessctl lane resize local 8")]
     Resize(ResizeArgs),
-    /// Stop granting permits of a lane; what holds one goes on
+    /// Grant no more permits of a lane; calls and inferences that have one go on
     #[command(after_help = "Example: harnessctl lane pause")]
     Pause(OneLane),
     /// Grant permits of a paused lane again
@@ -55,10 +55,10 @@ pub(crate) struct RelieveArgs {
     /// Permits to add; 1 where left out
     #[arg(long, value_name = "N", value_parser = permits, conflicts_with = "undo")]
     pub(crate) by: Option<u32>,
-    /// For how long; for good where left out
+    /// Duration of the relief; without an end where left out
     #[arg(long = "for", value_name = "DURATION", value_parser = some_time, conflicts_with = "undo")]
     pub(crate) during: Option<Span>,
-    /// Take this relief back
+    /// Undo this relief
     #[arg(long, value_name = "ID")]
     pub(crate) undo: Option<String>,
 }

@@ -91,7 +91,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-/// What every verb takes.
+/// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// Write JSON: one object, or one a line for lists and streams
@@ -108,7 +108,7 @@ pub(crate) struct Global {
     pub(crate) color: ColourChoice,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Queue a run, and print its id
@@ -119,7 +119,7 @@ pub(crate) enum Verb {
     /// Show a run, or several
     #[command(after_help = "Example: harnessctl show --answer @last")]
     Show(runs::ShowArgs),
-    /// Watch runs until they end, and exit as they do. On a terminal, questions are asked and answered here
+    /// Follow runs until they end, and exit as they do. On a terminal, questions are asked and answered here
     #[command(after_help = FOLLOWED)]
     Follow(runs::FollowArgs),
     /// Print the transcript of a run, or of several, or the output of one of its calls
@@ -128,7 +128,7 @@ pub(crate) enum Verb {
     /// Wait for runs, and print how each ended as soon as it has
     #[command(after_help = WAITED)]
     Wait(runs::WaitArgs),
-    /// End runs and what is below them
+    /// End runs and the runs below them
     #[command(after_help = "Example: harnessctl cancel -l team=a --waiting-for lane")]
     Cancel(runs::CancelArgs),
     /// Pause runs: nothing new starts in them
@@ -137,16 +137,16 @@ pub(crate) enum Verb {
     /// Let paused runs go on
     #[command(after_help = "Example: harnessctl resume --state paused")]
     Resume(select::ChangeArgs),
-    /// Run the specification of a finished run again, as a new run; of several, each
+    /// Submit the specification of a finished run again, as a new run; of several, each
     #[command(after_help = RETRIED)]
     Retry(Box<runs::RetryArgs>),
-    /// Tell runs something; a finished one goes on as a new run
+    /// Send a message to runs; a finished one goes on as a new run
     #[command(after_help = "Example: harnessctl message nightly \"leave the tests alone\"")]
     Message(runs::MessageArgs),
     /// Remove finished runs for good: their events, transcripts and outputs. Never a live one
     #[command(after_help = "Example: harnessctl prune --older-than 30d --keep 1000 --dry-run")]
     Prune(runs::PruneArgs),
-    /// Write everything of a run into a directory, complete enough to be replayed; of several, into one each
+    /// Write everything about a run into a directory, complete enough to be replayed; of several, into one each
     #[command(after_help = EXPORTED)]
     Export(runs::ExportArgs),
     /// List the questions that wait for an answer
@@ -158,19 +158,19 @@ pub(crate) enum Verb {
     /// Show the lanes, or change one
     #[command(after_help = LANES)]
     Lane(lane::LaneArgs),
-    /// Widen a lane so that what waits there can run
+    /// Widen a lane so that waiting calls or inferences can run
     #[command(after_help = "Example: harnessctl relieve --by 4 --for 30m")]
     Relieve(lane::RelieveArgs),
     /// List the providers, or check one
     #[command(after_help = "Example: harnessctl provider check local")]
     Provider(provider::ProviderArgs),
-    /// Check everything that a run needs; each provider is asked for a word
+    /// Check the daemon, its lanes, and each provider by a short request
     #[command(after_help = "Example: harnessctl doctor")]
     Doctor(provider::DoctorArgs),
-    /// Add up what runs used: tokens and cost, in groups
+    /// Add up the tokens and the cost of runs, in groups
     #[command(after_help = "Example: harnessctl usage --by label.team --since 30d")]
     Usage(usage::UsageArgs),
-    /// Print what happens, one JSON object a line
+    /// Print events, one JSON object a line
     #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),
     /// Start, stop, look at or back up the daemon
@@ -198,19 +198,19 @@ pub(crate) struct EventsArgs {
     /// Only events from this number on
     #[arg(long, value_name = "SEQ", value_parser = values::seq)]
     pub(crate) from: Option<u64>,
-    /// Go on as they happen. Without a number: only from now on
+    /// Follow the events as they happen. Without a number: only from now on
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only of this run
+    /// Only events of this run
     #[arg(long, value_name = "RUN")]
     pub(crate) run: Option<String>,
-    /// With --run: also of the runs below it
+    /// With --run: also events of the runs below it
     #[arg(long, requires = "run")]
     pub(crate) tree: bool,
-    /// Only of this kind; may be repeated
+    /// Only this kind of event; may be repeated
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     pub(crate) kinds: Vec<String>,
-    /// Pieces of live output too, as they come
+    /// Also live output, piece by piece
     #[arg(long, requires = "follow")]
     pub(crate) deltas: bool,
 }
@@ -242,21 +242,21 @@ pub(crate) struct DaemonArgs {
     pub(crate) what: DaemonVerb,
 }
 
-/// What to do with the daemon.
+/// Changes and views of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum DaemonVerb {
-    /// Start it, unless it runs
+    /// Start the daemon, unless it runs
     #[command(after_help = "Example: harnessctl daemon start")]
     Start,
-    /// Stop it, and wait until it has gone. Calls that execute are interrupted; nothing is lost, and everything goes on
+    /// Stop the daemon, and wait until it has ended. Running calls are interrupted; nothing is lost, and all runs go on
     /// with the next start
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
     Stop {
-        /// Do not ask, whatever is live
+        /// Do not ask, also where runs are live
         #[arg(short, long)]
         yes: bool,
     },
-    /// Show its health and counts
+    /// Show the health and the counts of the daemon
     #[command(after_help = "Example: harnessctl daemon status --json")]
     Status,
     /// Start nothing new, and wait until nothing executes
@@ -266,23 +266,23 @@ pub(crate) enum DaemonVerb {
         #[arg(long, value_name = "DURATION", value_parser = values::duration)]
         timeout: Option<Span>,
     },
-    /// Undo a drain
+    /// End a drain: start new work again
     #[command(after_help = "Example: harnessctl daemon undrain")]
     Undrain,
     /// Read the configuration again
     #[command(after_help = "Example: harnessctl daemon reload")]
     Reload,
-    /// Copy the journal to a new file, while everything goes on
+    /// Copy the journal to a new file, while the daemon goes on
     #[command(after_help = BACKUP)]
     Backup {
-        /// The file to write; it must not be there. The daemon writes it, as its own user
+        /// The file to write; it must not exist. The daemon writes it, as its own user
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Copy what calls wrote as well, into FILE.outputs
+        /// Also copy the outputs of calls, into FILE.outputs
         #[arg(long)]
         outputs: bool,
     },
-    /// Stop the daemon, and put a backup in the place of its journal
+    /// Stop the daemon, and replace its journal by a backup
     #[command(after_help = RESTORE)]
     Restore {
         /// The backup, as `daemon backup` made it

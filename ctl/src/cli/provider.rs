@@ -9,13 +9,13 @@ pub(crate) struct ProviderArgs {
     pub(crate) what: ProviderVerb,
 }
 
-/// What to do with providers.
+/// Views and checks of providers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProviderVerb {
-    /// List the providers as they are configured, and how they are
+    /// List the providers, their configuration and their state
     #[command(visible_alias = "ls", after_help = "Example: harnessctl provider list --json")]
     List,
-    /// Ask a provider for a word: is it there, are the key and the model good? A lane that waits for that goes on
+    /// Check that a provider is reachable and that key and model are valid. A lane that was held for that goes on
     #[command(after_help = "Example: harnessctl provider check local")]
     Check(CheckArgs),
 }
@@ -25,7 +25,7 @@ pub(crate) enum ProviderVerb {
 pub(crate) struct CheckArgs {
     /// The provider; all of them where left out
     pub(crate) provider: Option<String>,
-    /// The model to ask, in place of the configured one
+    /// The model to ask for, in place of the configured one
     #[arg(long)]
     pub(crate) model: Option<String>,
 }

@@ -17,10 +17,10 @@ use super::values::{duration, label, lines, runs, state};
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Children below their parents
+    /// Show children below their parents
     #[arg(long)]
     pub(crate) tree: bool,
-    /// Only the tree under this run
+    /// Only the tree below this run
     #[arg(long, value_name = "RUN")]
     pub(crate) root: Option<String>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct ListArgs {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Print the answer alone
+    /// Print only the answer
     #[arg(long)]
     pub(crate) answer: bool,
-    /// Print where its time and its money went
+    /// Print how the time and the money of a run were used
     #[arg(long, conflicts_with = "answer")]
     pub(crate) why: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ShowArgs {
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Write the answer to FILE, too; of several runs, a line each: ID STATE EXIT TEXT
+    /// Also write the answer to FILE; of several runs, a line each: ID STATE EXIT TEXT
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -59,13 +59,13 @@ pub(crate) struct LogsArgs {
     /// Only this stream of the call
     #[arg(long, requires = "call")]
     pub(crate) stream: Option<StreamWord>,
-    /// The bytes as they are; standard output where no stream is named
+    /// Print the bytes unchanged; standard output where no stream is named
     #[arg(long, requires = "call")]
     pub(crate) raw: bool,
     /// Only the last N lines
     #[arg(long, value_name = "N", value_parser = lines)]
     pub(crate) tail: Option<usize>,
-    /// Go on as it grows, until the end
+    /// Follow the output until it ends
     #[arg(short, long)]
     pub(crate) follow: bool,
 }
@@ -93,7 +93,7 @@ impl From<StreamWord> for OutputStream {
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Wait for the first of them that ends, print its line, and exit as it did
+    /// Wait for the first run that ends, print its line, and exit as it did
     #[arg(long)]
     pub(crate) any: bool,
     /// Wait for this state in place of an end; may be repeated. Reaching it is success
@@ -112,23 +112,23 @@ pub(crate) struct WaitArgs {
 pub(crate) struct CancelArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// Kill at once instead of asking first
+    /// Kill at once, without SIGTERM and a grace period
     #[arg(short, long)]
     pub(crate) force: bool,
 }
 
-/// `prune`. What is given must all hold.
+/// Arguments of `prune`. All given criteria must hold.
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// Only those that ended at least this long ago: 12h, 30d
+    /// Only runs that ended at least this long ago: 12h, 30d
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older_than: Option<Span>,
-    /// Not the N that ended last, of those that fit
+    /// Keep the N runs that ended last, of those selected
     #[arg(long, value_name = "N", value_parser = runs)]
     pub(crate) keep: Option<u32>,
-    /// Remove nothing, only print which
+    /// Remove nothing, only print the runs
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
@@ -138,7 +138,7 @@ pub(crate) struct PruneArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// The directory to write: a new one, or one that is empty; of several runs, one in it for each, called by its id
+    /// The directory to write: new or empty; of several runs, it gets one directory for each, named by its id
     #[arg(short, long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }
@@ -148,7 +148,7 @@ pub(crate) struct ExportArgs {
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// A label that the new runs have as well, or with another value; may be repeated
+    /// A label to add to the new runs, or to change; may be repeated
     #[arg(long = "add-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) add_labels: Vec<(String, String)>,
     #[command(flatten)]
@@ -159,13 +159,13 @@ pub(crate) struct RetryArgs {
     pub(crate) then: ThenArgs,
 }
 
-/// How a request is done exactly once.
+/// Options for a request that must take effect exactly once.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// Repeat a request whose end is not known, under the key that it told then: nothing is done twice
+    /// Repeat a request of unknown outcome, under the key that it printed: it never takes effect twice
     #[arg(long, value_name = "KEY")]
     pub(crate) again: Option<SubmitKey>,
-    /// Try so long again while the daemon refuses for now, or has gone; it is done once, however often it is tried
+    /// Retry for so long while the daemon refuses for now, or is gone; the request takes effect once
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) retry_for: Option<Span>,
 }
@@ -173,12 +173,12 @@ pub(crate) struct OnceArgs {
 /// Arguments of `message`.
 #[derive(Debug, Args)]
 pub(crate) struct MessageArgs {
-    /// The runs, and what to tell them; `-` as the text reads it from standard input
+    /// The runs, and the text of the message; `-` as the text reads it from standard input
     #[arg(value_name = "RUN... TEXT | -", required = true)]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Do not ask on a terminal where it is more than one run
+    /// Do not ask on a terminal about more than one run
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -197,7 +197,7 @@ pub(crate) struct PendingArgs {
 /// Arguments of `reply`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
-    /// The question by its id or the start of it, or the run that waits for the answer
+    /// The question, by its id or the start of it, or the run that waits for the answer
     pub(crate) id: String,
     /// The answer; `-` reads it from standard input
     #[arg(value_name = "TEXT | -")]

@@ -6,16 +6,16 @@ use harness_protocol::run::{RunState, WaitKind};
 
 use super::values::{label, state, waiting};
 
-/// Which runs, beside those named.
+/// Options that select runs, beside their names.
 #[derive(Debug, Args, Default)]
 pub(crate) struct FilterArgs {
-    /// Those with this label; may be repeated, then all must hold
+    /// Only runs with this label; may be repeated, then all must hold
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label, help_heading = "Which runs")]
     pub(crate) labels: Vec<(String, String)>,
-    /// Those in this state; may be repeated
+    /// Only runs in this state; may be repeated
     #[arg(long = "state", value_name = "STATE", value_parser = state, value_delimiter = ',', help_heading = "Which runs")]
     pub(crate) states: Vec<RunState>,
-    /// Those that wait for this: lane, provider, person, run, budget, paused or storage; may be repeated
+    /// Only runs that wait for this: lane, provider, person, run, budget, paused or storage; may be repeated
     #[arg(long, value_name = "WHAT", value_parser = waiting, value_delimiter = ',', help_heading = "Which runs")]
     pub(crate) waiting_for: Vec<WaitKind>,
     /// Every run, whatever its state
@@ -36,7 +36,7 @@ impl FilterArgs {
     }
 }
 
-/// The runs of a verb. What is given must all hold.
+/// The runs of a command. All given criteria must hold.
 #[derive(Debug, Args, Default)]
 pub(crate) struct SelectArgs {
     /// The runs; `-` reads their ids from standard input, the first word of each line, or `id` of JSON objects
@@ -46,12 +46,12 @@ pub(crate) struct SelectArgs {
     pub(crate) filter: FilterArgs,
 }
 
-/// The runs of a verb that changes them.
+/// The runs of a command that changes them.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ChangeArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Do not ask on a terminal where it is more than one run
+    /// Do not ask on a terminal about more than one run
     #[arg(short, long)]
     pub(crate) yes: bool,
 }

@@ -26,13 +26,13 @@ pub(crate) struct SubmitArgs {
     /// The task; `-` reads it from standard input
     #[arg(value_name = "PROMPT | -")]
     pub(crate) prompt: Option<String>,
-    /// Print the id and nothing else
+    /// Print only the id
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
-    /// Where its calls start; this directory where left out. Refused where the daemon sees another folder there, as
-    /// from inside a container
+    /// Directory in which its calls start; this directory where left out. Refused where the daemon sees another folder
+    /// there, as from inside a container
     #[arg(short = 'C', long = "workdir", value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
     /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
@@ -45,8 +45,8 @@ pub(crate) struct SubmitArgs {
     /// Makes the submit repeatable: the same key gives the same run
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// Repeat a submit whose end is not known, under the key that it told then: what is queued already is found, and
-    /// nothing is queued twice
+    /// Repeat a submit of unknown outcome, under the key that it printed: a run that was queued is found, and none is
+    /// queued twice
     #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
     pub(crate) again: Option<SubmitKey>,
     /// A label; may be repeated
@@ -54,51 +54,51 @@ pub(crate) struct SubmitArgs {
     pub(crate) labels: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) settings: ChangesArgs,
-    /// Try so long again while the daemon refuses for now, or has gone; it is queued once, however often it is tried
+    /// Retry for so long while the daemon refuses for now, or is gone; the run is queued once
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) retry_for: Option<Span>,
 }
 
-/// What a run has beside its task: what a submit sets, and a retry changes.
+/// Settings of a run beside its task: a submit sets them, and a retry changes them.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ChangesArgs {
     /// A name, unique among live runs
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The share of the lanes' capacity that it belongs to
+    /// The share of the lanes' capacity that it uses
     #[arg(long)]
     pub(crate) share: Option<String>,
-    /// The provider, by its configured name
+    /// The provider, by its name in the configuration
     #[arg(short, long)]
     pub(crate) provider: Option<String>,
-    /// The model, by the provider's name for it
+    /// The model, as its provider names it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// An environment variable for its calls: with a value, or with the one that it has here; may be repeated.
-    /// Calls get nothing else of this environment but PATH and what [tool.shell] pass names in the configuration (so
-    /// git and ssh want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
+    /// An environment variable for its calls: with a value, or with its value here; may be repeated. Calls get nothing
+    /// else of this environment but PATH and the variables of [tool.shell] pass in the configuration (so git and ssh
+    /// want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
     /// A file of such variables, one a line
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
-    /// End it after so many inferences
+    /// End it after this number of inferences
     #[arg(long, value_name = "N", value_parser = steps)]
     pub(crate) max_steps: Option<u32>,
-    /// End it after so many tokens
+    /// End it after this number of tokens
     #[arg(long, value_name = "N", value_parser = tokens)]
     pub(crate) max_tokens: Option<u64>,
-    /// End it before it has cost so many USD; refused where no price is configured
+    /// End it before it costs more than this, in USD; refused where no price is configured
     #[arg(long, value_name = "USD", value_parser = usd)]
     pub(crate) max_cost: Option<f64>,
-    /// End it after so long in inference and execution: 90, 1.5s, 10m, 2h
+    /// End it after this time in inference and execution: 90, 1.5s, 10m, 2h
     #[arg(long, value_name = "DURATION", value_parser = some_time)]
     pub(crate) max_time: Option<Span>,
-    /// End it so long after the submit, or at an instant (RFC 3339)
+    /// End it this long after the submit, or at an instant (RFC 3339)
     #[arg(long, value_name = "DURATION | TIME", value_parser = deadline)]
     pub(crate) deadline: Option<Deadline>,
-    /// What the processes of its calls may use: cpu_seconds, address_space_bytes, open_files, file_size_bytes,
-    /// processes; bytes may be typed as 64MiB; may be repeated
+    /// Limits of the processes of its calls: cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes;
+    /// bytes may be written as 64MiB; may be repeated
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = call_limit)]
     pub(crate) limits: Vec<(CallLimit, u64)>,
     /// Precedence within a lane
@@ -109,13 +109,13 @@ pub(crate) struct ChangesArgs {
     pub(crate) on_interaction: Option<OnInteractionWord>,
 }
 
-/// What is done once a run is there.
+/// The steps after a submit.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ThenArgs {
-    /// Watch it until it ends, and exit as it does
+    /// Follow it until it ends, and exit as it does
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Wait until it ends, print the answer alone, and exit as it does
+    /// Wait until it ends, print only the answer, and exit as it does
     #[arg(short, long)]
     pub(crate) wait: bool,
     /// Wait, and write the answer (of a batch: the lines) to FILE instead
@@ -128,7 +128,7 @@ pub(crate) struct ThenArgs {
 pub(crate) enum PriorityWord {
     /// Before normal and low
     High,
-    /// Between the two
+    /// Between high and low
     Normal,
     /// After high and normal
     Low,
@@ -147,7 +147,7 @@ impl From<PriorityWord> for Priority {
 /// Values of `--on-interaction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnInteractionWord {
-    /// It waits, as long as it takes
+    /// It waits without a time limit
     Wait,
     /// The question is refused, the run goes on
     Deny,

@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Verbs of other tools, and what does the same here.
+/// Commands of other tools, and the ones that do the same here.
 const MEANT: &[(&str, &str)] = &[
     ("run", "submit"),
     ("start", "submit"),
@@ -79,7 +79,7 @@ const MEANT_OF_DAEMON: &[(&str, &str)] = &[
     ("recover", "restore"),
 ];
 
-/// Puts the verb that was meant in place of those that merely look like it.
+/// Suggests the command with the same meaning, in place of those with a similar name.
 pub(crate) fn improve(error: &mut clap::Error) {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return;

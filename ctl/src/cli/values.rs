@@ -31,7 +31,7 @@ pub(crate) fn tokens(text: &str) -> Result<u64, String> {
     number(text, 1, i64::MAX.unsigned_abs())
 }
 
-/// Reads an amount of money that is not nothing.
+/// Reads an amount of money above zero.
 pub(crate) fn usd(text: &str) -> Result<f64, String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let amount: Option<f64> = text.parse().ok().filter(|_| plain);
@@ -57,7 +57,7 @@ pub(crate) fn seq(text: &str) -> Result<u64, String> {
     number(text, 0, u64::MAX)
 }
 
-/// Reads a width of a lane, or what is added to one.
+/// Reads a width of a lane, or a number of permits to add.
 pub(crate) fn permits(text: &str) -> Result<u32, String> {
     number(text, 0, u64::from(WIDEST)).map(|permits| u32::try_from(permits).unwrap_or(WIDEST))
 }
@@ -67,7 +67,7 @@ pub(crate) fn width(text: &str) -> Result<u32, String> {
     number(text, 1, u64::from(WIDEST)).map(|width| u32::try_from(width).unwrap_or(WIDEST))
 }
 
-/// Reads a duration that is not nothing.
+/// Reads a duration above zero.
 pub(crate) fn some_time(text: &str) -> Result<Span, String> {
     match duration(text)? {
         Span::ZERO => Err("it must be longer than 0".to_owned()),
@@ -109,10 +109,10 @@ pub(crate) fn duration(text: &str) -> Result<Span, String> {
     Ok(total)
 }
 
-/// A deadline: so long from the submit, or an instant.
+/// A deadline: a time after the submit, or an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// So long from the submit.
+    /// This long after the submit.
     In(Span),
     /// At this instant.
     At(Timestamp),
@@ -171,7 +171,7 @@ pub(crate) fn state(text: &str) -> Result<harness_protocol::run::RunState, Strin
     text.parse().map_err(|e: harness_protocol::run::UnknownState| e.to_string())
 }
 
-/// Reads what a run waits for.
+/// Reads a kind of wait.
 pub(crate) fn waiting(text: &str) -> Result<harness_protocol::run::WaitKind, String> {
     text.parse().map_err(|e: harness_protocol::run::UnknownWait| e.to_string())
 }

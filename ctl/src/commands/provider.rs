@@ -110,7 +110,7 @@ fn check(ctx: &mut Ctx, args: &CheckArgs) -> Result<u8, Failure> {
     Ok(code(&checks))
 }
 
-/// Has providers asked for a word.
+/// Checks providers by a short request each.
 pub(super) fn checks(
     ctx: &mut Ctx,
     provider: Option<&str>,
