@@ -11,24 +11,24 @@ use crate::render::colour::Paint;
 use crate::render::look::Look;
 use crate::session::Session;
 
-/// What a verb works with.
+/// The context that a command works with.
 #[derive(Debug)]
 pub(crate) struct Ctx {
-    /// The way to the daemon.
+    /// The session with the daemon.
     pub(crate) session: Session,
     /// Standard output, buffered.
     pub(crate) out: Out,
     /// Colours of standard error.
     pub(crate) notes: Paint,
-    /// JSON is wanted.
+    /// The output is JSON.
     pub(crate) json: bool,
 }
 
 impl Ctx {
-    /// What was asked for everywhere, applied.
+    /// Applies the options of every command.
     ///
     /// # Errors
-    /// Where a variable that tells where the daemon is cannot be read.
+    /// If a variable that names the socket or the state directory cannot be read.
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
         Ok(Self {
             session: Session::new(global.socket.clone(), !global.no_start)?,
@@ -48,7 +48,7 @@ impl Ctx {
         write_json(&mut self.out, value)
     }
 
-    /// Everything was written: makes sure that it arrives, and ends well.
+    /// Flushes the output, and ends with success.
     pub(crate) fn done(&mut self) -> Result<u8, Failure> {
         self.out.flush()?;
         Ok(harness_protocol::run::exit::SUCCEEDED)

@@ -15,7 +15,7 @@ use crate::client::{ClientError, Taken, is_stopping};
 use crate::launch::error::StartError;
 use crate::render::text::clean;
 
-/// What starts the daemon of a socket.
+/// The command that starts the daemon of a socket.
 pub(crate) fn starts(socket: &Path) -> &'static str {
     if socket == Path::new(SYSTEM_SOCKET) { "systemctl start harnessd" } else { "harnessctl daemon start" }
 }
@@ -23,15 +23,15 @@ pub(crate) fn starts(socket: &Path) -> &'static str {
 /// Why a command did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// It was asked for wrongly.
+    /// The command was used wrongly.
     #[error("{message}")]
     Usage {
         /// What is wrong.
         message: String,
-        /// What would be right.
+        /// The right usage.
         hint: Option<String>,
     },
-    /// The daemon refused.
+    /// The daemon refused the request.
     #[error("{0}")]
     Refused(RpcError),
     /// The connection failed.
@@ -40,15 +40,15 @@ pub(crate) enum Failure {
     /// There is no daemon, and none could be started.
     #[error("{0}")]
     Start(#[from] StartError),
-    /// There was one; it went, and none came back.
+    /// There was a daemon; it went away, and none came back.
     #[error("the daemon at {} went away, and none came back within {seconds} s", socket.display())]
     Gone {
         /// Socket of the daemon that went away.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// How long the command waited, in seconds.
         seconds: u64,
     },
-    /// Standard output cannot be written to.
+    /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
     /// A file that was named cannot be read.
@@ -66,10 +66,10 @@ pub(crate) enum Failure {
         path: PathBuf,
         /// Why it cannot be written.
         source: io::Error,
-        /// How the content can still be had.
+        /// How to get the content anyway.
         hint: Option<String>,
     },
-    /// Something else, with the code that says so.
+    /// Any other failure, with its exit code.
     #[error("{message}")]
     Other {
         /// The exit code.
@@ -87,13 +87,13 @@ pub(crate) enum Failure {
         (left, false) => format!("{left} runs were not queued"),
     })]
     Unsettled {
-        /// What went wrong.
+        /// The cause.
         why: Box<Self>,
         /// Runs without a reply.
         left: usize,
-        /// Whether they may have been queued.
+        /// Whether the runs may have been queued.
         undecided: bool,
-        /// How it is settled.
+        /// How to settle it.
         settle: Settle,
     },
     /// Ctrl-C was pressed: nothing failed, and the runs go on unwatched.
@@ -102,7 +102,7 @@ pub(crate) enum Failure {
         runs => format!("the {} runs go on: harnessctl list", runs.len()),
     })]
     Detached {
-        /// The runs, as they can be named again.
+        /// The runs, in a form that can be used as names.
         runs: Vec<String>,
     },
 }
@@ -122,17 +122,18 @@ impl Failure {
         Self::Usage { message: message.into(), hint: None }
     }
 
-    /// A usage error, and what would be right.
+    /// A usage error, with the right usage.
     pub(crate) fn usage_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Usage { message: message.into(), hint: Some(hint.into()) }
     }
 
-    /// Nothing that was named is there, or it has ended already.
+    /// No named run exists, or all of them have ended already.
     pub(crate) fn nothing_applied(message: impl Into<String>) -> Self {
         Self::Other { code: exit::NOT_FOUND, message: message.into(), hint: None }
     }
 
-    /// Where what was done could only not be told: the same, and what was done. A reader that has left does not ask.
+    /// The same failure, for a change that was made but could not be printed, with a text about the change. A reader
+    /// that has left gets no text.
     #[must_use]
     pub(crate) fn although(self, done: &str) -> Self {
         match self {
@@ -143,7 +144,7 @@ impl Failure {
         }
     }
 
-    /// The same, and where to look for what was not found.
+    /// The same, with a command that shows what exists.
     #[must_use]
     pub(crate) fn look_in(self, hint: &str) -> Self {
         match self {
@@ -159,17 +160,17 @@ impl Failure {
         matches!(self, Self::Client(ClientError::Lost { .. } | ClientError::Io(_))) || self.is_stopping()
     }
 
-    /// Whether the daemon is leaving, and said so.
+    /// Whether the daemon is stopping, and said so.
     pub(crate) fn is_stopping(&self) -> bool {
         matches!(self, Self::Refused(error) if is_stopping(error))
     }
 
-    /// Whether the daemon went away and has not read what was asked.
+    /// Whether the daemon went away and has not read the request.
     pub(crate) fn is_unread(&self) -> bool {
         matches!(self, Self::Client(ClientError::Lost { taken: Taken::No }))
     }
 
-    /// Whether what was asked for is not there, or not any more.
+    /// Whether the named thing does not exist, or no longer exists.
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Self::Refused(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NoLongerApplies))
     }
@@ -217,7 +218,7 @@ impl Failure {
         }
     }
 
-    /// Says it on standard error and gives the exit code. A reader that has left is no news.
+    /// Prints the failure on standard error and gives the exit code. A closed output is not reported.
     pub(crate) fn report(&self) -> u8 {
         let code = self.code();
         let mut err = io::stderr().lock();
@@ -232,7 +233,7 @@ impl Failure {
     }
 }
 
-/// Whether the file that was named is what is wrong, and not the disk.
+/// Whether the named file is wrong, and not the disk.
 fn is_of_the_name(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

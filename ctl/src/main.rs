@@ -27,7 +27,7 @@ use harness_protocol::shown::clean;
 
 use crate::cli::Cli;
 
-/// Bytes of the stack that everything runs on, whatever the shell's limit (`ulimit -s`) leaves the first thread.
+/// Bytes of the stack of the main thread, independent of the shell's limit (`ulimit -s`).
 const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match thread.map(std::thread::JoinHandle::join) {
         Ok(Ok(code)) => code,
         Ok(Err(_panicked)) => ExitCode::from(harness_protocol::run::exit::INTERNAL),
-        // Where there is room for no thread there may be enough on this one.
+        // If there is no memory for a thread, this one may have enough.
         Err(_) => on_own_stack(),
     }
 }
@@ -58,17 +58,17 @@ fn on_own_stack() -> ExitCode {
     })
 }
 
-/// Shows help, or what is wrong with what was typed. That may have characters that drive a terminal.
+/// Prints help, or the usage error. The arguments in it may have characters that control a terminal.
 fn tell(error: &clap::Error) {
     let plain = error.to_string();
-    // Where the output is closed there is nothing to do about it.
+    // If the output is closed, nothing can be done.
     let _shown = match clean(&plain) {
         Cow::Borrowed(_) => error.print(),
         Cow::Owned(cleaned) => io::stderr().write_all(cleaned.as_bytes()),
     };
 }
 
-/// Help is a good end. A monitoring check that is asked for wrongly must not look critical.
+/// Help is a success. A monitoring check with wrong arguments must not look critical.
 fn usage_code(error: &clap::Error) -> u8 {
     let wrong = error.use_stderr();
     let check = std::env::args_os().any(|arg| arg.as_encoded_bytes().starts_with(b"--check"));

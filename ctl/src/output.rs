@@ -10,7 +10,7 @@ use crate::render::text::{clean_painted, harmless_json};
 #[derive(Debug)]
 pub(crate) struct Out {
     buffer: BufWriter<StdoutLock<'static>>,
-    /// How text is shown on it.
+    /// The style of the text on it.
     pub(crate) look: Look,
 }
 
@@ -24,7 +24,7 @@ impl Out {
         Self { buffer: BufWriter::with_capacity(64 * 1024, stdout.lock()), look }
     }
 
-    /// Looks how large the terminal is by now; gives its rows. A window is resized while it is watched.
+    /// Measures the terminal anew; gives its rows. A window may be resized while it is watched.
     pub(crate) fn measure(&mut self) -> usize {
         let (width, rows) = window().unwrap_or((80, 24));
         self.look.width = self.look.terminal.then_some(width);
@@ -32,13 +32,13 @@ impl Out {
     }
 }
 
-/// Columns and rows of the terminal that standard output is.
+/// Columns and rows of standard output, if it is a terminal.
 fn window() -> Option<(usize, usize)> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, height)| (width.0.into(), height.0.into()))
 }
 
 impl Out {
-    /// Writes a JSON text as a line. On a terminal nothing in it moves the cursor or changes the order of what is read.
+    /// Writes a JSON text as a line. On a terminal no character in it moves the cursor or changes the reading order.
     pub(crate) fn json_text(&mut self, json: &str) -> io::Result<()> {
         let json = if self.look.terminal { harmless_json(json) } else { json.into() };
         writeln!(self.buffer, "{json}")
@@ -57,38 +57,38 @@ impl Write for Out {
 
 impl Drop for Out {
     fn drop(&mut self) {
-        // What was not flushed on purpose belongs to a command that failed already: its reader may have left.
+        // Unflushed output belongs to a command that failed already: its reader may have left.
         let _lost = self.buffer.flush();
     }
 }
 
-/// What begins the lines of one of several things that write at the same time; lines are written once they are whole.
+/// Tags the lines of one of several runs that write at the same time; a line is written once it is whole.
 #[derive(Debug)]
 pub(crate) struct Tagged {
     tag: String,
     open: Vec<u8>,
 }
 
-/// Bytes of a line that is written without its end: a command may never end one.
+/// Bytes of a line that is written without its end: a command may never end a line.
 const LONGEST_OPEN: usize = 8 * 1024;
 
 impl Tagged {
-    /// Lines that begin with this.
+    /// Lines that begin with `tag`.
     pub(crate) fn new(tag: String) -> Self {
         Self { tag, open: Vec::new() }
     }
 
-    /// What they begin with.
+    /// The tag of the lines.
     pub(crate) fn tag(&self) -> &str {
         &self.tag
     }
 
-    /// The lines, on their way to `out`.
+    /// A writer that tags lines on their way to `out`.
     pub(crate) fn on<'a>(&'a mut self, out: &'a mut dyn Write) -> TaggedOn<'a> {
         TaggedOn { lines: self, out }
     }
 
-    /// Writes the line that has no end yet, if there is one.
+    /// Writes the unfinished line, if there is one.
     pub(crate) fn end(&mut self, out: &mut dyn Write) -> io::Result<()> {
         if self.open.is_empty() {
             return Ok(());
@@ -133,12 +133,12 @@ impl Write for TaggedOn<'_> {
 pub(crate) fn note(line: impl std::fmt::Display) {
     let mut err = io::stderr().lock();
     let line = line.to_string();
-    // Notes are for people; a file gets them as they are.
+    // Notes are for people; a file gets them unchanged.
     let line = if err.is_terminal() { clean_painted(&line) } else { line.as_str().into() };
     let _told = writeln!(err, "{line}");
 }
 
-/// A line on standard error that is written over, for progress on a terminal; nothing elsewhere.
+/// A progress line on standard error that overwrites itself on a terminal; silent elsewhere.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shown: bool,
@@ -151,7 +151,7 @@ impl Progress {
         Self { shown: false, terminal: io::stderr().is_terminal() }
     }
 
-    /// Shows `text` in place of what was shown before.
+    /// Shows `text` in place of the earlier text.
     pub(crate) fn show(&mut self, text: impl std::fmt::Display) {
         if self.terminal {
             let mut err = io::stderr().lock();
@@ -160,7 +160,7 @@ impl Progress {
         }
     }
 
-    /// Takes it away.
+    /// Removes the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let mut err = io::stderr().lock();

@@ -17,7 +17,7 @@ use nix::sys::time::TimeVal;
 pub(crate) enum ConnectError {
     /// No process listens there.
     Absent,
-    /// We may not.
+    /// The user has no right to connect.
     Denied,
     /// Any other error of the system.
     Other(io::Error),
@@ -39,7 +39,7 @@ impl From<Errno> for ConnectError {
     }
 }
 
-/// Connects, and gives up when the listener's queue stays full that long.
+/// Connects, and gives up when the listener's queue stays full for `limit`.
 pub(crate) fn connect(path: &Path, limit: Duration) -> Result<UnixStream, ConnectError> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

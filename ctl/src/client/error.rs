@@ -5,16 +5,16 @@ use std::io;
 use harness_protocol::MAX_FRAME_BYTES;
 use harness_protocol::rpc::{ErrorKind, Reason, RpcError};
 
-/// Whether the daemon may have taken what was asked before it was lost.
+/// Whether the daemon may have read a request before the connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It was not read: asking again does nothing twice.
+    /// It was not read: the request can be repeated safely.
     No,
     /// The daemon may have read it; this is not known.
     Maybe,
 }
 
-/// What may go wrong on a connection.
+/// An error of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The request is larger than a frame may be. Nothing was sent.
@@ -35,15 +35,15 @@ pub(crate) enum ClientError {
     /// No answer came within the time limit.
     #[error("the daemon{} did not answer within {seconds} s", pid.map_or(String::new(), |pid| format!(" (pid {pid})")))]
     Silent {
-        /// For how long.
+        /// The time limit, in seconds.
         seconds: u64,
-        /// Its process, where that is known.
+        /// Pid of the daemon, where that is known.
         pid: Option<u32>,
     },
     /// The daemon refused the request.
     #[error("{0}")]
     Refused(RpcError),
-    /// What came is not what was asked for.
+    /// The frame is not the expected reply, with the reason.
     #[error("the daemon's answer cannot be read: {0}")]
     Garbled(String),
     /// The user pressed Ctrl-C.
@@ -55,7 +55,7 @@ pub(crate) enum ClientError {
 }
 
 impl ClientError {
-    /// The exit code.
+    /// The exit code of a command that ends with this error.
     pub(crate) fn code(&self) -> u8 {
         use harness_protocol::run::exit;
         match self {
@@ -80,12 +80,12 @@ impl ClientError {
     }
 }
 
-/// Whether asking again is worth it.
+/// Whether the request may be repeated later.
 pub(crate) fn is_for_now(error: &RpcError) -> bool {
     matches!(error.kind(), ErrorKind::Busy | ErrorKind::Held)
 }
 
-/// Whether it was refused because the daemon is leaving. It says so of everything that still waits for an answer.
+/// Whether the daemon refused because it is stopping. It says so to every request that still waits for an answer.
 pub(crate) fn is_stopping(error: &RpcError) -> bool {
     error.data.reason == Some(Reason::Stopping)
 }

@@ -22,18 +22,18 @@ pub(crate) enum Incoming {
     Note(Note),
 }
 
-/// What comes unasked.
+/// A message of the daemon without a request.
 #[derive(Debug)]
 pub(crate) enum Note {
     /// An event of the subscription.
     Event(RawEvent),
     /// A piece of live output.
     Delta(Delta),
-    /// Events that were left out.
+    /// A gap: events that this subscriber does not get.
     Gap(Gap),
 }
 
-/// An event, as it came.
+/// An event, as the daemon sent it.
 #[derive(Debug, Clone)]
 pub(crate) struct RawEvent {
     /// Number of the event.
@@ -42,9 +42,9 @@ pub(crate) struct RawEvent {
     pub(crate) run: Option<RunId>,
     /// Kind of the event, as on the wire.
     pub(crate) kind: String,
-    /// When it happened, as it came.
+    /// Time of the event, as on the wire.
     pub(crate) at: String,
-    /// The whole of it, as JSON text.
+    /// The whole event, as JSON text.
     pub(crate) json: String,
 }
 
@@ -54,7 +54,7 @@ impl RawEvent {
         serde_json::from_str(&self.json).ok()
     }
 
-    /// Whether the other one tells of the same. A daemon that reads it from its journal may write a number differently.
+    /// Whether both are the same event. A daemon that reads it from its journal may write a number differently.
     pub(crate) fn is(&self, other: &Self) -> bool {
         (self.seq, self.run, &self.kind, &self.at) == (other.seq, other.run, &other.kind, &other.at)
     }
@@ -107,10 +107,10 @@ struct BareError {
     message: String,
 }
 
-/// Reads a frame.
+/// Parses a frame.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the frame.
 pub(crate) fn parse(frame: &[u8]) -> Result<Incoming, String> {
     let envelope: Envelope<'_> = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
     let Some(method) = envelope.method else {

@@ -17,7 +17,7 @@ use crate::client::timeouts::poll_timeout;
 pub(crate) struct Interrupt(Arc<UnixStream>);
 
 impl Interrupt {
-    /// Takes the interrupt over.
+    /// Takes over the interrupt signal of this process.
     ///
     /// # Errors
     /// Where the system gives no descriptors or handlers.
@@ -27,7 +27,7 @@ impl Interrupt {
         Ok(Self(Arc::new(reader)))
     }
 
-    /// Waits that long; `true` when it was cut short by Ctrl-C.
+    /// Sleeps for `limit`; `true` when Ctrl-C ended it early.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, poll_timeout(limit)), Ok(1))

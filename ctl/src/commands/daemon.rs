@@ -23,7 +23,7 @@ use crate::select::confirm;
 
 pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
     if *verb != DaemonVerb::Start {
-        // To start a daemon in order to look at it, or to stop it, would be absurd.
+        // A daemon is never started only to be looked at or stopped.
         ctx.session.never_start();
     }
     if matches!(verb, DaemonVerb::Stop { .. } | DaemonVerb::Status) {
@@ -89,13 +89,13 @@ fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
     ctx.done()
 }
 
-/// Runs that have not ended.
+/// Number of runs that have not ended.
 fn live(status: &DaemonStatusReply) -> usize {
     let live: u32 = status.runs.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, runs)| *runs).sum();
     usize::try_from(live).unwrap_or(usize::MAX)
 }
 
-/// What becomes of what was under way.
+/// What happens to the work in progress after a stop.
 fn what_goes_on(status: &DaemonStatusReply) -> String {
     match (live(status), status.executing) {
         (0, _) => String::new(),
@@ -137,7 +137,7 @@ fn backup(ctx: &mut Ctx, file: &Path, outputs: bool) -> Result<u8, Failure> {
     let Some(to) = to.to_str() else {
         return Err(Failure::usage(format!("{} is no UTF-8, and cannot be told to the daemon", to.display())));
     };
-    // A copy takes as long as the disk does.
+    // A copy has no time limit: it depends on the disk.
     let done = ctx.session.call_within::<method::DaemonBackup>(&BackupParams { to: to.to_owned(), outputs }, None)?;
     if ctx.json {
         ctx.json(&serde_json::json!({ "file": to, "bytes": done.bytes, "output_bytes": done.output_bytes }))?;
@@ -162,7 +162,7 @@ fn restore(ctx: &mut Ctx, file: &Path, yes: bool) -> Result<u8, Failure> {
     let Some(program) = launch::daemon_program() else {
         return Err(StartError::NoProgram { socket: place.socket }.into());
     };
-    // Nothing is stopped for a file that cannot be put in place.
+    // The daemon is not stopped for a file that cannot be put in place.
     let puts_back = |words: &[&OsStr]| {
         let done = std::process::Command::new(&program).args(words).arg(&file).status();
         let done = done.map_err(|source| Failure::Read { path: program.clone(), source })?;

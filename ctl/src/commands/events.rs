@@ -30,7 +30,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &EventsArgs) -> Result<u8, Failure> {
 }
 
 fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Failure> {
-    // By the time of another daemon the name may mean another run.
+    // The name may mean another run at the next daemon.
     let run = args.run.as_deref().map(|run| id_of(&mut ctx.session, run)).transpose()?;
     let mut params = SubscribeParams {
         after,
@@ -58,10 +58,11 @@ fn follow(ctx: &mut Ctx, args: &EventsArgs, after: Option<Seq>) -> Result<u8, Fa
     }
 }
 
-/// Writes until the connection ends. `last` is what was written last: the journal of a daemon that has come back must
-/// have it, too, and under the same number.
+/// Writes events until the connection ends. `last` is the latest written event: the journal of a daemon that has come
+/// back must have it, under the same number.
 fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEvent>) -> Result<(), Failure> {
-    // What follows the last one is only sent again together with it. A run is known by its id, and needs no such proof.
+    // The event `last` is sent again with the ones after it, as a proof. A run is known by its id, and needs no such
+    // proof.
     let mut known = last.clone().filter(|_| params.run.is_none());
     let after = known.as_ref().map(|event| Seq(event.seq.0.saturating_sub(1))).or(params.after);
     let asked = SubscribeParams { after, ..params.clone() };
@@ -99,7 +100,7 @@ fn stream(ctx: &mut Ctx, params: &mut SubscribeParams, last: &mut Option<RawEven
     }
 }
 
-/// The next note. What was written is let out before anything is waited for.
+/// The next notification. The output is flushed before each wait.
 fn next(ctx: &mut Ctx) -> Result<Note, Failure> {
     loop {
         if let Some(note) = ctx.session.client()?.note_at_hand() {
@@ -124,7 +125,7 @@ fn until_now(ctx: &mut Ctx, args: &EventsArgs, after: Seq) -> Result<u8, Failure
     }
 }
 
-/// Reads from behind `seen` to the event that was the last one when it was asked first.
+/// Reads the events after `seen`, up to the one that was the last at the first request.
 fn read_to(
     ctx: &mut Ctx,
     filter: &mut Filter,
@@ -138,7 +139,7 @@ fn read_to(
     while *seen < last {
         match next(ctx)? {
             Note::Event(event) => {
-                // Between the subscription and its reply more may have happened; that is not asked for.
+                // Events between the subscription and its reply were not asked for.
                 if event.seq <= last {
                     filter.pass(&mut ctx.out, &event)?;
                 }
@@ -154,7 +155,7 @@ fn read_to(
     Ok(())
 }
 
-/// Which events are wanted.
+/// The filter of the command line.
 struct Filter {
     kinds: Vec<String>,
     runs: Option<BTreeSet<RunId>>,

@@ -16,7 +16,7 @@ use crate::cli::{Cli, Verb};
 use crate::context::Ctx;
 use crate::error::Failure;
 
-/// Does what was typed, and gives the exit code.
+/// Executes the command, and gives the exit code.
 pub(crate) fn run(cli: Cli) -> Result<u8, Failure> {
     let mut ctx = Ctx::new(&cli.global)?;
     let ctx = &mut ctx;

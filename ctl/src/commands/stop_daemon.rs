@@ -20,24 +20,24 @@ use crate::launch::inside_run::inside;
 use crate::launch::lock_holder::Holder;
 use crate::launch::{self, Found};
 
-/// Between two looks at a daemon that is about to go.
+/// Time between two looks at a daemon that is about to end.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
-/// How a daemon came to its end.
+/// How the daemon ended.
 #[derive(Debug)]
 pub(crate) enum Stopped {
-    /// There was none.
+    /// There was no daemon.
     DidNotRun,
-    /// It was asked to stop, and has gone.
+    /// It stopped on request.
     Asked(Box<DaemonStatusReply>),
     /// It could not be asked; a signal ended it.
     BySignal {
-        /// The number of its process.
+        /// Pid of the daemon.
         pid: u32,
     },
 }
 
-/// Stops the daemon, if `agreed` to it, and waits until it has gone.
+/// Stops the daemon, if `agreed` accepts its status, and waits until it has ended.
 pub(crate) fn stop(
     ctx: &mut Ctx,
     agreed: &dyn Fn(&DaemonStatusReply) -> Result<(), Failure>,
@@ -60,7 +60,7 @@ pub(crate) fn stop(
         Ok(_) => client.closed(until.saturating_duration_since(Instant::now()))?,
     };
     ctx.session.hang_up();
-    // The socket of systemd stays; of any other daemon it goes, or another daemon has it.
+    // A socket of systemd stays; that of any other daemon is removed, or belongs to another daemon.
     while !(closed && (status.socket_activated || is_gone(ctx, status.pid)?)) {
         if Instant::now() >= until || !closed {
             return Err(still_there(status.pid));
@@ -70,12 +70,12 @@ pub(crate) fn stop(
     Ok(Stopped::Asked(Box::new(status)))
 }
 
-/// The status of the daemon, unless none runs. One that is leaving already is waited for.
+/// The status of the daemon, or `None` where none runs. If it is leaving already, its end is waited for.
 fn status(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Failure> {
     loop {
         let asked = match launch::find(ctx.session.place()) {
             Err(StartError::NotRunning { .. } | StartError::NoSocket { .. }) => return Ok(None),
-            // It has not told its socket: it starts, or leaves.
+            // It has not recorded its socket: it starts, or leaves.
             Err(StartError::Unreachable { settled: false, .. }) if Instant::now() < until => {
                 std::thread::sleep(LOOK_AGAIN);
                 continue;
@@ -93,7 +93,7 @@ fn status(ctx: &mut Ctx, until: Instant) -> Result<Option<DaemonStatusReply>, Fa
     }
 }
 
-/// Ends the daemon that cannot be asked, where it is certain which process that is; else `failure` says why not.
+/// Ends a daemon that cannot be asked, if its process is known for certain; otherwise `failure` says why not.
 fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped, Failure> {
     let cannot_be_asked = match &failure {
         Failure::Start(StartError::Unreachable { .. })
@@ -108,7 +108,7 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
     let state_dir = ctx.session.place().state_dir.clone();
     let Ok(Some(holder)) = Holder::of(&state_dir) else { return Err(failure) };
     let pid = holder.pid;
-    // A state directory that is not that of the daemon that we spoke to says nothing of it.
+    // If this is not the state directory of the daemon that answered, its lock says nothing about that daemon.
     if ctx.session.peer().is_some_and(|peer| peer != pid) {
         return Err(failure);
     }
@@ -118,7 +118,7 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
         hint: None,
     })?;
     ctx.session.hang_up();
-    // A stop may take a while that begins now.
+    // The stop begins now, and so does its time limit.
     let until = until.max(Instant::now() + PATIENCE);
     while holds(&state_dir, pid) {
         if Instant::now() >= until {

@@ -16,23 +16,23 @@ use crate::render::text::one_line;
 use crate::render::units::now;
 use crate::select::typed;
 
-/// What the runs of a group used, as one line of JSON.
+/// The use of a group of runs, as one line of JSON.
 #[derive(Serialize)]
 struct Group<'a> {
     schema: &'static str,
     by: &'a str,
-    /// Of several groupings, the values with commas between them.
+    /// The group's value; of several groupings, the values with commas between them.
     group: Option<&'a str>,
     runs: u64,
-    /// Its cost is known only where that of all runs is.
+    /// Sum of the use. Its cost is known only where that of all runs is.
     usage: &'a Usage,
-    /// The cost of those runs whose cost is known: all together cost at least this.
+    /// Cost of the runs whose cost is known: all together cost at least this.
     known_cost_usd: f64,
-    /// Runs whose cost is not known.
+    /// Number of runs whose cost is not known.
     unpriced: u64,
 }
 
-/// What some runs used.
+/// Sum of the use of some runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sum {
     runs: u64,
@@ -54,7 +54,7 @@ impl Sum {
         }
     }
 
-    /// `0.3500`, or `≥0.3500` where that is not all.
+    /// `0.3500`, or `≥0.3500` where some costs are not known.
     fn cost(&self) -> String {
         let at_least = if self.unpriced > 0 { "≥" } else { "" };
         format!("{at_least}{:.4}", self.known_usd)
@@ -70,7 +70,7 @@ impl Sum {
     }
 }
 
-/// What the runs used, by their groups. A run without such a label, or model, is in a group without a name.
+/// The use of the runs, by group. A run without such a label, or model, is in a group without a name.
 fn sums<'a>(runs: impl Iterator<Item = &'a RunView>, by: &[By]) -> BTreeMap<Vec<Option<String>>, Sum> {
     let mut groups: BTreeMap<Vec<Option<String>>, Sum> = BTreeMap::new();
     for run in runs {
@@ -143,7 +143,7 @@ fn shown(key: Option<&String>) -> &str {
     key.map_or("-", String::as_str)
 }
 
-/// The group of a run; none where it has no such label or model.
+/// The group of a run; `None` where it has no such label or model.
 fn key(by: &By, run: &RunView) -> Option<String> {
     match by {
         By::Label(label) => run.labels.get(label).cloned(),

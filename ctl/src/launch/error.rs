@@ -9,7 +9,7 @@ use crate::launch::inside_run::Inside;
 use crate::launch::lock_holder::Disbelief;
 use crate::launch::server_identity::Untrusted;
 
-/// Why there is no daemon to talk to.
+/// Why no daemon can be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// No daemon serves the socket, and the user wanted none to be started.
@@ -18,43 +18,43 @@ pub(crate) enum StartError {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
-    /// Something else has the name of the socket.
+    /// The path of the socket is something else.
     #[error("{} is {what}, and no socket", socket.display())]
     NoSocket {
         /// The path where a socket was looked for.
         socket: PathBuf,
-        /// What is there.
+        /// What it is instead.
         what: &'static str,
     },
-    /// The state directory belongs to a daemon with another socket than the one that was named.
+    /// The state directory belongs to a daemon with another socket than the named one.
     #[error(
         "a daemon (pid {pid}) serves {}, and holds the state directory {}; nobody serves the socket that was named",
         socket.display(), state_dir.display()
     )]
     Elsewhere {
-        /// The number of the daemon's process.
+        /// Pid of the daemon.
         pid: u32,
         /// The socket that the daemon serves.
         socket: PathBuf,
         /// The state directory that it holds.
         state_dir: PathBuf,
     },
-    /// There is a daemon, and its socket is gone.
+    /// There is a daemon, but its socket is gone.
     #[error("the daemon (pid {pid}) runs, and its socket {} {}", socket.display(), match in_place {
         Some(what) => format!("is not there: {what} is in its place"),
         None => "is not there".to_owned(),
     })]
     Unreachable {
-        /// The number of the daemon's process.
+        /// Pid of the daemon.
         pid: u32,
         /// The socket that the daemon serves.
         socket: PathBuf,
-        /// It has served it. One that has not is about to, or leaves.
+        /// It has served the socket before. Otherwise it starts, or leaves.
         settled: bool,
-        /// What is there instead.
+        /// What is at the path instead.
         in_place: Option<&'static str>,
     },
-    /// The socket is the system's, and only root starts that daemon.
+    /// The socket is that of the system's daemon, which only root starts.
     #[error("the system's daemon does not run: nobody serves {}", socket.display())]
     SystemNotRunning {
         /// The socket that no daemon serves.
@@ -66,7 +66,7 @@ pub(crate) enum StartError {
         /// The socket that no daemon serves.
         socket: PathBuf,
     },
-    /// It does not take connections, or cannot be named.
+    /// The process at the socket takes no connections, or the path is no address.
     #[error("cannot connect to {}: {source}", socket.display())]
     Connect {
         /// The socket that no daemon serves.
@@ -82,7 +82,7 @@ pub(crate) enum StartError {
         /// What speaks against the process.
         why: Untrusted,
     },
-    /// What is in the state directory is none of a daemon's.
+    /// The content of the state directory is not a daemon's.
     #[error(transparent)]
     Disbelief(#[from] Disbelief),
     /// The socket is in a directory of another user, to whom its daemon belongs.
@@ -93,7 +93,7 @@ pub(crate) enum StartError {
     OfAnother {
         /// The socket that no daemon serves.
         socket: PathBuf,
-        /// Its directory, or the one above it that is there.
+        /// The socket's directory, or the first existing one above it.
         dir: PathBuf,
         /// The owner of that directory.
         owner: u32,
@@ -107,13 +107,13 @@ pub(crate) enum StartError {
     Public {
         /// The socket that no daemon serves.
         socket: PathBuf,
-        /// Its directory, or the one above it that is there.
+        /// The socket's directory, or the first existing one above it.
         dir: PathBuf,
     },
-    /// This machine has a daemon of the system, whose socket is not there, and none of this user's own was asked for.
+    /// The system's daemon of this machine has no socket, and the user asked for no daemon of their own.
     #[error("no daemon serves {SYSTEM_SOCKET}, where that of the system should be, nor {}", socket.display())]
     SystemGone {
-        /// The socket of a daemon of this user's own.
+        /// The socket of a daemon of this user.
         socket: PathBuf,
     },
     /// No daemon serves the socket, and none is started from inside a run.
@@ -121,10 +121,10 @@ pub(crate) enum StartError {
     InsideRun {
         /// The socket that no daemon serves.
         socket: PathBuf,
-        /// How that is known.
+        /// How that was recognised.
         inside: Inside,
     },
-    /// There is no program to start.
+    /// The daemon's program was not found.
     #[error("no daemon serves {}, and harnessd is neither beside harnessctl nor on PATH", socket.display())]
     NoProgram {
         /// The socket that no daemon serves.
@@ -138,21 +138,21 @@ pub(crate) enum StartError {
         /// The error of the system.
         source: io::Error,
     },
-    /// It started and ended.
+    /// The daemon ended instead of serving.
     #[error("the daemon did not start: {said}")]
     Failed {
-        /// What it said.
+        /// Its last words.
         said: String,
     },
-    /// It started and said nothing.
+    /// The daemon did not say that it serves within the time limit.
     #[error("the daemon was started and is not ready after {seconds} s{}", match doing {
         Some(doing) => format!("; it is {doing}"),
         None => String::new(),
     })]
     NotReady {
-        /// For how long.
+        /// The time limit, in seconds.
         seconds: u64,
-        /// What it does, where it has said that.
+        /// The step of the start that it is at, where it has said that.
         doing: Option<String>,
     },
 }

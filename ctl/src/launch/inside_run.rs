@@ -8,10 +8,10 @@ use std::fs;
 use harness_protocol::inside::{RUN_VARIABLE, is_keeper, is_marked};
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Parents that are looked at.
+/// Longest chain of parents that is followed.
 pub(crate) const PARENTS: usize = 256;
 
-/// By what it is known that we are inside a run.
+/// The sign by which we know that we are inside a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Inside {
     /// The environment names the run.
@@ -28,7 +28,7 @@ pub(crate) enum Inside {
     Hidden(i32),
 }
 
-/// Whether we are inside a run, and how that is known.
+/// The sign that we are inside a run; `None` outside.
 pub(crate) fn inside() -> Option<Inside> {
     let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS).unwrap_or((0, 0));
     let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
@@ -49,7 +49,7 @@ fn signs(variable: bool, hard: u64, parent: i32, read: &dyn Fn(i32, &str) -> Opt
     }
 }
 
-/// The keeper that a process is, or that is above it; whatever is at the end of a chain that is too long counts as one.
+/// The keeper among a process and its parents; the end of a chain that is too long counts as one.
 pub(crate) fn keeper_above(pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Option<i32> {
     match chain(pid, read) {
         Chain::Keeper(pid) | Chain::TooLong(pid) => Some(pid),
@@ -57,7 +57,7 @@ pub(crate) fn keeper_above(pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>
     }
 }
 
-/// What a chain of parents passes.
+/// What a chain of parents passes through.
 enum Chain {
     None,
     Keeper(i32),
@@ -66,7 +66,7 @@ enum Chain {
 
 fn chain(mut pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Chain {
     for _ in 0..PARENTS {
-        // The first process, or one outside of this pid namespace.
+        // The first process, or a process outside of this pid namespace.
         if pid <= 1 {
             return Chain::None;
         }
@@ -75,14 +75,14 @@ fn chain(mut pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Chain {
         }
         match read(pid, "stat").as_deref().and_then(parent_of) {
             Some(above) => pid = above,
-            // Without the mark, where /proc shows only the own processes, this is the shell's own parent.
+            // Without the mark, where /proc shows only the user's own processes, this is the shell's own parent.
             None => return Chain::None,
         }
     }
     Chain::TooLong(pid)
 }
 
-/// The parent, as `/proc/PID/stat` has it behind the name, which may hold anything.
+/// The pid of the parent, from `/proc/PID/stat`: after the name, which may contain any character.
 pub(crate) fn parent_of(stat: &[u8]) -> Option<i32> {
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
     str::from_utf8(stat.get(after..)?).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()

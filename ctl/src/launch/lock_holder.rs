@@ -12,27 +12,26 @@ use std::path::{Path, PathBuf};
 use harness_files::{Dir, Refusal, locks};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// What the kernel calls a daemon: by its path, or by that of a program that was replaced while it started.
+/// The names of a daemon in the kernel: from its path, or from that of a program that was replaced while it started.
 const PROGRAMS: [&str; 2] = ["harnessd", "exe"];
 /// The lock file of a state directory.
 const FILE: &str = "harnessd.lock";
 /// Bytes of a lock file that are read: a process number and a path.
 const MOST: u64 = 8 * 1024;
 
-/// Looks at the kernel's list, which may leave out a line where others change meanwhile.
+/// Number of reads of the kernel's list, which may miss a line while other locks change.
 const LOOKS: usize = 2;
 
 /// The daemon that holds a state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
-    /// The number of its process.
+    /// Pid of the daemon.
     pub(crate) pid: u32,
-    /// Its socket, as the lock file tells it; none where an older daemon has not told it, or one that starts has not
-    /// yet.
+    /// Its socket, from the lock file; `None` where the file does not say so: with an older daemon, or one that starts.
     pub(crate) socket: Option<PathBuf>,
 }
 
-/// Why nothing in a state directory is believed.
+/// Why nothing in a state directory is trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Disbelief {
     /// A link, a pipe, a device or the like. To open it could last for ever.
@@ -41,7 +40,7 @@ pub(crate) enum Disbelief {
     /// It may be the lock file of another daemon.
     #[error("{} is also another file", .0.display())]
     Linked(PathBuf),
-    /// The way to it is another user's.
+    /// Another user made a link on the path to it.
     #[error("{}: {why}", path.display())]
     Way {
         /// The state directory.
@@ -55,7 +54,7 @@ impl Holder {
     /// The holder of this directory; `None` where there is none, or where it cannot be determined.
     ///
     /// # Errors
-    /// Where what is there is none of a daemon's.
+    /// If the content of the directory is not a daemon's.
     pub(crate) fn of(state_dir: &Path) -> Result<Option<Self>, Disbelief> {
         let path = state_dir.join(FILE);
         let file = match Dir::open(state_dir).and_then(|dir| dir.file(FILE)) {
@@ -71,14 +70,14 @@ impl Holder {
         Ok(Some(Self { pid, socket: socket_in(file) }))
     }
 
-    /// Asks the process to end, if it still holds the directory.
+    /// Sends the process the signal to end, if it still holds the directory.
     ///
     /// # Errors
-    /// Where it does not, or may not be told.
+    /// If it does not, or may not be signalled.
     pub(crate) fn end(&self, state_dir: &Path) -> io::Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        // From here on the number is that of the process that is told, or of none.
+        // From here on the number means the process that gets the signal, or none.
         match Self::of(state_dir) {
             Ok(Some(now)) if now.pid == self.pid => Ok(pidfd_send_signal(process, Signal::TERM)?),
             _ => Err(ErrorKind::NotFound.into()),
@@ -86,13 +85,13 @@ impl Holder {
     }
 }
 
-/// Where another user made a link on the way. All else that goes wrong says nothing.
+/// The error, if another user made a link on the path. Every other failure means that nothing is known.
 fn way(state_dir: &Path, error: &io::Error) -> Option<Disbelief> {
     let why = error.get_ref()?.downcast_ref::<Refusal>()?.clone();
     Some(Disbelief::Way { path: state_dir.to_owned(), why })
 }
 
-/// The daemon that has the lock, which is of the user to whom the file belongs, or root's.
+/// The daemon that has the lock. It belongs to the user who owns the file, or to root.
 fn holder_of(file: &File, owner: u32) -> Option<u32> {
     let held = (0..LOOKS).find_map(|_| locks::on(file).into_iter().find(|held| held.is_exclusive))?;
     let pid = u32::try_from(held.pid).ok().filter(|&pid| pid > 1)?;

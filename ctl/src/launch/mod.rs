@@ -27,25 +27,25 @@ use crate::launch::lock_holder::Holder;
 use crate::launch::spawn::{Spawned, UNTIL_TOLD, spawn};
 use crate::output::note;
 
-/// Between two looks at a socket that another process is about to open.
+/// Time between two looks at a socket that another process is about to open.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// How long a daemon may take to bind a socket again that is gone: it looks once a second.
+/// How long a daemon may take to bind a removed socket again: it looks once a second.
 const UNTIL_BOUND_AGAIN: Duration = Duration::from_secs(3);
-/// Looks between two attempts at starting: the daemon that held the lock may have been a leaving one.
+/// Number of looks between two attempts at a start: the daemon that held the lock may have been leaving.
 const LOOKS_PER_START: u32 = 12;
 
-/// Where a daemon is looked for.
+/// Where to look for a daemon.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// The socket on which a daemon is looked for.
     pub(crate) socket: PathBuf,
-    /// Its user named that one and no other.
+    /// The user named this socket, and no other one counts.
     pub(crate) named: bool,
-    /// The state directory of a daemon that we would start.
+    /// The state directory of a daemon that would be started.
     pub(crate) state_dir: PathBuf,
 }
 
-/// How a connection came about.
+/// A connection, and how it was made.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The open connection.
@@ -55,7 +55,7 @@ pub(crate) struct Found {
     pub(crate) socket: PathBuf,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
-    /// The daemon that holds the state directory, where it was that one's socket which was looked for.
+    /// The daemon that holds the state directory, where the socket was found through its lock.
     pub(crate) holder: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ fn unreachable(pid: u32, socket: PathBuf, settled: bool) -> StartError {
     StartError::Unreachable { pid, socket, settled, in_place }
 }
 
-/// What is in the place of a socket and is none.
+/// What is at the path of a socket, if it is not a socket.
 fn no_socket(path: &Path) -> Option<&'static str> {
     let kind = path.symlink_metadata().ok()?.file_type();
     if kind.is_socket() {
@@ -110,7 +110,7 @@ fn no_socket(path: &Path) -> Option<&'static str> {
     } else if kind.is_dir() {
         Some("a directory")
     } else if kind.is_symlink() {
-        // One that leads to a socket is as good as that.
+        // A link to a socket counts as one.
         path.metadata().map_or(Some("a link that leads nowhere"), |found| {
             (!found.file_type().is_socket()).then_some("a link to something else")
         })
@@ -119,8 +119,8 @@ fn no_socket(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Connects to the daemon, and starts it where there is none, unless the place may be another's. `asked` says that its
-/// user asked for a daemon, and for nothing else.
+/// Connects to the daemon, and starts it where there is none, unless the place may belong to another user. `asked` says
+/// that the user asked for a daemon, and for nothing else.
 pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartError> {
     match find_soon(place) {
         Err(StartError::NotRunning { .. }) => {
@@ -132,18 +132,18 @@ pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartEr
     }
 }
 
-/// What a daemon would stand on that is started from here.
+/// Facts about the place of a daemon that would be started.
 #[derive(Debug, Clone)]
 struct Ground {
-    /// The directory of the socket, or the first one above it that is there.
+    /// The directory of the socket, or the first existing one above it.
     dir: PathBuf,
-    /// Whose it is; another user's as well where a link on the way is.
+    /// The owner of the directory; another user's id also where that user made a link on the path.
     owner: u32,
-    /// Others may make something in it, or put something else in its place.
+    /// Other users may create files in it, or replace it.
     is_open: bool,
     own: u32,
     inside: Option<Inside>,
-    /// The system's place is there.
+    /// The directory of the system's socket exists.
     has_system: bool,
 }
 
@@ -167,14 +167,15 @@ impl Ground {
     }
 }
 
-/// Whether a place of that owner and mode serves more than its owner. What a daemon of root's own has made is closed to
-/// all others, who cannot have meant it.
+/// Whether a place of that owner and mode serves more than its owner. A place that root's own daemon has made is closed
+/// to all other users, who cannot have meant it.
 fn is_for_others(own: u32, owner: u32, mode: u32) -> bool {
     ![0, own].contains(&owner) || mode & 0o055 != 0
 }
 
-/// A run may be able to take away the socket of a daemon of another user, or to make its service fail. The user who
-/// asks next must not get a daemon of his own in its place, which would do as him what was meant for that user.
+/// A run may be able to remove the socket of another user's daemon, or to make its service fail. The next user who runs
+/// a command must not get a daemon of their own in its place, which would act with their rights on requests that were
+/// meant for that daemon.
 fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartError> {
     let (socket, dir) = (place.socket.clone(), ground.dir.clone());
     if let Some(inside) = ground.inside {
@@ -197,7 +198,7 @@ fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartErr
     Ok(())
 }
 
-/// Connects to the daemon that is there. One that starts, leaves, or is about to bind its socket again is waited for.
+/// Connects to the running daemon. One that starts, leaves, or is about to bind its socket again is waited for.
 fn find_soon(place: &Place) -> Result<Found, StartError> {
     let begun = Instant::now();
     let mut told = false;

@@ -20,11 +20,11 @@ use crate::launch::error::StartError;
 use crate::launch::inside_run::{PARENTS, keeper_above, parent_of};
 use crate::launch::lock_holder::{Disbelief, Holder};
 
-/// By what a process is known that is inside a run, seen from one that is not: a daemon is one deeper than where it was
-/// started, and what it starts one deeper than that.
+/// The depth from which on a process is inside a run, seen from outside: a daemon is one deeper than its starter, and
+/// the processes that it starts are one deeper than that.
 const INSIDE: u64 = 2;
 
-/// The variable by which an operator says that a server which cannot be seen from here is the daemon.
+/// The variable by which an operator confirms that a server which cannot be seen from here is the daemon.
 const TRUST_UNSEEN: &str = "HARNESS_TRUST_UNSEEN";
 
 /// Why the process that answers at a socket is not trusted.
@@ -44,13 +44,13 @@ pub(crate) enum Untrusted {
         /// Id of the process.
         pid: u32,
     },
-    /// It cannot be looked at.
+    /// /proc does not show it.
     #[error("process {pid} answers, and /proc does not show whether it comes from inside a run")]
     Hidden {
         /// Id of the process.
         pid: u32,
     },
-    /// The socket has another name, and another user may have made this one lead to it.
+    /// The kernel knows the socket by another name, and another user may have made this path lead to it.
     #[error("process {pid} answers, whose socket has another name, and another user may have made this one lead there")]
     OtherName {
         /// The process that answers.
@@ -64,7 +64,7 @@ pub(crate) enum Untrusted {
         /// Process id of the daemon.
         holder: u32,
     },
-    /// It is of another pid namespace.
+    /// It belongs to another pid namespace.
     #[error("a process of another pid namespace answers, so that it cannot be told whether it comes from inside a run")]
     Unseen,
     /// The process that opened the socket has ended.
@@ -76,7 +76,7 @@ pub(crate) enum Untrusted {
 }
 
 impl Untrusted {
-    /// Whether it may be so only for a moment, as while one daemon follows another.
+    /// Whether this may pass in a moment, as while one daemon follows another.
     pub(crate) fn may_pass(self) -> bool {
         matches!(self, Self::Ended { .. } | Self::NotTheDaemon { .. })
     }
@@ -104,9 +104,9 @@ impl Untrusted {
     }
 }
 
-/// Refuses a connection to a process that is not to be believed.
+/// Refuses a connection to a process that is not trusted.
 ///
-/// `holder` is the daemon that holds the state directory, where that one told the socket.
+/// `holder` is the daemon that holds the state directory, if its lock file gave the socket.
 pub(crate) fn check(
     stream: &UnixStream,
     socket: &Path,
@@ -129,15 +129,15 @@ pub(crate) fn check(
     if ![Some(0), Some(own), owner].contains(&Some(uid)) {
         return Err(untrusted(Untrusted::OtherUser { pid, uid }));
     }
-    // One outside of our pid namespace, as on a container's host: there, a run may have put its own in the daemon's
-    // place.
+    // A process outside of our pid namespace, as on a container's host: a run there may have put its own socket in the
+    // daemon's place.
     if pid == 0 {
         let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
         return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
     }
     let limit = read(peer.pid(), "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
     let found = judge(peer.pid(), limit, own_depth(&read), uid == 0, &read);
-    // What was read is of that process only where it lives still.
+    // The read data belongs to that process only if it still lives.
     if has_ended(&process) || (found.is_some() && fs::metadata(format!("/proc/{pid}")).is_err()) {
         return Err(untrusted(Untrusted::Ended { pid }));
     }
@@ -147,8 +147,8 @@ pub(crate) fn check(
     is_the_daemon(stream, socket, state_dir, (pid, uid, owner), &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
 }
 
-/// What speaks against a process outside of runs: that the daemon of the state directory is another one, or the socket
-/// another one's.
+/// What speaks against a process outside of runs: the daemon of the state directory is another process, or the socket
+/// belongs to another process.
 fn is_the_daemon(
     stream: &UnixStream,
     socket: &Path,
@@ -156,11 +156,11 @@ fn is_the_daemon(
     (pid, uid, owner): (u32, u32, Option<u32>),
     read: Read<'_>,
 ) -> Result<Option<Untrusted>, StartError> {
-    // The name by which it was bound, as the kernel has it. What is relative is no daemon's, but may be that of ssh.
+    // The name by which it was bound, as the kernel knows it. A relative one is no daemon's, but may be that of ssh.
     let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && bound != socket);
     let holder = match Holder::of(state_dir) {
-        // Without root in a user namespace, its links are another's. The name itself says enough.
+        // In a user namespace without root, links of root look like another user's. The name alone is enough.
         Err(Disbelief::Way { .. }) if !has_other_name => None,
         found => found?,
     };
@@ -176,7 +176,7 @@ fn is_the_daemon(
 
 type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
 
-/// What speaks against a process with this limit.
+/// Judges a process by its hard limit of file locks; `None` where nothing speaks against it.
 fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) -> Option<Untrusted> {
     let number = pid.unsigned_abs();
     let Some(limit) = limit else {
@@ -184,7 +184,7 @@ fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) 
         return (!is_root).then_some(Untrusted::Hidden { pid: number });
     };
     let below = depth(limit).saturating_sub(own);
-    // A daemon may be one deeper; below a keeper that is none of ours is no daemon of ours either.
+    // A daemon may be one deeper; below a keeper that is not of our runs, no process is our daemon.
     let is_inside = below >= INSIDE || (below > 0 && own == 0 && keeper_above(pid, read).is_some());
     is_inside.then_some(Untrusted::Inside { pid: number })
 }
@@ -199,7 +199,7 @@ fn own_depth(read: Read<'_>) -> u64 {
     }
 }
 
-/// Whether a process is `other` or one of its parents, as systemd is that of a daemon whose socket it opened.
+/// Whether a process is `other` or one of its ancestors, as systemd is of a daemon whose socket it opened.
 fn is_or_is_above(pid: u32, other: u32, read: Read<'_>) -> bool {
     let mut at = other;
     for _ in 0..PARENTS {

@@ -17,27 +17,27 @@ use crate::launch::error::StartError;
 use crate::output::note;
 use crate::render::text::one_line;
 
-/// How long a start may take: on a busy machine it takes a while.
+/// Time limit of a start: on a busy machine it takes a while.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long a start is waited for without a word.
+/// How long the command waits in silence for a start.
 pub(crate) const UNTIL_TOLD: Duration = Duration::from_secs(1);
-/// How a line begins by which a daemon says what it does before it serves.
+/// The begin of a line by which a daemon names its step of the start.
 const DOING: &str = "doing ";
-/// How long what it said may come after its end.
+/// How long the last words may arrive after the daemon's end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The exit code of a daemon that found another one's lock.
 const LOCKED: i32 = 75;
-/// Bytes of what a failing daemon says that are passed on.
+/// Bytes of a failing daemon's words that are passed on.
 const MAX_SAID: u64 = 16 * 1024;
 
-/// How a start ended well.
+/// How a start succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spawned {
     /// The new daemon serves.
     Ready,
-    /// Another one holds the lock, and serves, or is about to, or is leaving.
+    /// Another daemon holds the lock: it serves, starts or leaves.
     AnotherHasTheLock {
-        /// What it said of that.
+        /// Its own words about that.
         said: String,
     },
 }
@@ -55,7 +55,7 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C at our terminal is not meant for it.
+        // Ctrl-C on our terminal must not reach it.
         .process_group(0)
         .spawn()
         .map_err(|source| StartError::Spawn { program: program.to_owned(), source })?;
@@ -64,7 +64,7 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
         let say = say.clone();
         std::thread::spawn(move || {
             let mut said = Vec::new();
-            // A read error ends what was said, like its end does.
+            // A read error ends its words, as their end does.
             let _ended = stderr.take(MAX_SAID).read_to_end(&mut said);
             drop(say.send(Heard::Stderr(String::from_utf8_lossy(&said).trim().to_owned())));
         });
@@ -72,13 +72,13 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
     std::thread::spawn(move || {
         let doing = say.clone();
         let ready = child.stdout.take().is_some_and(|stdout| says_ready(stdout, &doing));
-        // Its stdout ended without the word: it is ending, or about to.
+        // Its stdout ended without the line: it is ending, or about to.
         drop(say.send(if ready { Heard::Ready } else { Heard::Ended(child.wait().ok()) }));
     });
     await_word(&heard)
 }
 
-/// What names a path from here: the daemon has another working directory than we have.
+/// Makes paths in variables absolute: the daemon has another working directory than we have.
 fn made_absolute(here: &Path, var: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, PathBuf)> {
     ["HARNESS_STATE_DIR", "HARNESS_CONFIG"]
         .into_iter()
@@ -98,7 +98,7 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
             Ok(Heard::Ready) => return Ok(Spawned::Ready),
             Ok(Heard::Doing(what)) => slow.doing(what),
             Err(mpsc::RecvTimeoutError::Timeout) if slow.is_due() && status.is_none() => slow.tell(),
-            // What it said is here already, or in a moment; unless a child of its own keeps the pipe open.
+            // Its words have arrived, or will in a moment; unless a child of its own keeps the pipe open.
             Ok(Heard::Ended(ended)) => status = Some(ended),
             Ok(Heard::Stderr(text)) => said = Some(text),
             Err(_) if status.is_some() => break,
@@ -113,7 +113,7 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
     if is_locked { Ok(Spawned::AnotherHasTheLock { said }) } else { Err(StartError::Failed { said }) }
 }
 
-/// A start that takes longer than it should: told once, and again when it goes on to something else.
+/// A start that takes longer than usual: reported once, and again at each further step.
 struct Slow {
     began: Instant,
     told: bool,
@@ -125,7 +125,7 @@ impl Slow {
         Self { began, told: false, doing: None }
     }
 
-    /// How long until there is something to be told; from then on, how long the whole start has left.
+    /// The time until the next report; after the first one, the rest of the whole time limit.
     fn rest(&self) -> Duration {
         let all = if self.told { START_LIMIT } else { UNTIL_TOLD };
         all.saturating_sub(self.began.elapsed())
@@ -150,13 +150,13 @@ impl Slow {
 }
 
 enum Heard {
-    /// What it does before it serves.
+    /// A step of the start, in its own words.
     Doing(String),
-    /// It said that it is ready.
+    /// It said that it serves.
     Ready,
     /// The daemon ended, with this status where it is known.
     Ended(Option<ExitStatus>),
-    /// All that it said.
+    /// All of its standard error.
     Stderr(String),
 }
 
@@ -183,7 +183,7 @@ fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
 fn unignore_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for signal in ignored(&status) {
-        // A signal that cannot be caught cannot be ignored either, so this fails for none that matters.
+        // A signal that cannot be caught cannot be ignored either, so a failure here does not matter.
         let _registered = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
 }

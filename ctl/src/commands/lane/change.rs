@@ -49,13 +49,13 @@ pub(in crate::commands) fn pause(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Fa
 
 pub(in crate::commands) fn resume(ctx: &mut Ctx, args: &OneLane) -> Result<u8, Failure> {
     let changed = ctx.session.call::<method::LaneResume>(&lane(args)).map_err(elsewhere)?;
-    // What else keeps it from granting is in the note.
+    // The note has any other reason why it grants no permit.
     let line = if changed.note.is_some() { "not paused" } else { "grants again" };
     tell(ctx, &changed, &format!("{} {line}", changed.lane))?;
     ctx.done()
 }
 
-/// A word that is no id at all names no relief either.
+/// A word that is not an id names no relief either.
 fn relief_called(word: &str) -> Result<ReliefId, Failure> {
     word.parse().map_err(|_: IdError| Failure::Other {
         code: exit::NOT_FOUND,
@@ -72,7 +72,7 @@ fn lane(args: &OneLane) -> LaneParams {
     LaneParams { lane: args.lane.as_deref().map(Arc::from) }
 }
 
-/// The width is the word that is a number. A lane that is called like one takes `--width`.
+/// The width is the word that is a number. For a lane whose name is a number, `--width` is needed.
 fn lane_and_width(words: &[String], width: Option<u32>) -> Result<(Option<&str>, u32), Failure> {
     let is_number = |word: &String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let (lane, word) = match (words, width) {

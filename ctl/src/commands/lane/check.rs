@@ -14,17 +14,17 @@ use crate::context::Ctx;
 use crate::error::Failure;
 use crate::launch::error::StartError;
 
-/// The check itself went wrong.
+/// Exit code where the check itself failed.
 pub(crate) const UNKNOWN: u8 = 3;
 const CRITICAL: u8 = 2;
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// `queued` is an older word, for those of `wanted` that wait for their first permit.
+/// `queued` is the older name of a metric: the tickets among `wanted` that wait for their first permit.
 const METRICS: &[&str] =
     &["wanted", "queued", "busy", "parked", "resuming", "oldest", "saturation1", "saturation5", "saturation15", "p95"];
 
-/// What the check comes to.
+/// The outcome of the check.
 #[derive(Debug, PartialEq)]
 struct Verdict {
     code: u8,
@@ -60,7 +60,7 @@ fn verdict(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> Verdict {
         return Verdict::new(UNKNOWN, format!("there is no metric {metric:?}: {}", METRICS.join(" ")));
     }
     ctx.session.never_start();
-    // One that has just gone is down: it is not waited for.
+    // A daemon that has just gone is down: the check does not wait for it.
     let asked =
         ctx.session.client().and_then(|client| Ok(client.call_within::<method::LaneList>(&Empty {}, Some(LIMIT))?));
     let lanes = match asked {
@@ -75,7 +75,7 @@ fn verdict(ctx: &mut Ctx, args: &LaneArgs, metric: &str) -> Verdict {
     }
 }
 
-/// A daemon that is down or says nothing is critical; one that we may not ask is a fault of the check.
+/// A daemon that is down or does not answer is critical; a daemon that refuses the caller is an error of the check.
 fn unanswered(failure: &Failure) -> Verdict {
     let code = match failure {
         Failure::Start(

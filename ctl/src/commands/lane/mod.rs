@@ -32,7 +32,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &LaneArgs) -> Result<u8, Failure> {
         let lanes = only(lanes, args.lane.as_deref())?;
         show(ctx, &lanes, args.lane.is_some(), args.watch.is_some())?;
         let Some(every) = args.watch else { return ctx.done() };
-        // A report is of an instant, and nothing tells when the next one differs.
+        // A report is of an instant, and no notification says when the next one differs.
         std::thread::sleep(every.to_std().max(std::time::Duration::from_millis(100)));
     }
 }
@@ -61,15 +61,15 @@ fn show(ctx: &mut Ctx, lanes: &[LaneReport], one: bool, again: bool) -> Result<(
     Ok(())
 }
 
-/// Fills the window, however large it is by now.
+/// Fills the window, at its present size.
 fn draw(ctx: &mut Ctx, lanes: &[LaneReport]) -> Result<(), Failure> {
     // The last row is where the cursor rests.
     let rows = ctx.out.measure().saturating_sub(1);
     let look = ctx.look();
     write!(ctx.out, "\x1b[H")?;
     for line in render::screen::screen(look, lanes, now(), rows) {
-        // Cleared line by line and before it is written: to clear all at once flickers, and behind a full line the last
-        // character would go.
+        // Cleared line by line, each before it is written: to clear the whole screen flickers, and to clear after a
+        // full line would remove the last character.
         writeln!(ctx.out, "\x1b[K{line}")?;
     }
     write!(ctx.out, "\x1b[J")?;

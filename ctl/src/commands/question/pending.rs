@@ -17,7 +17,7 @@ use crate::render::units::{now, span};
 use crate::select::{find, live_of_all, typed};
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, Failure> {
-    // Where no run asks that is selected there is nothing to show, and that is no failure.
+    // If no selected run asks a question, the list is empty, and that is no failure.
     let select = typed(&args.select)?;
     let of = if select == Selector::default() { None } else { Some(ids(find(ctx, &live_of_all(select))?)) };
     let mut open = ctx.session.call::<method::InteractionList>(&InteractionListParams::default())?;

@@ -15,10 +15,10 @@ use crate::select::is_selected;
 /// Runs that are counted before it is asked.
 const COUNTED: u32 = 1_000;
 
-/// Names in one request that are few: an answer comes within the usual time.
+/// Up to this number of names, a request is answered within the usual time.
 const FEW: usize = 100;
 
-/// Asks for a change of runs. One of many is made in pieces, and takes as long as it takes.
+/// Requests a change of runs. A change of many runs is made in pieces, and has no time limit.
 pub(in crate::commands) fn change<M: Method<Reply = Changed>>(
     ctx: &mut Ctx,
     params: &M::Params,
@@ -34,7 +34,7 @@ pub(in crate::commands) fn change<M: Method<Reply = Changed>>(
     })
 }
 
-/// Asks on a terminal before more than one live run is changed. Runs that are named one by one are meant.
+/// Asks on a terminal before more than one live run is changed. Runs that were named one by one need no question.
 pub(in crate::commands) fn confirm_many(
     ctx: &mut Ctx,
     select: &Selector,
@@ -51,7 +51,7 @@ pub(in crate::commands) fn confirm_many(
     confirm::more_than_one(live, yes, &format!("{what} {live}{more} runs?"))
 }
 
-/// Tells what changed. `what` is what was done to them.
+/// Prints the changed runs. `what` is the verb for the change.
 pub(in crate::commands) fn tell(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<(), Failure> {
     write(ctx, changed).map_err(|failure| {
         failure.although(&match changed.runs.as_slice() {
@@ -84,7 +84,7 @@ pub(in crate::commands) fn in_english(why: &str) -> String {
     why.replace("it has cancelled already", "it was cancelled already")
 }
 
-/// The same; that nothing changed is a failure, because it was to.
+/// The same; a change that affected no run is a failure.
 pub(in crate::commands) fn tell_or_fail(ctx: &mut Ctx, changed: &Changed, what: &str) -> Result<u8, Failure> {
     tell(ctx, changed, what)?;
     if changed.runs.is_empty() {

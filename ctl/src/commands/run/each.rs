@@ -16,7 +16,7 @@ use crate::progress::after_submit;
 use crate::render::text::clean;
 use crate::select::worst;
 
-/// Asks for each of several runs, and goes on with those that were made.
+/// Makes the request for each of several runs, and continues with the new runs.
 pub(in crate::commands) fn each(
     ctx: &mut Ctx,
     runs: &[RunView],

@@ -44,7 +44,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ExportArgs) -> Result<u8, F
 fn one(ctx: &mut Ctx, run: &str, dir: &Path) -> Result<u8, Failure> {
     check(dir)?;
     let anew = Anew::beside(dir).map_err(|source| failed(dir, source))?;
-    // Dropped before it has its name, it goes.
+    // If it is dropped before it has its name, it is removed.
     let told = write_all(ctx, run, &Place { dir: anew.dir(), path: dir })?;
     anew.place_whole().map_err(|source| failed(dir, source))?;
     if ctx.json {
@@ -60,7 +60,7 @@ fn one(ctx: &mut Ctx, run: &str, dir: &Path) -> Result<u8, Failure> {
     Ok(if told.missing.is_empty() { exit::SUCCEEDED } else { exit::FAILED })
 }
 
-/// Refuses what is there already, unless it is an empty directory.
+/// Refuses an existing path, unless it is an empty directory.
 fn check(dir: &Path) -> Result<(), Failure> {
     if dir.file_name().is_none() {
         return Err(Failure::usage(format!("{} is no name for a new directory", dir.display())));
@@ -76,7 +76,7 @@ fn check(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A directory that is written to, and the path that it is told by.
+/// The directory of the export, and the path under which it is shown.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     dir: &'a Dir,
@@ -84,7 +84,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A file that is not there yet.
+    /// Creates a file, which must not exist.
     fn create(self, name: &str) -> Result<(PathBuf, File), Failure> {
         let path = self.path.join(name);
         let file = self.dir.create(name, 0o666).map_err(|source| failed(&path, source))?;
@@ -92,7 +92,7 @@ impl Place<'_> {
     }
 }
 
-/// What was written.
+/// What the export wrote.
 #[derive(Debug, Default, Serialize)]
 struct Told {
     run: String,
@@ -101,7 +101,7 @@ struct Told {
     turns: usize,
     outputs: usize,
     output_bytes: u64,
-    /// What could not be had.
+    /// The parts that could not be exported.
     missing: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ fn write_all(ctx: &mut Ctx, name: &str, place: &Place<'_>) -> Result<Told, Failu
     Ok(told)
 }
 
-/// Writes what happened, and gives the run as it was at the end of that.
+/// Writes the events, and gives the run as it was after the last of them.
 fn events(
     ctx: &mut Ctx,
     name: &str,
@@ -196,7 +196,7 @@ fn streams_of(result: &CallResult) -> impl Iterator<Item = (CallId, OutputStream
         .map(move |(stream, written)| (call, stream, written))
 }
 
-/// Writes one stream of a call, as far as it was kept.
+/// Writes the kept part of one stream of a call.
 fn output(
     ctx: &mut Ctx,
     place: &Place<'_>,

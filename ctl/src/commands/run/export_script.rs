@@ -17,18 +17,18 @@ use serde_json::{Map, Value};
 use crate::error::Failure;
 use crate::render::text::first_line;
 
-/// A script in the making.
+/// A script that is being built from events.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Exported {
     turns: Vec<Turn>,
-    /// Of the children that it spawns.
+    /// Scripts of the children that the run spawns.
     scripts: BTreeMap<String, Arc<Script>>,
-    /// Something in the arguments has no form in a script.
+    /// The arguments of a call contain a null, which TOML does not have.
     has_null: bool,
 }
 
 impl Exported {
-    /// Takes what happened next.
+    /// Adds the next event.
     pub(in crate::commands) fn take(&mut self, body: &EventBody) {
         match body {
             EventBody::RunSubmitted { spec, .. } => {
@@ -43,7 +43,7 @@ impl Exported {
     }
 
     fn call(&mut self, request: &CallRequest) -> ScriptedCall {
-        // Arguments of no use were refused; as a text they are refused again.
+        // Unusable arguments were refused; as a text they are refused again.
         let useful = request.unusable.is_none().then(|| serde_json::from_str(&request.args).ok()).flatten();
         let args = useful.unwrap_or_else(|| Value::String(request.args.to_string()));
         ScriptedCall { tool: request.tool.to_string(), args: self.argument(args) }
@@ -60,7 +60,7 @@ impl Exported {
                 let written = map.into_iter().filter_map(|(key, value)| Some((key, self.unless_null(value)?)));
                 Value::Object(written.collect::<Map<_, _>>())
             }
-            // Larger than what TOML counts to.
+            // Too large for an integer of TOML.
             Value::Number(number) if number.is_u64() && !number.is_i64() => number.as_f64().into(),
             other => other,
         }
@@ -71,7 +71,7 @@ impl Exported {
         (!value.is_null()).then(|| self.argument(value))
     }
 
-    /// How many turns the model took.
+    /// Number of turns of the model.
     pub(in crate::commands) fn turns(&self) -> usize {
         self.turns.len()
     }
@@ -79,7 +79,7 @@ impl Exported {
     /// The script as TOML.
     ///
     /// # Errors
-    /// Where it would not be read back as what it is meant to be.
+    /// If the text would be read back as a different script.
     pub(in crate::commands) fn text(mut self, run: &RunView) -> Result<String, Failure> {
         let mut text = self.head(run);
         let last = self.turns.len().saturating_sub(1);
@@ -148,7 +148,7 @@ fn value<T: Serialize>(value: &T) -> Result<String, String> {
     toml::Value::try_from(value).map(|value| value.to_string()).map_err(|error| error.to_string())
 }
 
-/// A text in which nothing is taken for the name of a capture.
+/// A text in which no part is taken for the name of a capture.
 fn escaped(text: &str) -> String {
     text.replace("${", "$${")
 }

@@ -5,9 +5,9 @@ use harness_protocol::rpc::{ErrorKind, RpcError};
 
 use crate::error::Failure;
 
-/// What it means that the daemon refused this key; `None` where it refused something else.
+/// The explanation, if the daemon refused this key; `None` for any other refusal.
 pub(in crate::commands) fn held(key: &str, error: &RpcError) -> Option<Failure> {
-    // A name may be in conflict as well.
+    // The conflict may be about a name.
     if error.kind() != ErrorKind::Conflict || !error.message.contains("idempotency key") {
         return None;
     }

@@ -56,12 +56,12 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Fai
     ctx.done()
 }
 
-/// All live runs and the latest that finished, newest first, and whether more have finished.
+/// All live runs and the latest finished ones, newest first, and whether more have finished.
 fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>, bool), Failure> {
     let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.into_iter().partition(|state| !state.is_terminal());
     let of = |states| Selector { states, ..Selector::default() };
     let mut runs = pages(ctx, &of(live), None, usize::MAX, held)?;
-    // One more than is shown, because a page may end early: only so it is certain that there are more.
+    // One more than is shown, because a page may end early: only this proves that there are more.
     let mut latest = pages(ctx, &of(finished), None, LATEST + 1, held)?;
     let more = latest.len() > LATEST;
     latest.truncate(LATEST);
@@ -73,7 +73,7 @@ fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>
     Ok((runs, more))
 }
 
-/// The runs of a selector, newest first, and no more than `most`. `held` takes why the journal cannot commit, where it
+/// The selected runs, newest first, at most `most`. `held` gets the reason why the journal cannot commit, while it
 /// cannot.
 pub(in crate::commands) fn pages(
     ctx: &mut Ctx,
@@ -134,7 +134,7 @@ fn tree(runs: &[RunView], look: Look, now: Timestamp) -> Table {
         }
     }
     let mut table = Table::new(COLUMNS);
-    // A stack in place of recursion: what comes next is on top, so lists are pushed from their end.
+    // A stack in place of recursion: its top comes next, so lists are pushed from their end.
     let mut next: Vec<(&RunView, String, String)> =
         roots.into_iter().rev().map(|run| (run, String::new(), String::new())).collect();
     while let Some((run, branch, below)) = next.pop() {

@@ -38,7 +38,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Fai
             [run] if chosen.is_one => watch(ctx, run.id, &watched)?,
             runs => watch_several(ctx, runs, &watched)?,
         };
-        // Reading a log is done well whatever it tells.
+        // The command succeeds, however the call ended.
         return ctx.done();
     }
     let one = |ctx: &mut Ctx, run: &str, of_several| match args.tail {
@@ -58,7 +58,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs) -> Result<u8, Fai
     ctx.done()
 }
 
-/// An entry of the transcript of one of several runs.
+/// An entry of the transcript, with its run, where there are several.
 #[derive(Serialize)]
 struct OfRun<'a> {
     run: RunId,
@@ -94,7 +94,7 @@ fn whole(ctx: &mut Ctx, run: &str, of_several: bool) -> Result<u8, Failure> {
     ctx.done()
 }
 
-/// What is in no transcript: what the run stands still for, or why it failed.
+/// Tells what no transcript contains: why the run does not proceed, or why it failed.
 fn tell_how_it_stands(run: &RunView) {
     Teller::default().look(run);
     if let (RunState::Failed, Some(error)) = (run.state, &run.error) {

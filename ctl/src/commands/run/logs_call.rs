@@ -21,7 +21,7 @@ use crate::session::long_poll::of_runs;
 
 /// Bytes of one request.
 const CHUNK: u32 = 1024 * 1024;
-/// Deltas may be dropped, and nothing else tells of growth: so often we look without being called.
+/// Time between two reads without a delta. Deltas may be dropped, and nothing else reports growth.
 const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs, run: &str, call: &str) -> Result<u8, Failure> {
@@ -41,7 +41,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs, run: &str, call: 
         None => vec![OutputStream::Stdout, OutputStream::Stderr],
     };
     if let Some(result) = found.result.as_ref().filter(|result| result.stdout.is_none() && args.stream.is_none()) {
-        // No process, so no streams: what the model was told is all that there is.
+        // A call without a process has no streams: there is only its text for the model.
         let look = ctx.look();
         transcript::block(&mut ctx.out, look, &result.envelope)?;
         return ctx.done();
@@ -80,7 +80,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &LogsArgs, run: &str, call: 
     Ok(if whole || args.tail.is_none() { exit::SUCCEEDED } else { exit::FAILED })
 }
 
-/// What is to be said of a stream of which less was kept than was written.
+/// The remark about a stream of which not everything was kept.
 fn what_is_missing(reader: &Reader, result: &CallResult, tail: bool) -> Option<String> {
     let (name, info) = match reader.stream {
         OutputStream::Stdout => ("stdout", &result.stdout),
@@ -120,7 +120,7 @@ fn find(ctx: &mut Ctx, run: &str, word: &str) -> Result<Found, Failure> {
         live = run.calls.iter().map(|call| call.call).collect();
         Ok(ControlFlow::Continue(()))
     })?;
-    // The calls of the step at hand may not stand in the transcript yet.
+    // The calls of the current step may be missing in the transcript.
     live.retain(|call| !calls.contains(call));
     calls.extend(live);
     let call = pick(&calls, word).ok_or_else(|| {
@@ -151,17 +151,17 @@ fn pick(calls: &[CallId], word: &str) -> Option<CallId> {
 struct Reader {
     stream: OutputStream,
     offset: u64,
-    /// Bytes of a character that is not whole yet.
+    /// Bytes of an unfinished character.
     carry: Vec<u8>,
-    /// For a terminal: decoded, without control characters.
+    /// The output is for a terminal: decoded, without control characters.
     plain: bool,
     live: bool,
-    /// Bytes of it that there are.
+    /// Bytes of the stream that are kept.
     kept: u64,
 }
 
 impl Reader {
-    /// Writes what there is by now; tells whether there was any.
+    /// Writes the bytes that came since the last read; gives whether there were any.
     fn catch_up(&mut self, ctx: &mut Ctx, found: &Found) -> Result<bool, Failure> {
         let mut any = false;
         loop {
@@ -206,7 +206,7 @@ fn once(ctx: &mut Ctx, found: &Found, readers: &mut [Reader]) -> Result<(), Fail
     Ok(())
 }
 
-/// Reads on until the call has ended. A delta calls for the next look; the bytes always come from the store.
+/// Reads until the call has ended. A delta only triggers the next read; the bytes always come from the stored output.
 fn grow(ctx: &mut Ctx, found: &Found, readers: &mut [Reader]) -> Result<(), Failure> {
     ctx.session.heed_interrupts()?;
     loop {

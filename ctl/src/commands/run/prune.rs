@@ -16,7 +16,7 @@ use crate::select::typed;
 
 /// Time between two updates of the progress line.
 const SECOND: Duration = Duration::from_secs(1);
-/// The daemon removes so many with one request, or twice as many. Then it is asked again.
+/// Number of runs that the daemon removes with one request; it may be twice as many. Then the request is repeated.
 const MANY: usize = 100_000;
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Failure> {
@@ -45,7 +45,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Fa
         return Err(Failure::nothing_applied(format!("nothing was {what}: {why}")));
     }
     tell(ctx, &changed, what)?;
-    // Housekeeping that finds nothing to do has done its work.
+    // A clean-up that finds nothing to do has succeeded.
     if !ctx.json && !names_some {
         let what = if args.dry_run { "would be removed for good" } else { what };
         note(ctx.notes.dim(format_args!("{} {what}", count(changed.runs.len(), "run"))));
@@ -53,7 +53,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Fa
     ctx.done()
 }
 
-/// Asks until nothing is left that fits.
+/// Repeats the request until no run is left that meets the criteria.
 fn prune(ctx: &mut Ctx, params: &PruneParams) -> Result<Changed, Failure> {
     let mut progress = Progress::new();
     let begun = Instant::now();
@@ -63,7 +63,7 @@ fn prune(ctx: &mut Ctx, params: &PruneParams) -> Result<Changed, Failure> {
         let ticket = client.send::<method::RunPrune>(params)?;
         let mut changed: Changed = loop {
             match client.reply(ticket, Some(SECOND)) {
-                // A disk takes as long as it takes.
+                // A disk may take any time.
                 Err(ClientError::Silent { .. }) => {
                     let told = if all.runs.is_empty() { String::new() } else { format!(" {} so far,", all.runs.len()) };
                     progress.show(format_args!("removing runs:{told} {}", span(begun.elapsed().into())));

@@ -56,7 +56,7 @@ fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges, once: &OnceArgs) -> 
     submit_once::one::<method::RunRetry>(&mut ctx.session, params, once.retry_for)
 }
 
-/// Of the runs that were selected those that have ended and whose work nothing else does again.
+/// The selected runs that have ended, and whose work no other run repeats.
 fn that_need_it(ctx: &mut Ctx, select: &Selector, runs: Vec<RunView>) -> Result<Vec<RunView>, Failure> {
     // A retry has the labels of the first run.
     let all = Selector { labels: select.labels.clone(), all: true, ..Selector::default() };
@@ -74,7 +74,7 @@ fn that_need_it(ctx: &mut Ctx, select: &Selector, runs: Vec<RunView>) -> Result<
     Ok(need)
 }
 
-/// The runs that need a retry; how many were tried again already, and how many are started again by a run above them.
+/// The runs that need a retry; and how many were retried already, and how many a run above them starts again.
 fn sorted(runs: Vec<RunView>, tried: &BTreeSet<RunId>) -> (Vec<RunView>, usize, usize) {
     let (again, mut need): (Vec<RunView>, Vec<RunView>) = runs.into_iter().partition(|run| tried.contains(&run.id));
     let chosen: BTreeSet<RunId> = need.iter().map(|run| run.id).collect();

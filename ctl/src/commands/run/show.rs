@@ -42,7 +42,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ShowArgs) -> Result<u8, Fai
         }
         match one(ctx, args, &run.id.to_string()) {
             Ok(code) => codes.push(code),
-            // One that has no answer does not keep the others from being shown.
+            // A run without an answer does not keep the others from being shown.
             Err(failure @ Failure::Other { .. }) => codes.push(failure.report()),
             Err(failure) => return Err(failure),
         }
@@ -69,7 +69,7 @@ fn one(ctx: &mut Ctx, args: &ShowArgs, name: &str) -> Result<u8, Failure> {
         let look = ctx.look();
         render::run::write(&mut ctx.out, look, &run, now())?;
         render::run::write_processes(&mut ctx.out, look, &shown.processes)?;
-        // Of a run that has ended nothing is asked any more.
+        // A run that has ended needs no further look.
         if !run.state.is_terminal()
             && let Some(fallbacks) = fallbacks_of(ctx, &run)
         {
@@ -104,7 +104,7 @@ fn fallbacks_of(ctx: &mut Ctx, run: &RunView) -> Option<String> {
     (!own.fallbacks.is_empty()).then(|| provider::fallbacks(own))
 }
 
-/// What is shown may still be undone where it is not in the journal yet.
+/// The shown state may still be undone, while it is not in the journal.
 pub(in crate::commands) fn tell_held(held: Option<&str>) {
     if let Some(why) = held {
         note(format_args!(

@@ -49,7 +49,7 @@ pub(in crate::commands) fn key_of(again: Option<SubmitKey>) -> Result<(SubmitKey
     })
 }
 
-/// A key is of one request.
+/// A key belongs to one request.
 pub(in crate::commands) fn only_one(again: Option<SubmitKey>) -> Result<(), Failure> {
     let several = again.map(|_| Failure::usage("--again is for one run; name it"));
     several.map_or(Ok(()), Err)

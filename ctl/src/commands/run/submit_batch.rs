@@ -27,7 +27,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) ->
     let own = own_key(args)?;
     let mut items = read(file, &spec::defaults(args)?, args.idempotency_key.as_deref(), own)?;
     let waits = args.then.wait || args.then.output.is_some();
-    // Emptied before the first is submitted: what cannot be written is better known then.
+    // The file is emptied before the first submit, so that an unwritable file is noticed then.
     args.then.output.as_deref().map_or(Ok(()), check_output)?;
     let sink = Sink::new(args.then.output.as_deref())?;
     let mut batch = Batch { replies: vec![None; items.len()], printed: 0, print: !waits, progress: Progress::new() };
@@ -48,7 +48,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) ->
         ctx.done()?;
         return Ok(code);
     }
-    // A run that was there already may have ended long ago, so those are asked for.
+    // A run that existed already may have ended long ago, so its state is requested.
     let old = batch.submitted().any(|submitted| submitted.existing);
     let first = batch.submitted().map(|submitted| submitted.seq.0).min().unwrap_or(1);
     let runs: Vec<_> = batch.submitted().map(|submitted| submitted.id).collect();
@@ -59,7 +59,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &SubmitArgs, file: &Path) ->
     Ok(if code == exit::SUCCEEDED { waited } else { exit::FAILED })
 }
 
-/// Submits all items that have no reply yet, again and again: under their keys nothing is queued twice.
+/// Submits all items without a reply, again and again: under their keys nothing is queued twice.
 fn submit(
     ctx: &mut Ctx,
     items: &mut [Item],
@@ -90,7 +90,7 @@ fn submit(
     }
 }
 
-/// Leaves out what the daemon does not know where it is of an earlier minor version.
+/// Leaves out fields that a daemon of an earlier minor version does not know.
 fn what_it_knows(ctx: &mut Ctx, items: &mut [Item]) -> Result<(), Failure> {
     items.iter_mut().try_for_each(|item| submit_once::leave_out(&mut ctx.session, &mut item.params).map(drop))
 }
@@ -127,7 +127,7 @@ fn attempt(ctx: &mut Ctx, items: &[Item], batch: &mut Batch) -> Result<Option<Rp
 #[derive(Debug)]
 struct Batch {
     replies: Vec<Option<Result<Submitted, RpcError>>>,
-    /// Replies from the first on that were printed.
+    /// Number of replies, from the first on, that were printed.
     printed: usize,
     print: bool,
     progress: Progress,
@@ -149,7 +149,7 @@ impl Batch {
                 _ => {}
             }
         }
-        // What was acknowledged should be seen even if we are interrupted; a flush for each line would be too many.
+        // Acknowledged ids should be visible even after an interrupt; a flush for each line would be too many.
         if self.printed / 256 > before / 256 || self.printed == self.replies.len() {
             out.flush()?;
         }
@@ -157,7 +157,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Says which lines were refused; gives the exit code of the first.
+    /// Reports the refused lines; gives the exit code of the first.
     fn complain(&self, items: &[Item]) -> u8 {
         let refused = items.iter().zip(&self.replies).filter_map(|(item, reply)| match reply {
             Some(Err(error)) => Some((item, error)),

@@ -10,10 +10,10 @@ use crate::error::Failure;
 
 /// Entries of the first page. It is small, so that the start is shown soon.
 const FIRST_PAGE: u32 = 50;
-/// Entries of the others.
+/// Entries of the later pages.
 const PAGE: u32 = 1000;
 
-/// Hands over the transcript page by page, each with the run as it was then.
+/// Passes on the transcript page by page, each with the run as it was then.
 pub(in crate::commands) fn pages(
     ctx: &mut Ctx,
     run: &str,

@@ -51,7 +51,7 @@ fn one(ctx: &mut Ctx, args: &WaitArgs, name: &str, until: Option<Instant>) -> Re
 fn code_for(reply: &WaitReply, named: bool, code: u8) -> u8 {
     match (named, reply.reached) {
         (true, true) => exit::SUCCEEDED,
-        // It succeeded, and so never gets to the state that was asked for.
+        // It succeeded, and so can never reach the wanted state.
         (true, false) if code == exit::SUCCEEDED => exit::NOT_FOUND,
         _ => code,
     }
@@ -83,7 +83,7 @@ fn several(ctx: &mut Ctx, args: &WaitArgs, select: &Selector, until: Option<Inst
     many.wait(ctx, Some(from), until)
 }
 
-/// The runs as they are, and the number of the last event before them.
+/// The runs as they are now, and the number of the last event before that.
 fn look(ctx: &mut Ctx, select: &Selector) -> Result<(Seq, Vec<RunView>), Failure> {
     // Subscribed first, then looked at: an end in between is seen by one or the other.
     let now = SubscribeParams { kinds: vec!["run-finished".to_owned()], ..SubscribeParams::default() };
@@ -116,7 +116,7 @@ fn several_for(ctx: &mut Ctx, args: &WaitArgs, select: &Selector, until: Option<
     Ok(if args.any && reached { exit::SUCCEEDED } else { code_of_several(&replies) })
 }
 
-/// The worst of what each came to, as with runs that are waited for to their ends.
+/// The worst exit code of the waits, as for runs that are waited for to their ends.
 fn code_of_several(replies: &[Result<WaitReply, RpcError>]) -> u8 {
     worst(replies.iter().map(|reply| match reply {
         Ok(reply) if !reply.reached && !reply.run.state.is_terminal() => exit::STILL_RUNNING,
