@@ -14,28 +14,28 @@ use std::task::Poll;
 
 use tokio::runtime::Handle;
 
-/// Units after which much was done without a wait: about a quarter of a millisecond.
+/// Units of work without a wait that count as much: about a quarter of a millisecond.
 const MUCH: u32 = 48;
-/// Units up to which little was done.
+/// Units of work up to which it counts as little.
 const LITTLE: u32 = 8;
-/// How often in a row little was done before a connection comes back.
+/// Number of little pieces of work in a row after which a connection comes back.
 const CALM: u32 = 16;
-/// Bytes that are a unit, as a request and an answer are.
+/// Bytes that count as one unit, like a request or an answer.
 const UNIT_BYTES: usize = 1024;
 
-/// What was done for a connection since it waited last.
+/// Units of work for a connection since its last wait.
 #[derive(Debug, Default)]
 pub(super) struct Effort(AtomicU32);
 
 impl Effort {
-    /// So many requests or answers were dealt with, of so many bytes together.
+    /// Counts this number of requests or answers, of this number of bytes together.
     pub(super) fn spend(&self, count: usize, bytes: usize) {
         let units = u32::try_from(count + bytes / UNIT_BYTES).unwrap_or(u32::MAX);
-        // One task alone counts: nothing is lost between the two.
+        // Only one task counts, so no unit is lost between the two operations.
         self.0.store(self.0.load(Ordering::Relaxed).saturating_add(units), Ordering::Relaxed);
     }
 
-    /// Whether so much was done that others are to have a turn.
+    /// Whether there was so much work that other connections are to have a turn.
     pub(super) fn is_much(&self) -> bool {
         self.0.load(Ordering::Relaxed) > MUCH
     }
@@ -47,7 +47,7 @@ impl Effort {
 
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Serves to the end: on the runtime that this is called in, or in the background, by what it takes.
+/// Serves to the end: on the current runtime, or in the background, depending on the work.
 pub(super) async fn by_effort(serving: impl Future<Output = ()> + Send + 'static, effort: &Arc<Effort>, back: &Handle) {
     let mut serving: Serving = Box::pin(serving);
     while !until(&mut serving, effort, |units| units > MUCH).await {
@@ -63,13 +63,13 @@ pub(super) async fn by_effort(serving: impl Future<Output = ()> + Send + 'static
         });
         match behind.await {
             Ok((still, false)) => serving = still,
-            // A panic was told of by its hook.
+            // A panic was reported by its hook.
             Ok((_, true)) | Err(_) => return,
         }
     }
 }
 
-/// Serves until the end, or until it is to be done elsewhere. Says whether that was the end.
+/// Serves until the end, or until another runtime is to serve. Gives whether it was the end.
 async fn until(serving: &mut Serving, effort: &Effort, mut moves: impl FnMut(u32) -> bool) -> bool {
     poll_fn(|context| match serving.as_mut().poll(context) {
         Poll::Ready(()) => Poll::Ready(true),

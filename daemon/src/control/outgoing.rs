@@ -19,40 +19,40 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::control::limits::request_place::Place;
 
-/// Bytes that may wait before the connection is given up.
+/// Bytes that may wait unread; beyond that the connection is closed.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;
-/// Bytes that may wait before notifications have to.
+/// Bytes that may wait unread before notifications wait.
 pub(in crate::control) const ROOM: usize = 64 * 1024;
 
-/// The queue of one connection.
+/// The queue of frames to one connection.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     queue: Mutex<Queue>,
-    /// Something is to be written, or it is closed.
+    /// A frame is to be written, or the queue is closed.
     filled: Notify,
-    /// Something was written, or it is closed.
+    /// A frame was written, or the queue is closed.
     emptied: Notify,
-    /// Places for what is large, shared with other connections.
+    /// Places for large frames, shared with other connections.
     large: Option<Arc<Semaphore>>,
-    /// Where what is large is encoded; where it is written, if nothing is said.
+    /// The runtime on which large frames are encoded; `None`: on that of the writer.
     background: Option<Handle>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<(Frame, Holds)>,
-    /// Of what is encoded.
+    /// Bytes of the encoded frames.
     bytes: usize,
-    /// Frames that were put in and are not written.
+    /// Number of frames that were put in and are not written.
     unwritten: usize,
     closed: bool,
 }
 
-/// What is let go of once a frame is written.
+/// The places that a frame frees once it is written.
 #[derive(Debug, Default)]
 struct Holds {
     place: Option<Place>,
-    /// Of what is large and has no place of its own.
+    /// The place of a large frame that has no place of its own.
     large: Option<OwnedSemaphorePermit>,
 }
 
@@ -62,18 +62,18 @@ impl Holds {
     }
 }
 
-/// Something to write.
+/// A frame to write.
 enum Frame {
     Encoded(Vec<u8>),
-    /// To be encoded where it is written.
+    /// An answer that the writer encodes.
     Answer(Box<dyn Encode>),
 }
 
 /// An answer that is not encoded yet.
 trait Encode: Send {
-    /// It as a frame, unless that takes more than `most` bytes.
+    /// Encodes the answer, unless that takes more than `most` bytes.
     fn encoded(&self, most: usize) -> Option<Vec<u8>>;
-    /// What is said in its place where it does not fit into a frame.
+    /// The error in place of an answer that does not fit into a frame.
     fn too_large(&self) -> Vec<u8>;
 }
 
@@ -89,7 +89,7 @@ impl<T: Serialize + Send> Encode for Response<T> {
     }
 }
 
-/// A value as a frame, unless that takes more than `most` bytes, or it has no JSON form.
+/// Encodes a value as a frame; `None` where that takes more than `most` bytes, or where it has no JSON form.
 pub(in crate::control) fn encoded(value: &impl Serialize, most: usize) -> Option<Vec<u8>> {
     let mut frame = Bounded { bytes: Vec::new(), most };
     serde_json::to_writer(&mut frame, value).ok()?;
@@ -97,7 +97,7 @@ pub(in crate::control) fn encoded(value: &impl Serialize, most: usize) -> Option
     Some(frame.bytes)
 }
 
-/// Bytes up to a bound. What goes beyond it is refused.
+/// A buffer with a bound. A write beyond it fails.
 struct Bounded {
     bytes: Vec<u8>,
     most: usize,
@@ -130,25 +130,25 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// What is written in one piece.
+/// The bytes of one write.
 #[derive(Debug)]
 pub struct Piece {
     /// The bytes that are written next.
     pub bytes: Vec<u8>,
-    /// What it frees once it is written.
+    /// The places that are freed once it is written.
     places: Vec<Holds>,
     frames: usize,
 }
 
 impl Piece {
-    /// How many frames it has.
+    /// Number of frames in it.
     pub(super) const fn frames(&self) -> usize {
         self.frames
     }
 }
 
 impl Outgoing {
-    /// A queue that shares the places for large notifications with others. What is large is encoded on `background`.
+    /// A queue that shares the places for large frames with others. Large frames are encoded on `background`.
     pub fn new(large: Arc<Semaphore>, background: Handle) -> Self {
         Self { large: Some(large), background: Some(background), ..Self::default() }
     }
@@ -157,27 +157,26 @@ impl Outgoing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a reply in. It always fits.
+    /// Adds a reply. It always fits.
     pub fn reply<T: Serialize + Send + 'static>(&self, response: Response<T>, place: Option<Place>) {
         self.push(Frame::Answer(Box::new(response)), Holds { place, large: None });
     }
 
-    /// A place among the large answers of all connections, once there is one. There is none to wait for where they are
-    /// not counted.
+    /// Waits for a place among the large frames of all connections. Gives `None` at once where they are not counted.
     pub(in crate::control) async fn place_for_large(&self) -> Option<OwnedSemaphorePermit> {
         // A semaphore that is never closed gives its permit.
         Arc::clone(self.large.as_ref()?).acquire_owned().await.ok()
     }
 
-    /// The same where there is one now.
+    /// The same without a wait.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no place now.
     pub(in crate::control) fn try_place_for_large(&self) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
         self.large.as_ref().map(|large| Arc::clone(large).try_acquire_owned()).transpose()
     }
 
-    /// A place for the frame that is written next; nothing where it goes without one.
+    /// The place for the next frame to write; `None` where the frame needs none.
     ///
     /// A place that a frame further back holds would never become free. So a connection has one large frame without a
     /// place at most, and only while it holds another one: all of them together are not more than twice the places.
@@ -217,7 +216,7 @@ impl Outgoing {
         }
     }
 
-    /// Waits until there is room for a notification. Says whether the connection still lives.
+    /// Waits until there is room for a notification. Gives whether the connection still lives.
     pub(in crate::control) async fn room(&self) -> bool {
         loop {
             let emptied = self.emptied.notified();
@@ -236,23 +235,23 @@ impl Outgoing {
         }
     }
 
-    /// Whether a notification would be taken now.
+    /// Whether there is room for a notification now.
     pub(in crate::control) fn has_room(&self) -> bool {
         self.queue().bytes < ROOM
     }
 
-    /// Puts a notification in, for which there was room. A large one has its place. Says whether the connection still
+    /// Adds a notification, for which there was room. A large one brings its place. Gives whether the connection still
     /// lives.
     pub(in crate::control) fn notify(&self, frame: Vec<u8>, large: Option<OwnedSemaphorePermit>) -> bool {
         self.push(Frame::Encoded(frame), Holds { place: None, large });
         !self.queue().closed
     }
 
-    /// An answer as a frame, beside all else.
+    /// Encodes an answer off this task.
     async fn encode_large(&self, answer: Box<dyn Encode>) -> Vec<u8> {
         let encode = move || answer.encoded(MAX_FRAME_BYTES).unwrap_or_else(|| answer.too_large());
         match &self.background {
-            // It is lost where the daemon ends, or by a fault of ours: the peer does not wait for it.
+            // It is lost where the daemon ends, or by an internal error: the peer must not wait for it.
             Some(background) => background.spawn_blocking(encode).await.unwrap_or_else(|_| {
                 self.close();
                 Vec::new()
@@ -261,7 +260,7 @@ impl Outgoing {
         }
     }
 
-    /// What is to be written now, in one piece; `None` when closed. Small frames go together; a large one goes alone.
+    /// The bytes to write now; `None` when closed. Small frames are joined; a large one is alone.
     pub async fn next(&self) -> Option<Piece> {
         let mut piece = Piece { bytes: Vec::new(), places: Vec::new(), frames: 0 };
         loop {
@@ -312,7 +311,7 @@ impl Outgoing {
         }
     }
 
-    /// This piece was written.
+    /// Frees the places of a written piece.
     pub fn written(&self, piece: Piece) {
         let mut queue = self.queue();
         queue.bytes = queue.bytes.saturating_sub(piece.bytes.len());
@@ -322,12 +321,12 @@ impl Outgoing {
         self.emptied.notify_waiters();
     }
 
-    /// Whether everything that was put in has been written.
+    /// Whether every frame has been written.
     pub fn is_drained(&self) -> bool {
         self.queue().unwritten == 0
     }
 
-    /// Waits until everything that was put in has been written.
+    /// Waits until every frame has been written.
     pub async fn drained(&self) {
         loop {
             let emptied = self.emptied.notified();
@@ -340,7 +339,7 @@ impl Outgoing {
         }
     }
 
-    /// Nothing is written any more.
+    /// Closes the queue: nothing more is written.
     pub fn close(&self) {
         let frames = {
             let mut queue = self.queue();

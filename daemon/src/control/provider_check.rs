@@ -12,7 +12,7 @@ use super::request::{Request, Wanted};
 use super::services::Services;
 use crate::world::api::Command;
 
-/// Checks one provider, or all of them beside each other.
+/// Checks one provider, or all of them at the same time.
 pub(super) async fn check(
     uid: u32,
     services: &Services,
@@ -45,7 +45,7 @@ pub(super) async fn check(
         let (tell, told) = oneshot::channel();
         let wanted = Wanted::Own(Command::Release(Arc::clone(&check.provider)), tell);
         services.inbox.put(Request::own(uid, wanted)).await;
-        // It is no part of the answer whether there was anything to let go on.
+        // The answer does not depend on whether a breaker was open.
         let _ = told.await;
     }
     Ok(ProviderChecks { checks })

@@ -19,36 +19,36 @@ use crate::inbox::{Kind, Queued};
 use crate::journal::epochs::Epoch;
 use crate::world::api::{Caller, Command, Reply};
 
-/// Number of a connection.
+/// The number of a connection, unique during the life of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// A request, in the order of its coming.
+/// A request for the driver.
 #[derive(Debug)]
 pub struct Request {
-    /// Through which connection.
+    /// The connection that it came through.
     pub connection: ConnectionId,
-    /// With whom it takes turns.
+    /// The party whose requests take turns with those of others.
     pub party: Party,
     /// The user, and the run, on whose behalf it is made.
     pub caller: Caller,
     /// The request itself, with the sender for its answer.
     pub wanted: Wanted,
-    /// What was looked up for it already.
+    /// The results of its look-ups, so far.
     pub known: Known,
 }
 
-/// What was looked up in the journal for a request.
+/// Results of look-ups in the journal, for a request.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Runs that it named and that have left the world: they have ended.
+    /// Selected runs that have left the world: they have ended.
     pub ended: Vec<Unchanged>,
-    /// Its idempotency key was looked up, and whether a run was made under it since.
+    /// Set where its idempotency key was looked up: whether a run was made under that key since.
     pub key_used: Option<Arc<AtomicBool>>,
 }
 
 impl Request {
-    /// A request, for which nothing was looked up.
+    /// A request without any look-up.
     pub fn new(connection: ConnectionId, caller: Caller, party: Party, wanted: Wanted) -> Self {
         Self { connection, caller, party, wanted, known: Known::default() }
     }
@@ -82,34 +82,34 @@ impl Queued for Request {
     }
 }
 
-/// What may be wanted.
+/// The kinds of requests.
 #[derive(Debug)]
 pub enum Wanted {
     /// A change of the world.
     Command(Command, Responder),
-    /// A change of the world, wanted by a part of the daemon.
+    /// A change of the world, for a part of the daemon.
     Own(Command, oneshot::Sender<Result<Reply, RpcError>>),
-    /// Which runs of the world are selected, wanted by a part of the daemon.
+    /// Which runs of the world are selected, for a part of the daemon.
     Which(Which, oneshot::Sender<Result<WhichFound, RpcError>>),
-    /// That the journal gives back space, a little; told whether there is more.
+    /// The journal shall give some free space back to the file system; the reply says whether there is more.
     Tidy(oneshot::Sender<bool>),
-    /// That finished runs are removed.
+    /// Finished runs shall be removed.
     Prune(PruneParams, Responder),
-    /// A copy of the journal.
+    /// A copy of the journal shall be made.
     Backup(BackupParams, Responder),
-    /// Something to read.
+    /// A read of the world.
     Read(Read, Responder),
-    /// To be told when a run has reached a state.
+    /// A wait for a run to reach a state.
     Wait(WaitParams, Responder),
-    /// That nothing new starts, and to be told when nothing executes.
+    /// Nothing new shall start; the reply comes when nothing executes.
     Drain(DrainParams, Responder),
-    /// That the configuration is read again.
+    /// The configuration shall be read again.
     Reload(Responder),
-    /// That the daemon stops.
+    /// The daemon shall stop.
     Stop(Responder),
-    /// To follow events: what the names in the request mean.
+    /// The names of a subscription shall be resolved.
     Subscribe(SubscribeParams, oneshot::Sender<Result<Follow, RpcError>>),
-    /// To read output: which file.
+    /// The file of an output shall be found.
     Output(OutputParams, oneshot::Sender<Result<OutputPlace, RpcError>>),
     /// The connection is gone: none of its requests waits any more.
     Left,
@@ -138,29 +138,29 @@ impl Wanted {
     }
 }
 
-/// Runs of the world that are to be found, a part of them at a time.
+/// A search for selected runs of the world, a part of them at a time.
 #[derive(Debug)]
 pub struct Which {
-    /// By name, or by what they are.
+    /// The selection, by names or criteria.
     pub select: Selector,
-    /// Only those with a number above this one, where they are not named.
+    /// Only runs with a number above this one, if they are not named.
     pub after: u64,
-    /// Only those that had been made when this was the highest number of a run and the last event.
+    /// Only runs that existed when this was the highest number of a run and the last event.
     pub until: (u64, Seq),
 }
 
-/// Those that were found.
+/// A part of the selected runs.
 #[derive(Debug, Default)]
 pub struct WhichFound {
-    /// Runs of the world.
+    /// The runs that were found in the world.
     pub runs: Vec<RunId>,
-    /// Names of which the world knows no run.
+    /// Names without a run in the world.
     pub gone: Vec<String>,
-    /// The number to go on after, where there are more.
+    /// The number after which the next part begins; `None` at the end.
     pub next: Option<u64>,
 }
 
-/// Reads that are answered from the world.
+/// Reads of the world.
 #[derive(Debug)]
 pub enum Read {
     /// Health and counts.
@@ -169,7 +169,7 @@ pub enum Read {
     List(ListParams),
     /// One run, and its transcript where that is wanted.
     Show(ShowParams),
-    /// Everything that happened to one.
+    /// A page of all events of one run.
     Export(ExportParams),
     /// Interactions that wait for an answer.
     Interactions(InteractionListParams),
@@ -180,46 +180,46 @@ pub enum Read {
 /// A subscription, with the names resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Follow {
-    /// Events after this one.
+    /// The first event is the one after this number.
     pub after: Seq,
-    /// The last that had happened.
+    /// Number of the last event at the time of the request.
     pub last: Seq,
-    /// Only of these runs.
+    /// Only events of these runs.
     pub runs: Option<BTreeSet<RunId>>,
-    /// And of those that they spawn.
+    /// Also events of runs that those spawn.
     pub with_children: bool,
-    /// Only of these kinds.
+    /// Only events of these kinds.
     pub kinds: BTreeSet<String>,
     /// Deltas are wanted beside the events.
     pub deltas: bool,
-    /// What is left out before all else.
+    /// The gap that is sent first, if any.
     pub gap: Option<Gap>,
-    /// The epochs of the numbers.
+    /// The epochs of the event numbers.
     pub epochs: Arc<[Epoch]>,
 }
 
-/// Where the output of a call is.
+/// The identity of an output, and whether it grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputPlace {
     /// The run of the call.
     pub run: RunId,
     /// Id of the call.
     pub call: CallId,
-    /// Whether more can come.
+    /// Whether the call still executes, so that more output can come.
     pub live: bool,
 }
 
-/// The way back of one answer. Dropped without one, it says that the daemon stops.
+/// The way back for one answer. If it is dropped without an answer, the client is told that the daemon stops.
 #[derive(Debug)]
 pub struct Responder {
     id: Option<RequestId>,
     outgoing: Arc<Outgoing>,
-    /// The request's place among those of its connection.
+    /// The places of the request on its connection.
     place: Option<Place>,
 }
 
 impl Responder {
-    /// The way back for the request `id`.
+    /// The way back for the answer to request `id`.
     pub fn new(id: RequestId, outgoing: Arc<Outgoing>, place: Place) -> Self {
         Self { id: Some(id), outgoing, place: Some(place) }
     }
@@ -229,7 +229,7 @@ impl Responder {
         self.reply(answer);
     }
 
-    /// Waits until there is a place among the large answers of all connections, unless it has one.
+    /// Waits for a place among the large answers of all connections, unless it has one.
     pub async fn room_for_large(&mut self) {
         if let Some(place) = &mut self.place
             && place.answer.is_none()
@@ -238,7 +238,7 @@ impl Responder {
         }
     }
 
-    /// Gives back what the request takes of the memory for large ones: nothing of it is kept until the answer.
+    /// Frees the memory of a large request before its answer: nothing of the request is kept until then.
     pub fn let_go_of_memory(&mut self) {
         if let Some(place) = &mut self.place {
             place.memory = None;

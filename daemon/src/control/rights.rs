@@ -9,14 +9,14 @@ use harness_protocol::rpc::{ErrorKind, RpcError};
 
 use crate::world::api::Caller;
 
-/// Where a peer comes from, as far as that can be told.
+/// The origin of a peer, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// From outside of all runs.
     Outside,
     /// From a process of this run.
     Run(RunId),
-    /// It cannot be told; here is why.
+    /// It is not known, for this reason.
     Unknown(String),
 }
 
@@ -25,22 +25,22 @@ pub enum Origin {
 pub enum Who {
     /// A process outside of all runs, whose user may use this daemon.
     Operator {
-        /// The user who asks.
+        /// User id of the process.
         uid: u32,
     },
     /// A process of a run.
     Run {
-        /// The user who asks.
+        /// User id of the process.
         uid: u32,
         /// The run that the process belongs to.
         run: RunId,
-        /// Whether that user is neither the daemon's nor root: what the daemon executes for it would have more rights
+        /// The user is neither the daemon's nor root: commands that the daemon executes for it would have more rights
         /// than it has.
         is_foreign: bool,
     },
     /// A process that cannot be identified.
     Nobody {
-        /// Why it cannot be told.
+        /// Why it cannot be identified.
         why: String,
     },
 }
@@ -56,20 +56,20 @@ pub enum Kind {
     Nobody,
 }
 
-/// What a kind of caller may do with a method.
+/// What a kind of caller may do by a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// With all runs of the daemon.
+    /// It may use it on all runs of the daemon.
     Yes,
-    /// With the runs of its own tree; what it submits is a child of it.
+    /// It may use it on the runs of its own tree; a run that it submits is its child.
     OwnTree,
-    /// Not at all.
+    /// It may not use it.
     No,
 }
 
 use Right::{No, OwnTree, Yes};
 
-/// Every method, with what operators, the processes of a run, and those of whom it cannot be told may do with it.
+/// Every method, with the rights of operators, of the processes of a run, and of unidentified processes.
 pub const RIGHTS: &[(&str, Right, Right, Right)] = &[
     ("daemon.hello", Yes, Yes, Yes),
     ("daemon.status", Yes, No, No),
@@ -103,7 +103,7 @@ pub const RIGHTS: &[(&str, Right, Right, Right)] = &[
     ("event.unsubscribe", Yes, OwnTree, No),
 ];
 
-/// What a kind of caller may do with a method.
+/// The right of a kind of caller to a method.
 pub fn right(kind: Kind, method: &str) -> Right {
     RIGHTS.iter().find(|(name, ..)| *name == method).map_or(No, |&(_, operator, run, nobody)| match kind {
         Kind::Operator => operator,
@@ -112,10 +112,10 @@ pub fn right(kind: Kind, method: &str) -> Right {
     })
 }
 
-/// The method by which a run gets children, which execute with the daemon's user.
+/// The method by which a run gets children. They execute as the daemon's user.
 const MAKES_CHILDREN: &str = "run.submit";
 
-/// Why a request is refused by the table.
+/// Why the table refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It comes from a process of a run.
@@ -123,9 +123,9 @@ pub enum Refusal {
         "{method}: this comes from a tool of run {run}, which may only submit children of it and look at its own tree"
     )]
     OfRun {
-        /// What was asked for.
+        /// Name of the method.
         method: &'static str,
-        /// The run whose process asked.
+        /// The run of the process.
         run: RunId,
     },
     /// It comes from a process of a run that has another user than the daemon.
@@ -134,27 +134,27 @@ pub enum Refusal {
          children would execute"
     )]
     OfOtherUser {
-        /// What was asked for.
+        /// Name of the method.
         method: &'static str,
-        /// The run whose process asked.
+        /// The run of the process.
         run: RunId,
-        /// The user of that process.
+        /// User id of the process.
         uid: u32,
     },
-    /// It cannot be told who asks.
+    /// The process cannot be identified.
     #[error(
         "{method}: it cannot be told who asks: {why}; who cannot be traced to a process outside of all runs has no rights"
     )]
     OfNobody {
-        /// What was asked for.
+        /// Name of the method.
         method: &'static str,
-        /// Why it cannot be told.
+        /// Why it cannot be identified.
         why: String,
     },
-    /// No such right was ever given.
+    /// The table has no such method.
     #[error("{method}: nobody may do that")]
     Unknown {
-        /// What was asked for.
+        /// Name of the method.
         method: &'static str,
     },
 }
@@ -166,7 +166,7 @@ impl From<Refusal> for RpcError {
 }
 
 impl Who {
-    /// The peer with this user, from there, of a daemon whose user is `own`.
+    /// The peer with this user and origin, for a daemon whose user is `own`.
     pub fn new(uid: u32, own: u32, origin: Origin) -> Self {
         match origin {
             Origin::Outside => Self::Operator { uid },
@@ -197,7 +197,7 @@ impl Who {
     /// any information allow.
     ///
     /// # Errors
-    /// Where the table does not let it.
+    /// If the table does not allow it.
     pub fn admit(&self, method: &'static str) -> Result<Option<Caller>, Refusal> {
         match (self, right(self.kind(), method)) {
             (Self::Operator { uid }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: None })),

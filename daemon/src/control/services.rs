@@ -23,7 +23,7 @@ use crate::folders::Folders;
 use crate::inbox::Inbox;
 use crate::journal::history::History;
 
-/// A range of a stream: where it begins, the bytes, and how many there are in all.
+/// A range of a stream: its offset, the bytes, and the number of bytes of the stream in all.
 pub type OutputRange = (u64, Vec<u8>, u64);
 /// Reads a range of the output of a call.
 pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
@@ -31,22 +31,22 @@ pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Resul
 /// How far a chain of parents is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// A few steps: as far as those of most processes go.
+    /// A few steps, which are enough for most processes.
     Short,
-    /// As far as any is followed.
+    /// The longest chain that is ever followed.
     Whole,
 }
 
-/// Tells whose the process behind a descriptor is; nothing where its chain of parents is longer than the reach.
+/// Traces the process behind a descriptor to its origin; `None` where its chain of parents is longer than the reach.
 pub type Trace = dyn Fn(Option<BorrowedFd<'_>>, Reach) -> Option<Origin> + Send + Sync;
-/// Tells whether the process of a number has the mark of what runs start, or cannot be looked at. Waits for nothing.
+/// Whether the process with this pid has the mark of a run, or cannot be looked at. Waits for nothing.
 pub type IsMarked = dyn Fn(u32) -> bool + Send + Sync;
 
-/// Tells who the peers of connections are.
+/// Identifies the peers of connections.
 pub struct Tracing {
     /// The quick look, which gives no rights.
     pub is_marked: Box<IsMarked>,
-    /// The whole one, which may take long.
+    /// The whole trace, which may take long.
     pub trace: Arc<Trace>,
 }
 
@@ -55,45 +55,45 @@ impl fmt::Debug for Tracing {
         f.debug_struct("Tracing").finish_non_exhaustive()
     }
 }
-/// Tells what is wrong with a specification.
+/// Checks the parts of a specification that only its provider can judge.
 pub type CheckSpec = dyn Fn(&RunSpec) -> SpecChecked + Send + Sync;
-/// What comes of that.
+/// The outcome of such a check.
 pub type SpecChecked = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
 
 /// Lists the providers.
 pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;
-/// What comes of a check.
+/// The outcome of a provider check; `None` for an unknown provider.
 pub type Checked = Pin<Box<dyn Future<Output = Option<ProviderCheck>> + Send>>;
-/// Checks the provider of a name, with a model in place of the configured one; nothing where there is no such provider.
+/// Checks the named provider, with a model in place of the configured one.
 pub type CheckProvider = dyn Fn(Arc<str>, Option<Arc<str>>) -> Checked + Send + Sync;
 
 /// What every connection works with.
 pub struct Services {
-    /// Where requests go.
+    /// The queue of requests to the driver.
     pub inbox: Inbox<Request>,
-    /// Where events come from.
+    /// The source of new events.
     pub feed: Feed,
-    /// And where those are that happened before.
+    /// The source of older events.
     pub history: History,
-    /// Where the reading of them is done.
+    /// Executes reads of older events.
     pub blocking: Blocking,
-    /// Where large requests are parsed.
+    /// Parses large requests.
     pub parsing: Blocking,
-    /// The runtime for what may take long: there large answers are encoded, and events for subscriptions.
+    /// The runtime for long work: it encodes large answers, and events for subscriptions.
     pub background: Handle,
     /// The turns in which events are encoded for subscriptions.
     pub follower_turns: Semaphore,
-    /// Pages of the journal that are there at once for subscriptions of operators, and for those of others.
+    /// Places for pages of the journal in memory: for subscriptions of operators, and of others.
     pub pages: [Arc<Semaphore>; 2],
     /// The bounds of runs and of their requests, as configured.
     pub bounds: Bounds,
     /// Looks at working directories.
     pub folders: Folders,
-    /// What all connections together may hold.
+    /// The memory of all connections together.
     pub memory: Memory,
-    /// Those who have come and are not known yet.
+    /// Peers that are not identified yet.
     pub arrivals: Arrivals,
-    /// What is wrong with a specification that only its provider can tell.
+    /// Checks the parts of a specification that only its provider can judge.
     pub check_spec: Box<CheckSpec>,
     /// Reads the output of a call.
     pub read_output: Box<ReadOutput>,

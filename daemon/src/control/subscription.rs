@@ -27,15 +27,15 @@ use crate::journal::Record;
 use crate::journal::epochs::{self, Epoch};
 use crate::journal::history::History;
 
-/// Records read from the journal at a time, and about how many bytes.
+/// Records of one read of the journal, and about its bytes.
 const PAGE: usize = 256;
 const PAGE_BYTES: usize = 128 * 1024;
-/// Attempts at reading one, a second apart.
+/// Attempts at one read, a second apart.
 const MOST_ATTEMPTS: u32 = 10;
 /// Bytes that are encoded in one turn.
 const OF_A_TURN: usize = 16 * 1024;
 
-/// Runs until the connection is gone.
+/// Serves the subscription until the connection is gone.
 pub(super) async fn run(
     subscription: SubscriptionId,
     mut follow: Follow,
@@ -90,7 +90,7 @@ pub(super) async fn run(
             }
         };
         tokio::select! {
-            // Events first: a call's start is told before its output.
+            // Events go first: the start of a call is shown before its output.
             biased;
             changed = watch.changed() => if changed.is_err() { return },
             delta = delta => match delta {
@@ -106,8 +106,8 @@ pub(super) async fn run(
     }
 }
 
-/// Writes what the journal has between `cursor` and `to`, about a page of it, as far as there is room. Tells how far
-/// that came; nothing where the peer is gone.
+/// Writes about a page of the journal between `cursor` and `to`, as far as there is room. Gives how far it came; `None`
+/// where the peer is gone.
 async fn catch_up(
     subscription: SubscriptionId,
     follow: &mut Follow,
@@ -130,13 +130,13 @@ async fn catch_up(
 
 /// How far a page came.
 enum Came {
-    /// To this event.
+    /// Up to this event.
     To(Seq),
-    /// And the one behind it is large and has no place.
+    /// Up to this event; the next one is large and has no place.
     NoPlace(Seq),
 }
 
-/// Writes one page. It is there no more where a place is waited for: what is large is read again for the place,
+/// Writes one page. The page is dropped before a wait for a place: a large event is read again when it has the place,
 /// `large`.
 async fn page(
     subscription: SubscriptionId,
@@ -146,12 +146,12 @@ async fn page(
     sink: &mut Sink<'_>,
     large: &mut Option<OwnedSemaphorePermit>,
 ) -> Option<Came> {
-    // The events of one run are looked up; those of many are picked out as they come.
+    // The events of one run are looked up; those of many are filtered from all events.
     let of = follow.runs.as_ref().filter(|runs| runs.len() == 1 && !follow.with_children);
     let of = of.and_then(|runs| runs.first().copied());
     let epochs = Arc::clone(&follow.epochs);
     sink.end_turn();
-    // It is never closed.
+    // The semaphore is never closed.
     let _page = past.pages.acquire().await;
     let Some((records, end)) = past.read(cursor, of).await else {
         sink.gaps(subscription, &epochs, cursor.next(), to).await.then_some(())?;
@@ -164,11 +164,11 @@ async fn page(
         }
         let seq = record.seq();
         if seq > to {
-            // The tail has it.
+            // The rest is in the feed.
             end = true;
             break;
         }
-        // Of a run that is followed everything is there; elsewhere a hole is what was pruned.
+        // A run that is followed is complete; elsewhere a missing number was pruned.
         if follow.runs.is_none() && seq > at.next() {
             sink.gaps(subscription, &epochs, at.next(), Seq(seq.0 - 1)).await.then_some(())?;
         }
@@ -195,7 +195,7 @@ async fn page(
             }
             Record::Unknown(..) | Record::Unreadable(..) => Some(true),
         };
-        // What is before it has been told.
+        // The earlier events were written.
         let Some(lives) = sent else { return Some(Came::NoPlace(Seq(seq.0 - 1))) };
         lives.then_some(())?;
         (at, *large) = (seq, None);
@@ -209,23 +209,23 @@ async fn page(
     Some(Came::To(at))
 }
 
-/// What became of a frame.
+/// The outcome of writing a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
-    /// It was put in, and the connection still lives or not.
+    /// It was queued; whether the connection still lives.
     Lives(bool),
-    /// It does not fit into a frame.
+    /// It is larger than a frame may be.
     TooLarge,
     /// It is large, and there is no place for it now.
     NoPlace,
 }
 
-/// Where a subscription writes what it sends, a little in each turn.
+/// The destination of a subscription's frames, which takes turns with other subscriptions.
 pub(super) struct Sink<'o> {
     outgoing: &'o Outgoing,
     /// The turns of all subscriptions.
     turns: &'o Semaphore,
-    /// The turn that it has, and how many bytes of it are left. None is held while something is waited for.
+    /// The present turn, and how many of its bytes are left. `None` during any wait.
     turn: Option<(SemaphorePermit<'o>, usize)>,
 }
 
@@ -242,7 +242,7 @@ impl<'o> Sink<'o> {
         self.outgoing.has_room()
     }
 
-    /// Waits until there is room. Says whether the connection still lives.
+    /// Waits until there is room. Gives whether the connection still lives.
     async fn room(&mut self) -> bool {
         if !self.has_room() {
             self.end_turn();
@@ -250,21 +250,21 @@ impl<'o> Sink<'o> {
         self.outgoing.room().await
     }
 
-    /// Writes a value, for which there is room, as a frame when it is this one's turn, and waits for its place where it
-    /// is large. `None` where it does not fit into one; otherwise whether the connection still lives.
+    /// Encodes and writes a value, for which there is room, when it is this one's turn; a large one waits for a place.
+    /// `None` where it is larger than a frame; otherwise whether the connection still lives.
     async fn frame(&mut self, value: &(impl Serialize + Sync)) -> Option<bool> {
         let mut large = None;
         loop {
             match self.try_frame(value, &mut large).await {
                 Sent::Lives(lives) => return Some(lives),
                 Sent::TooLarge => return None,
-                // While it waits it is nothing but its value, which others have, too.
+                // While it waits, only the value is kept, which is shared.
                 Sent::NoPlace => large = self.outgoing.place_for_large().await,
             }
         }
     }
 
-    /// The same, but waits for no place among the large ones: takes `large`, or one that is free.
+    /// The same without a wait for a place among the large ones: takes `large`, or a free one.
     async fn try_frame(&mut self, value: &(impl Serialize + Sync), large: &mut Option<OwnedSemaphorePermit>) -> Sent {
         if self.turn.is_none() {
             // It is never closed.
@@ -286,7 +286,7 @@ impl<'o> Sink<'o> {
         if let Some((_, left)) = &mut self.turn {
             *left = left.saturating_sub(bytes);
             if *left == 0 || !self.outgoing.has_room() {
-                // Those that ask go ahead meanwhile; the other subscriptions wait for this turn.
+                // Clients that ask go first meanwhile; the other subscriptions wait for this turn.
                 yield_now().await;
                 self.end_turn();
             }
@@ -298,7 +298,7 @@ impl<'o> Sink<'o> {
         self.frame(&Framed::new(notification)).await.unwrap_or(true)
     }
 
-    /// Tells what a hole in the numbers is. Says whether the connection still lives.
+    /// Writes the gaps between two numbers. Gives whether the connection still lives.
     async fn gaps(&mut self, subscription: SubscriptionId, epochs: &[Epoch], from: Seq, to: Seq) -> bool {
         for gap in epochs::gaps(epochs, from, to) {
             if !self.send(&Notification::Gap { subscription, gap }).await {
@@ -330,7 +330,7 @@ impl<'o> Sink<'o> {
         match self.try_frame(&Framed::new(&Notification::Event { subscription, event }), large).await {
             Sent::Lives(lives) => Some(lives),
             Sent::NoPlace => None,
-            // It does not fit into a frame: told as missing, it is at least not missed.
+            // It is larger than a frame: a gap at least says that it is missing.
             Sent::TooLarge => {
                 let gap = Gap { from: seq, to: seq, reason: None };
                 Some(self.send(&Notification::Gap { subscription, gap }).await)
@@ -339,21 +339,21 @@ impl<'o> Sink<'o> {
     }
 }
 
-/// What has happened before, and with whom a subscriber takes turns at reading it.
+/// The older events, and the party that takes turns at reading them.
 #[derive(Debug, Clone)]
 pub(super) struct Past {
-    /// Where it is.
+    /// The journal.
     pub(super) history: History,
-    /// Where the reading is done.
+    /// Executes the reads.
     pub(super) blocking: Blocking,
-    /// Pages that are there at once, of all subscriptions of its kind of peer. None is held while a peer does not read.
+    /// Places for pages in memory, of all subscriptions of this kind of peer. None is held while a peer does not read.
     pub(super) pages: Arc<Semaphore>,
-    /// Whose connection it is.
+    /// The party of the connection.
     pub(super) party: Party,
 }
 
 impl Past {
-    /// A page of the journal. A read that fails is tried again for a while: what it would have shown is there.
+    /// Reads a page of the journal. A failed read is repeated for a while: the events are there.
     async fn read(&self, cursor: Seq, of: Option<RunId>) -> Option<(Vec<Record>, bool)> {
         for attempt in 1.. {
             let reader = self.history.clone();
@@ -374,12 +374,12 @@ impl Past {
 }
 
 impl Follow {
-    /// Whether a run that an event is about is followed.
+    /// Whether the run of an event is followed.
     fn wants_of(&self, run: Option<RunId>) -> bool {
         self.runs.as_ref().is_none_or(|runs| run.is_some_and(|run| runs.contains(&run)))
     }
 
-    /// Whether the filter lets an event through. A run that a followed one spawns is followed from here on.
+    /// Whether the filter selects an event. A run that a followed one spawns is followed from here on.
     fn wants(&mut self, event: &Event) -> bool {
         if let Some(runs) = &mut self.runs {
             if self.with_children
@@ -400,8 +400,8 @@ impl Follow {
     }
 }
 
-/// The variables of a run's environment have names for subscribers, and no values; what a run goes on from is shown by
-/// the run that it was.
+/// Removes the values of environment variables for subscribers, and the transcript of the earlier run, which that run
+/// shows itself.
 pub fn without_values(event: Arc<Event>) -> Arc<Event> {
     let EventBody::RunSubmitted { spec, earlier, submit_key, .. } = &event.body else { return event };
     if spec.env.is_empty() && earlier.is_empty() && submit_key.is_none() {

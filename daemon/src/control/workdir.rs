@@ -19,30 +19,29 @@ use super::limits::connections::Slot;
 use crate::fair::Party;
 use crate::folders::{Folders, LookError};
 
-/// Descriptors that are kept: that of the line which is read, and that of the next one, of which the begin may have
-/// come with its end.
+/// Descriptors that are kept: that of the present line, and that of the next one, whose begin may have come with the
+/// present line's end.
 const KEPT: usize = 2;
-/// Longest path of Linux. A longer one is refused by the world, and nothing is looked at for it.
+/// Bytes of the longest path on Linux. The world refuses a longer one, so it is not looked at.
 const LONGEST_PATH: usize = 4096;
-/// Where calls of a run start that names no directory.
+/// Directory in which calls start when a run names none.
 const ROOT: &str = "/";
 
-/// What a connection knows of working directories.
+/// The state of a connection's working directories.
 pub(super) struct Workdirs {
     folders: Folders,
     party: Party,
     slot: Arc<Slot>,
     passed: VecDeque<OwnedFd>,
-    /// The last path that was looked at and what it means, as long as what is read had come by then: a look that was
-    /// made after a request had come does for that request.
+    /// The last path that was looked at, and its folder. It counts for requests that had come when the look began.
     latest: Option<(Arc<str>, FolderId)>,
     /// Bytes that had come when that look began, and were not read yet.
     covered: u64,
-    /// Free where no look of this connection is under way.
+    /// Free while no look of this connection is under way.
     looking: Arc<Semaphore>,
 }
 
-/// Why a submit is refused for its working directory.
+/// Why a submit is refused because of its working directory.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(
@@ -115,7 +114,7 @@ impl Workdirs {
         self.close(unwanted)
     }
 
-    /// Every line that had begun has ended: descriptors that are still there belong to none.
+    /// Every line that had begun has ended: the remaining descriptors belong to no line.
     pub(super) fn no_line_is_open(&mut self) -> bool {
         let unwanted = self.passed.drain(..).collect();
         self.close(unwanted)
@@ -131,18 +130,18 @@ impl Workdirs {
         goes_on
     }
 
-    /// What is held until a look has ended; nothing while an earlier one hangs.
+    /// The permit and the slot for a look; `None` while an earlier look hangs.
     fn begin(&self) -> Option<(OwnedSemaphorePermit, Arc<Slot>)> {
         Some((Arc::clone(&self.looking).try_acquire_owned().ok()?, Arc::clone(&self.slot)))
     }
 
-    /// A look begins now: it does for what has come by now, and no earlier one does for anything any more.
+    /// A look begins now: it counts for requests that have come by now. Earlier looks no longer count.
     fn begin_to_cover(&mut self, unread: u64) {
         (self.latest, self.covered) = (None, unread);
     }
 
-    /// Looks which folder a submit means, and writes it into its specification. Gives the reason why it means none.
-    /// `unread` says how many bytes have come on the connection and were not read.
+    /// Finds the folder that a submit means, and writes it into its specification. Gives the reason of a refusal.
+    /// `unread` is the number of bytes that have come on the connection and were not read.
     pub(super) async fn find(
         &mut self,
         params: &mut SubmitParams,
@@ -171,7 +170,7 @@ impl Workdirs {
             return Err(Refusal::NoDescriptor);
         }
         if !path.starts_with('/') || path.contains('\0') || path.len() > LONGEST_PATH {
-            // What is no path is refused by the world, which has the words for it.
+            // The world refuses an invalid path, with its own words.
             return Ok(None);
         }
         let there = claimed.is_some() || passed.is_some();

@@ -12,21 +12,21 @@ use crate::world::api::{Command, LaneChange, Sent};
 /// JSON-RPC: the request is too large to be one.
 pub(in crate::control) const OVERSIZED: i32 = INVALID_REQUEST;
 
-/// Bytes of the longest id of a request. It is kept until the answer, and comes back with it.
+/// Bytes of the longest id of a request. The id is kept until the answer, and comes back with it.
 const LONGEST_ID: usize = 256;
 
-/// A line that was read.
+/// A decoded line.
 #[derive(Debug, PartialEq)]
 pub(in crate::control) enum Line {
-    /// A call, to be answered under this id.
+    /// A valid call, to be answered under this id.
     Call(RequestId, Box<Call>),
-    /// A notification: nothing of ours is one, and it never changes anything.
+    /// A notification: no method of ours is one, so it is ignored.
     Notification,
-    /// No call; under its id, where it had one.
+    /// Not a call; the error goes to its id, where it had one.
     Bad(Option<RequestId>, RpcError),
 }
 
-/// Reads a line.
+/// Decodes a line.
 pub(in crate::control) fn read(line: &[u8]) -> Line {
     let bad = |code, message: String| Line::Bad(None, RpcError::new(ErrorKind::Invalid, message).with_code(code));
     let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -62,7 +62,7 @@ pub(in crate::control) fn read(line: &[u8]) -> Line {
     }
 }
 
-/// What stands for a line that could not be read, for a fault of ours.
+/// The error for a line that could not be decoded, because of an internal error.
 pub(super) fn lost() -> Line {
     Line::Bad(None, RpcError::new(ErrorKind::Internal, "the request could not be read"))
 }
@@ -75,7 +75,7 @@ pub(in crate::control) fn hello(params: &HelloParams) -> Result<Hello, RpcError>
         protocol_minor: PROTOCOL_MINOR,
         max_frame_bytes: MAX_FRAME_BYTES as u64,
     };
-    // 0 is a caller that only wants to know.
+    // The version 0 means a caller that only wants to know ours.
     if [0, PROTOCOL_MAJOR].contains(&params.protocol_major) {
         return Ok(hello);
     }
@@ -86,7 +86,7 @@ pub(in crate::control) fn hello(params: &HelloParams) -> Result<Hello, RpcError>
     Err(RpcError::new(ErrorKind::Version, message))
 }
 
-/// The command that a call is, or the call itself where it is none.
+/// Turns a call into a command; gives the call back if it is not a change of the world.
 pub(in crate::control) fn command(call: Call) -> Result<Command, Box<Call>> {
     Ok(match call {
         Call::RunSubmit(params) => {

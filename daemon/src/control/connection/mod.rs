@@ -46,7 +46,7 @@ use super::workdir::Workdirs;
 use crate::fair::Party;
 use crate::world::api::{Caller, Command};
 
-/// Answers of up to megabytes that one connection may wait for at once.
+/// Large answers, of up to megabytes, that one connection may wait for at once.
 const LARGE_AT_ONCE: usize = 4;
 /// The method by which a client waits for a run.
 const WAIT: &str = "run.wait";
@@ -54,16 +54,16 @@ const WAIT: &str = "run.wait";
 const HALF_A_FRAME: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// How long a peer may read nothing of what it asked for while others wait for the room that this takes.
+/// How long a peer may read nothing of its answers while others wait for the room that they take.
 const UNREAD: Duration = Duration::from_secs(3);
-/// How long a peer may take to read what is said to it when the daemon stops.
+/// How long a peer may take to read its answers when the daemon stops.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Bytes of output in one answer where the request does not say.
 const OUTPUT_BYTES: u32 = 1024 * 1024;
 /// Most bytes of output in one answer.
 const MOST_OUTPUT_BYTES: u32 = 4 * 1024 * 1024;
 
-/// Serves a connection to its end: on the runtime that this is called in, or in the background while it asks much.
+/// Serves a connection to its end: on the current runtime, or in the background while the client asks much.
 pub async fn serve(accepted: Accepted, id: ConnectionId, services: Arc<Services>, stop: CancellationToken) {
     let (effort, background) = (Arc::new(Effort::default()), services.background.clone());
     let serving = serve_here(accepted, id, services, stop, (Arc::clone(&effort), Handle::current()));
@@ -122,7 +122,7 @@ async fn serve_here(
         () = &mut writer => {}
         () = connection.read(read) => {}
         () = stop.cancelled() => {
-            // What is said already is still written, to a peer that reads.
+            // Answers that are queued already are still written, to a peer that reads.
             let written = async {
                 tokio::select! {
                     () = writer => {}
@@ -173,24 +173,24 @@ struct Connection {
     outgoing: Arc<Outgoing>,
     places: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// Large answers of all connections of its kind.
+    /// Places for large answers of all connections of its kind.
     answers: Arc<Semaphore>,
-    /// And large requests.
+    /// Places for large requests of all connections of its kind.
     requests: Requests,
-    /// It holds room for a large request, and waits until more of its answers were read.
+    /// It holds room for a large request, and waits until the peer has read more of its answers.
     stuck: Arc<AtomicBool>,
-    /// Requests that wait for something to happen leave some places to those that make it happen.
+    /// Places of waiting requests. Fewer than all, so that requests which end a wait always have one.
     waits: Arc<Semaphore>,
     subscriptions: BTreeMap<SubscriptionId, tokio::task::AbortHandle>,
     next_subscription: u64,
     tasks: JoinSet<()>,
-    /// Why the peer and we do not understand each other, once it has said which protocol it speaks.
+    /// Why the peer's protocol is not ours, once it has said its version.
     foreign: Option<RpcError>,
-    /// What it passes, and its place among the connections.
+    /// The working directories that it passes, and its place among the connections.
     workdirs: Workdirs,
-    /// What was done for it lately.
+    /// Counts the work for this connection.
     effort: Arc<Effort>,
-    /// The runtime in which the providers are asked, and their connections kept.
+    /// The runtime that asks providers and keeps the connections to them.
     runtime: Handle,
 }
 
@@ -257,7 +257,7 @@ impl Connection {
                 }
             }
             while self.tasks.try_join_next().is_some() {}
-            // The room that a whole frame took is for others from here on. Less always fits.
+            // The memory of a whole frame is free again. To hold less always fits.
             decoder.let_go();
             let _ = held.set(decoder.held());
             is_half = decoder.unfinished() > 0;
@@ -265,22 +265,22 @@ impl Connection {
                 return;
             }
             if is_half && is_new {
-                // What was taken before may have waited: that is not the time of this one.
+                // Earlier lines may have waited: that time does not count for this one.
                 half.set(tokio::time::sleep(HALF_A_FRAME));
             }
         }
         self.flush(&read).await;
     }
 
-    /// The peer has said what it wanted to say, and may still wait for answers: stays until it has them or is gone.
+    /// The peer sends no more, and may still wait for answers: stays until it has them or is gone.
     async fn flush(&mut self, read: &OwnedReadHalf) {
         let all = self.services.bounds.requests_per_connection;
         let answered = async {
-            // Every place is free again once every answer is written.
+            // When every answer is written, every place is free again.
             let _ = self.places.acquire_many(all).await;
             self.outgoing.drained().await;
             if !self.subscriptions.is_empty() {
-                // They end with the peer.
+                // Subscriptions end with the peer.
                 std::future::pending::<()>().await;
             }
         };
@@ -290,13 +290,13 @@ impl Connection {
         }
     }
 
-    /// Takes a line. Says whether to go on: not, when the peer is gone.
+    /// Takes a line. Gives whether to go on; not, when the peer is gone.
     async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
-        // Its place first: a peer that does not read waits for that, and holds no memory that others wait for.
+        // First its place: a peer that does not read waits for that, and holds no memory that others wait for.
         let Some(request) = place_among(&self.places, read).await else { return false };
         let weight = request_weight::of(line);
         let memory = if Requests::is_large(weight) {
-            // It is not even read before there is room for what it then is.
+            // It is not even parsed before there is room for the parsed request.
             match unless_gone(self.requests.room_for(weight), read).await {
                 Some(memory) => Some(memory),
                 None => return false,
@@ -374,7 +374,7 @@ impl Connection {
         true
     }
 
-    /// A place for a request that may hold room among the large ones meanwhile; `None` when the peer is gone before.
+    /// A place for a request that may hold memory for a large one meanwhile; `None` when the peer is gone before.
     async fn place_among(
         &self,
         places: &Arc<Semaphore>,
@@ -391,7 +391,7 @@ impl Connection {
         self.outgoing.reply(Response::<()>::new(id, Err(error)), None);
     }
 
-    /// Obeys a call. Says whether to go on: not, when the peer is gone.
+    /// Executes a call. Gives whether to go on; not, when the peer is gone.
     async fn call(
         &mut self,
         id: RequestId,
@@ -445,7 +445,7 @@ impl Connection {
         true
     }
 
-    /// Asks the driver what only it can tell or do.
+    /// Sends a request to the driver, and its answer to the client.
     async fn ask(
         &self,
         caller: Caller,
@@ -474,7 +474,7 @@ impl Connection {
                 Call::DaemonDrain(params) => Wanted::Drain(params, responder),
                 Call::DaemonReload(_) => Wanted::Reload(responder),
                 Call::DaemonStop(_) => Wanted::Stop(responder),
-                // Everything else was taken before.
+                // All other calls were handled before.
                 _ => {
                     responder.send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
                     return true;
@@ -532,7 +532,7 @@ impl Connection {
         let follow = async move {
             match told.await {
                 Ok(Ok(follow)) => {
-                    // Deltas from before the answer are not missed.
+                    // Deltas that come before the reply is sent are not missed.
                     let deltas = follow.deltas.then(|| feed.listen());
                     responder.send(Ok(Subscribed {
                         subscription,
@@ -546,7 +546,7 @@ impl Connection {
                 Err(_) => drop(responder),
             }
         };
-        // However many follow, what wakes them is not in the way of those that ask.
+        // Even many subscribers must not delay the clients that ask.
         let task = self.tasks.spawn_on(follow, &self.services.background);
         self.subscriptions.insert(subscription, task);
         true

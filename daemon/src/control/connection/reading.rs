@@ -17,10 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::scm_rights;
 
-/// How often a peer that has said all it wanted to say is looked for, while it still waits for answers.
+/// How often to look whether the peer is still there, when it sends no more and waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
 
-/// Receives what is there, with the descriptors beside it.
+/// Receives the available bytes, with the descriptors beside them.
 pub(in crate::control) async fn receive(
     read: &mut OwnedReadHalf,
     buffer: &mut [u8],
@@ -36,12 +36,12 @@ pub(in crate::control) async fn receive(
     }
 }
 
-/// Bytes that have come and were not received; 0 where that cannot be told.
+/// Number of bytes that have come and were not received; 0 where it is unknown.
 pub(super) fn unread(read: &OwnedReadHalf) -> u64 {
     ioctl_fionread(read.as_ref()).unwrap_or_default()
 }
 
-/// A place, once there is one; `None` when the peer is gone before.
+/// Waits for a place; `None` when the peer is gone before.
 pub(in crate::control) async fn place_among(
     places: &Arc<Semaphore>,
     read: &OwnedReadHalf,
@@ -52,7 +52,7 @@ pub(in crate::control) async fn place_among(
     unless_gone(async { Arc::clone(places).acquire_owned().await.ok() }, read).await
 }
 
-/// What is waited for; `None` when the peer is gone before.
+/// Waits for a future; `None` when the peer is gone before.
 pub(in crate::control) async fn unless_gone<T>(
     wait: impl Future<Output = Option<T>>,
     read: &OwnedReadHalf,
@@ -70,7 +70,7 @@ pub(in crate::control) async fn gone(read: &OwnedReadHalf) {
     }
 }
 
-/// Whether the peer has closed both directions: it does not read any more.
+/// Whether the peer has closed both directions: it reads no more.
 fn is_gone(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

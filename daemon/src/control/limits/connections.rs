@@ -11,12 +11,12 @@ use harness_protocol::id::RunId;
 
 use crate::control::rights::Who;
 
-/// Connections of one run at once.
+/// Most connections of one run.
 pub const OF_A_RUN: u32 = 64;
-/// Connections at once of all of whom it cannot be told who they are.
+/// Most connections of all unidentified peers together.
 pub const OF_NOBODY: u32 = 16;
 
-/// The counts. Clones are the same ones.
+/// The counts of connections. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Crowd(Arc<Mutex<Counts>>);
 
@@ -28,16 +28,16 @@ struct Counts {
     runs: HashMap<RunId, u32>,
 }
 
-/// Why there is no place for one more.
+/// Why a connection has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// There are as many as there may be.
+    /// All places are taken.
     #[error("there are {0} connections already (limits.connections); try again later")]
     All(u32),
-    /// What is left is kept for operators.
+    /// The rest of the places is kept for operators.
     #[error("runs have {0} connections already, and the rest is kept for operators; try again later")]
     Runs(u32),
-    /// This run has all that one may have.
+    /// This run has all places that one run may have.
     #[error("run {0} has {OF_A_RUN} connections already; close some")]
     Run(RunId),
     /// The peers that cannot be identified have all the places that they may have.
@@ -63,25 +63,25 @@ impl Crowd {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many connections there are now.
+    /// Number of connections now.
     pub fn len(&self) -> u32 {
         self.counts().all
     }
 
-    /// Whether there is none.
+    /// Whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Allows `max` from now on. Those that are there stay.
+    /// Allows `max` connections from now on. Open ones stay.
     pub fn allow(&self, max: u32) {
         self.counts().max = max;
     }
 
-    /// A place for one more.
+    /// Takes a place for one more connection.
     ///
     /// # Errors
-    /// Where there is none for this one.
+    /// If there is no place for such a peer.
     pub fn enter(&self, who: &Who) -> Result<Slot, Full> {
         let mut counts = self.counts();
         if counts.all >= counts.max {

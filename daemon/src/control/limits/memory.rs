@@ -12,29 +12,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use harness_protocol::MAX_FRAME_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What the frames of a connection may take in any case: it is there for each of them.
+/// Bytes for frames that each connection has in any case.
 const OF_EACH: u64 = 64 * 1024;
 
-/// What a request may take without a place among the large ones.
+/// Bytes of a request that needs no place among the large ones.
 const SMALL_REQUEST: usize = 16 * 1024;
 
 /// Bytes that one permit of the requests' share stands for.
 const OF_A_PERMIT: usize = 1024;
 
-/// More answers, and more permits for requests, than are ever waited for.
+/// More permits than are ever waited for.
 const MOST_PERMITS: usize = 1 << 24;
 
-/// The memory. Clones are the same one.
+/// The memory of all connections. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Memory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Bytes that unfinished frames may take together.
+    /// Bytes of all unfinished frames together, at most.
     most: u64,
-    /// Large answers of operators that are not read yet, and those of others.
+    /// Places for large unread answers: of operators, and of others.
     answers: [Arc<Semaphore>; 2],
-    /// Large requests of operators that are not answered yet, and those of others.
+    /// Memory for large unanswered requests: of operators, and of others.
     requests: [Requests; 2],
     held: Mutex<Held>,
     refused: AtomicU64,
@@ -46,7 +46,7 @@ struct Held {
     inside: u64,
 }
 
-/// What the requests of operators, or those of others, may take together.
+/// Memory for the requests of operators, or for those of others.
 #[derive(Debug, Clone)]
 pub struct Requests {
     permits: Arc<Semaphore>,
@@ -59,30 +59,30 @@ impl Requests {
         Self { permits: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Waits until there is room for a request that takes so much. A small one has it in any case, and one that is
-    /// larger than all of the room has it alone. `None` only where the semaphore is closed, which never happens.
+    /// Waits until there is memory for a request of `bytes` bytes. A small one needs no wait, and one larger than all
+    /// of the memory gets all of it. `None` only where the semaphore is closed, which never happens.
     pub async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes.div_ceil(OF_A_PERMIT).min(self.all)).unwrap_or(u32::MAX);
         Arc::clone(&self.permits).acquire_many_owned(permits).await.ok()
     }
 
-    /// Whether the next large request would have to wait.
+    /// Whether the next large request has to wait.
     pub fn is_used_up(&self) -> bool {
         self.permits.available_permits() == 0
     }
 
-    /// Whether a request of so many bytes has to wait for room.
+    /// Whether a request of this size has to wait for memory.
     pub const fn is_large(bytes: usize) -> bool {
         bytes > SMALL_REQUEST
     }
 }
 
-/// There is no room for more.
+/// There is no memory for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("all connections together hold too much that is not finished (limits.memory_bytes); try again later")]
 pub struct NoRoom;
 
-/// What one connection holds. Dropping it lets go of all.
+/// The memory that one connection holds for its frames. Dropping it frees that.
 #[derive(Debug)]
 pub struct Holding {
     memory: Memory,
@@ -91,7 +91,7 @@ pub struct Holding {
 }
 
 impl Memory {
-    /// The shares of connections in `all` bytes.
+    /// Divides `all` bytes among the shares of connections.
     pub fn new(all: u64) -> Self {
         let most = all / 4;
         let eighth = usize::try_from(all / 8).unwrap_or(usize::MAX);
@@ -102,13 +102,13 @@ impl Memory {
         Self(Arc::new(Shared { most, answers, requests, held: Mutex::default(), refused: AtomicU64::new(0) }))
     }
 
-    /// The room for requests: of operators or of others.
+    /// The memory for requests: of operators or of others.
     pub fn requests(&self, operator: bool) -> Requests {
         let [operators, others] = &self.0.requests;
         if operator { operators } else { others }.clone()
     }
 
-    /// Places for large answers, and for notifications that are as large: for operators or for others.
+    /// The places for large answers and notifications: of operators or of others.
     pub fn answers(&self, operator: bool) -> Arc<Semaphore> {
         let [operators, others] = &self.0.answers;
         Arc::clone(if operator { operators } else { others })
@@ -118,27 +118,27 @@ impl Memory {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing yet, for a connection; of an operator or not.
+    /// A new holder, for a connection of an operator or not. It holds nothing yet.
     pub fn hold(&self, operator: bool) -> Holding {
         Holding { memory: self.clone(), inside: !operator, bytes: 0 }
     }
 
-    /// Bytes that are held now.
+    /// Number of bytes that are held now.
     pub fn bytes(&self) -> u64 {
         self.held().all
     }
 
-    /// How often there was no room.
+    /// How often there was no memory.
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
     }
 }
 
 impl Holding {
-    /// Holds `bytes` from now on, in place of what it held.
+    /// Holds `bytes` bytes from now on, in place of the earlier number.
     ///
     /// # Errors
-    /// Where that is more, and there is no room for it. It holds what it held, then.
+    /// If that is more and there is no memory for it. Then it holds the earlier number.
     pub fn set(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let bytes = bytes as u64;
         let most = self.memory.0.most;

@@ -2,21 +2,21 @@
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What a request holds until its answer is written: memory of a connection is bounded by these.
+/// Everything that a request holds until its answer is written. These places bound the memory of a connection.
 #[derive(Debug)]
 pub struct Place {
-    /// Its place among the requests.
+    /// Its place among the requests of the connection.
     pub request: OwnedSemaphorePermit,
-    /// Its place among those with a large answer, or among those that wait.
+    /// Its place among the large answers, or among the waits, of the connection.
     pub special: Option<OwnedSemaphorePermit>,
     /// Its place among the large answers of all connections.
     pub answer: Option<OwnedSemaphorePermit>,
-    /// What it takes of the memory for large requests. Given back when it is answered: it is there no more.
+    /// Its memory, where it is a large request. Freed when it is answered, since the request is dropped then.
     pub memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Place {
-    /// A place among the requests, and nothing else.
+    /// A place among the requests of the connection, and nothing else.
     pub const fn small(request: OwnedSemaphorePermit) -> Self {
         Self { request, special: None, answer: None, memory: None }
     }

@@ -5,15 +5,15 @@
 
 use memchr::memchr2;
 
-/// Of an object: a map makes room for eleven entries at once.
+/// Bytes of an object: a map allocates room for eleven entries at once.
 const OBJECT: usize = 640;
-/// Of an array: a list makes room for four elements at once.
+/// Bytes of an array: a list allocates room for four elements at once.
 const ARRAY: usize = 160;
-/// Of another element of either: its place, the places that are made ahead of need, and what its text is allocated
-/// with.
+/// Bytes of each further element: its place, the places that are allocated ahead of need, and the allocation of its
+/// text.
 const ELEMENT: usize = 96;
 
-/// Bytes that a line takes as a request, about.
+/// An estimate of the bytes that a line takes as a request.
 pub(in crate::control) fn of(line: &[u8]) -> usize {
     let (mut weight, mut at) = (line.len(), 0);
     while let Some(byte) = line.get(at) {
@@ -29,7 +29,7 @@ pub(in crate::control) fn of(line: &[u8]) -> usize {
     weight
 }
 
-/// Where a text ends that begins at `from`. Most of a line is text, and is looked through many bytes at once.
+/// The end of a text that begins at `from`. Most of a line is text, so it is searched many bytes at once.
 fn end_of_text(line: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(found) = line.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
@@ -37,7 +37,7 @@ fn end_of_text(line: &[u8], from: usize) -> usize {
         if line.get(at - 1) == Some(&b'"') {
             return at;
         }
-        // The byte behind a backslash ends nothing.
+        // The byte after a backslash does not end the text.
         at += 1;
     }
     line.len()

@@ -20,15 +20,15 @@ use crate::control::rights::Origin;
 use crate::control::services::{Reach, Tracing};
 use crate::fair::Party;
 
-/// Peers without a mark that are traced, or wait for it, at once. Further ones wait in the kernel's queue.
+/// Peers without a mark that are traced, or wait for that, at once. Further ones wait in the kernel's queue.
 const OUTSIDE: usize = 256;
-/// Peers with a mark at once. Further ones are refused.
+/// Peers with a mark that are traced, or wait for that, at once. Further ones are refused.
 const INSIDE: usize = 64;
-/// Of these such as have a long chain.
+/// Peers among these that may have a long chain of parents.
 const DEEP: usize = 16;
-/// Traces at once in each lane: one that hangs does not stop its lane.
+/// Traces at once in each lane: one that hangs does not block its lane.
 const AT_ONCE: usize = 2;
-/// How long it may take to tell who a peer is, with the wait for its turn.
+/// Time limit for identifying a peer, with the wait for its turn.
 const TRACED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The lanes in which peers wait to be traced, and what tracing needs.
@@ -56,7 +56,7 @@ impl Lane {
     }
 }
 
-/// A peer that has connected.
+/// A peer that has connected and is not identified yet.
 #[derive(Debug)]
 pub struct Arrival {
     /// The accepted connection.
@@ -68,20 +68,19 @@ pub struct Arrival {
     place: OwnedSemaphorePermit,
 }
 
-/// Why it is not told whose a peer is. It may be another time.
+/// Why a peer was not identified. A later attempt may succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untold {
-    /// There are enough that wait for it.
+    /// Too many peers wait to be traced.
     #[error("too many processes of runs have connected of which it is not known yet whose they are; try again later")]
     TooMany,
-    /// It took too long.
+    /// The trace took too long.
     #[error("it could not be told in time who asks: /proc is slow, or the daemon is busy; try again later")]
     TooLate,
 }
 
 impl Arrivals {
-    /// Empty lanes: that of operators on threads of the runtime that this is called in, the others on threads of
-    /// `background`.
+    /// Empty lanes. That of operators runs on threads of the current runtime, the others on threads of `background`.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -95,23 +94,22 @@ impl Arrivals {
         }
     }
 
-    /// Waits until there is a place for a peer that may be an operator, and gives it. `None` only where the lane is
-    /// closed, which never happens.
+    /// Waits for a place for a peer that may be an operator. `None` only where the lane is closed, which never happens.
     pub async fn room(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.outside.places).acquire_owned().await.ok()
     }
 
-    /// Takes in a peer that has come while `room` was held. One bounded look at the mark of its process, and nothing is
-    /// waited for.
+    /// Takes in a peer that came while `room` was held. Looks once, and briefly, at the mark of its process; waits for
+    /// nothing.
     ///
     /// # Errors
-    /// Where too many processes of runs are here already; with the connection, to tell it so.
+    /// If too many processes of runs wait here already; with the connection, for the refusal.
     pub fn enter(
         &self,
         (stream, peer, process): (UnixStream, Peer, Option<OwnedFd>),
         room: OwnedSemaphorePermit,
     ) -> Result<Arrival, (UnixStream, Untold)> {
-        // One of which the kernel tells no number cannot be traced, and has no rights.
+        // A process without a pid cannot be traced, and has no rights.
         let is_inside = peer.pid.is_none_or(|pid| (self.tracing.is_marked)(pid));
         let place = if is_inside { self.inside.enter() } else { Some(room) };
         match place {
@@ -120,10 +118,10 @@ impl Arrivals {
         }
     }
 
-    /// Whose process is at the other end of an arrival; with its connection.
+    /// Traces the process at the other end of an arrival; gives its origin, with the connection.
     ///
     /// # Errors
-    /// Where that cannot be told now; with the connection as well.
+    /// If it cannot be identified now; with the connection as well.
     pub async fn trace(&self, arrival: Arrival) -> Result<(UnixStream, Peer, Origin), (UnixStream, Untold)> {
         let Arrival { stream, peer, process, is_inside, place } = arrival;
         let traced = timeout(TRACED_WITHIN, self.trace_process(process.map(Arc::new), peer.pid, is_inside)).await;

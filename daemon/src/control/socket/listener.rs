@@ -26,10 +26,10 @@ use crate::control::rights::Who;
 const FIRST_WAIT_MS: u64 = 10;
 /// The longest of these waits, in milliseconds.
 const LONGEST_WAIT_MS: u64 = 1000;
-/// Bytes that a refused peer may have sent and that are read, so that it sees the refusal and not a reset.
+/// Bytes of a refused peer that are read before its connection is closed, so that it sees the refusal and not a reset.
 const DRAINED: usize = 256 * 1024;
 
-/// A connection that was let in.
+/// An accepted connection of an identified peer.
 #[derive(Debug)]
 pub struct Accepted {
     /// The accepted connection, of a peer that was identified.
@@ -42,7 +42,7 @@ pub struct Accepted {
     pub slot: Slot,
 }
 
-/// The socket that is listened on.
+/// The socket that the daemon listens on.
 #[derive(Debug)]
 struct Open {
     // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
@@ -50,20 +50,20 @@ struct Open {
     socket: Arc<UnixListener>,
 }
 
-/// The open services.
+/// The open listener: it accepts connections until it is dropped.
 #[derive(Debug)]
 pub struct Listener {
     path: PathBuf,
     activated: bool,
     open: RwLock<Open>,
-    /// The socket file was not there, and could not be made again so far.
+    /// The socket file was removed, and could not be made again so far.
     lost: AtomicBool,
     own_uid: u32,
     members: RwLock<Option<Members>>,
     crowd: Crowd,
-    /// The wait that an ongoing trouble has come to; 0 without one.
+    /// The present wait after errors, in milliseconds; 0 without errors.
     trouble_ms: AtomicU64,
-    /// Connections were refused since the last one that was let in.
+    /// Number of connections that were refused since the last accepted one.
     crowded: AtomicU32,
 }
 
@@ -86,7 +86,7 @@ impl Listener {
         })
     }
 
-    /// Where it is.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -101,12 +101,12 @@ impl Listener {
         self.crowd.len()
     }
 
-    /// Allows `max` connections from now on. Those that are there stay.
+    /// Allows `max` connections from now on. Open ones stay.
     pub fn allow(&self, max: u32) {
         self.crowd.allow(max);
     }
 
-    /// Lets these in beside the owner from now on. The mode of the socket file stays what it was.
+    /// Allows these users beside the owner from now on. The mode of the socket file stays what it was.
     pub fn set_members(&self, members: Option<Members>) {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
@@ -146,7 +146,7 @@ impl Listener {
     pub async fn accept(&self, arrivals: &Arrivals) -> Arrival {
         loop {
             let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
-            // Before the connection: what is accepted is never waited with.
+            // The place comes first: an accepted connection must not wait for one.
             let Some(room) = arrivals.room().await else { std::future::pending().await };
             match socket.accept().await {
                 Ok((stream, _)) => {
@@ -165,7 +165,7 @@ impl Listener {
         }
     }
 
-    /// Waits before the next attempt. No event tells when there are descriptors again.
+    /// Waits before the next attempt. No notification says when there are descriptors again.
     async fn rest(&self, error: &io::Error) {
         let before = self.trouble_ms.load(Ordering::Relaxed);
         if before == 0 {
@@ -193,8 +193,8 @@ impl Listener {
         Some((stream, peer))
     }
 
-    /// Tells who is at the other end of an arrival, as it is now: later the process may have gone, and another one
-    /// speak for it. One for which there is no place gets an error and is closed.
+    /// Identifies the peer of an arrival now: later the process may have gone, and another one use its connection. A
+    /// peer for which there is no place gets an error and is closed.
     pub async fn admit(&self, arrival: Arrival, arrivals: &Arrivals) -> Option<Accepted> {
         let (stream, peer, origin) = match arrivals.trace(arrival).await {
             Ok(traced) => traced,
@@ -233,7 +233,7 @@ impl Listener {
     }
 }
 
-/// Tells a peer why, and closes. Never waits: a fresh connection has room for a line.
+/// Sends a peer the error, and closes. Never waits: a fresh connection has room for a line.
 fn refuse(stream: UnixStream, error: RpcError) {
     let mut line = Vec::new();
     let Ok(mut stream) = stream.into_std() else { return };

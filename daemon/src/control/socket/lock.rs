@@ -22,13 +22,13 @@ use nix::unistd::Pid;
 
 /// Times that a lock file is opened again because another process removed it between opening and locking.
 const ATTEMPTS: u32 = 10;
-/// How often, and at what intervals, a lock is tried again whose holder is dead: a process that it was just about to
-/// start has the lock as well, until it has become another program.
+/// Number and interval of the attempts at a lock whose holder is dead: a process that it had just forked holds the lock
+/// as well, until it executes another program.
 const TIMES_AFTER_DEATH: u32 = 100;
 const TIMES_FOR_DIRECTORY: u32 = 25;
 /// The lock file of a state directory.
 const LOCK_FILE: &str = "harnessd.lock";
-/// File systems that hold what the kernel tells.
+/// File systems whose content the kernel makes up.
 const KERNELS: [FsType; 7] = [
     PROC_SUPER_MAGIC,
     SYSFS_MAGIC,
@@ -42,14 +42,14 @@ const KERNELS: [FsType; 7] = [
 const MOST_READ: u64 = 8 * 1024;
 const AFTER_DEATH: Duration = Duration::from_millis(20);
 
-/// A lock that is held. Dropping it lets it go.
+/// A held lock. Dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
     held: Flock<File>,
 }
 
-/// Why there is no lock.
+/// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has it.
@@ -74,7 +74,7 @@ pub enum LockError {
         /// User id of its owner.
         owner: u32,
     },
-    /// The directory is there, others may enter it, and nothing in it says that it is ours to close.
+    /// The directory exists, others may enter it, and nothing in it shows that it is ours to close.
     #[error(
         "{0} is open to others (mode {mode:04o}) and is no harness's state directory yet; it is left as it is: close it \
          (chmod 700 {0}), or name a directory inside of it", path.display()
@@ -85,16 +85,16 @@ pub enum LockError {
         /// Its mode, as `stat` gives it.
         mode: u32,
     },
-    /// The directory is one of the kernel's.
+    /// The directory is in a file system of the kernel.
     #[error("{} is in a file system of the kernel, where no state can be kept", path.display())]
     Kernels {
         /// Path of the directory.
         path: PathBuf,
     },
-    /// What is there is a pipe, a device or the like. To open it could last for ever.
+    /// The path is a pipe, a device or the like. To open it could last for ever.
     #[error("{} is no regular file; remove it", path.display())]
     NoFile {
-        /// What is there.
+        /// The path.
         path: PathBuf,
     },
     /// The system refused.
@@ -108,7 +108,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// Whether trying again later may help.
+    /// Whether another attempt may succeed later.
     pub const fn is_held(&self) -> bool {
         matches!(self, Self::Held { .. })
     }
@@ -157,12 +157,12 @@ impl Lock {
         Err(io(io::Error::other("the lock file is removed again and again")))
     }
 
-    /// The lock file.
+    /// Path of the lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file that is locked is still the one that has the name. Another one would let a second holder in.
+    /// Whether the path still leads to the locked file. Otherwise a second holder could lock the new file.
     pub fn is_there(&self) -> bool {
         is_at(&self.held, &self.path)
     }
@@ -175,7 +175,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The process in the first line, the socket in the second. Older daemons have written the first alone.
+/// Reads the pid in the first line, and the socket in the second. Older daemons have written only the first.
 fn read_holder(file: &mut File) -> (Option<u32>, Option<PathBuf>) {
     let mut text = String::new();
     if file.take(MOST_READ).read_to_string(&mut text).is_err() {
@@ -199,7 +199,7 @@ fn write_holder(file: &mut File, socket: Option<&Path>) -> io::Result<()> {
     file.set_len(lines.len() as u64)
 }
 
-/// Locks a directory. A daemon that has just died may have left the lock to a process that it was about to start.
+/// Locks a directory. A daemon that has just died may have left the lock to a process that it had just forked.
 fn lock_directory(path: &Path) -> Result<Flock<File>, LockError> {
     let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
     let mut directory = File::open(path).map_err(io)?;
@@ -214,7 +214,7 @@ fn lock_directory(path: &Path) -> Result<Flock<File>, LockError> {
     Err(LockError::Held { path: path.to_path_buf(), pid: None, socket: None })
 }
 
-/// Makes a directory, with those above it. Says whether it was this call that made it.
+/// Makes a directory, with those above it. Gives whether this call made it.
 fn make(path: &Path) -> io::Result<bool> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(above)?;
@@ -226,7 +226,7 @@ fn make(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a daemon of this user has had the directory.
+/// Whether the directory has been the state directory of a daemon of this user.
 fn has_state(dir: &Path, us: u32) -> bool {
     let is_there =
         |name: &str| fs::symlink_metadata(dir.join(name)).is_ok_and(|found| found.is_file() && found.uid() == us);
@@ -238,13 +238,13 @@ fn is_empty(dir: &Path) -> io::Result<bool> {
     Ok(fs::read_dir(dir)?.next().is_none())
 }
 
-/// Whether a path is, or would come to be, in a file system that the kernel makes up.
+/// Whether a path is, or would be, in a file system whose content the kernel makes up.
 fn is_kernels(path: &Path) -> bool {
     let there = path.ancestors().find(|above| above.exists());
     there.and_then(|there| statfs(there).ok()).is_some_and(|found| KERNELS.contains(&found.filesystem_type()))
 }
 
-/// What is in a directory beside files, directories, links to such, and sockets.
+/// The first entry of a directory that is no file, no directory, no link to one, and no socket.
 fn pipe_in(dir: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -257,7 +257,7 @@ fn pipe_in(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// A state directory that is ours alone, for as long as this lives.
+/// A state directory that belongs to this process alone, as long as this lives.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -271,7 +271,7 @@ impl StateDir {
     /// has been ours before.
     ///
     /// # Errors
-    /// Where another daemon has it, or it is not ours to have.
+    /// If another daemon has it, or it cannot be ours.
     pub fn open(path: &Path) -> Result<Self, LockError> {
         let io = |source: io::Error| LockError::Io { path: path.to_path_buf(), source };
         if is_kernels(path) {
@@ -296,7 +296,7 @@ impl StateDir {
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io)?;
         }
         if is_new && !is_empty(path).map_err(io)? {
-            // Another user has put something there before it was closed.
+            // Another user has put a file there before it was closed.
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(io)?;
             return Err(open());
         }
@@ -313,7 +313,7 @@ impl StateDir {
         path.join(LOCK_FILE)
     }
 
-    /// Where it is.
+    /// Path of the state directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -322,7 +322,7 @@ impl StateDir {
     /// that look for the daemon by its state directory read it there.
     ///
     /// # Errors
-    /// Where the file cannot be written. The lock is held all the same.
+    /// If the file cannot be written. The lock is held all the same.
     pub fn tell_socket(&mut self, socket: Option<&Path>) -> io::Result<()> {
         write_holder(&mut self.lock.held, socket)
     }

@@ -28,12 +28,12 @@ use super::socket::peer::Members;
 
 /// Longest path of a socket, in bytes: the kernel's field, less its final NUL.
 pub const LONGEST_PATH: usize = 107;
-/// Connections that the kernel lets wait for us.
+/// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 1024;
-/// By which the socket unit names our socket.
+/// The name of our socket in the socket unit.
 const ACTIVATED_NAME: &str = "control";
 
-/// Why there is no socket.
+/// Why the daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another daemon has the lock beside the socket, or the lock cannot be had.
@@ -42,13 +42,13 @@ pub enum BindError {
     /// Another process listens at that path.
     #[error("another daemon listens on {}", .0.display())]
     Live(PathBuf),
-    /// The path does not fit an address.
+    /// The path is too long for an address.
     #[error("the socket path {} has {} bytes; the longest possible has {LONGEST_PATH}", .0.display(), .0.as_os_str().len())]
     TooLong(PathBuf),
-    /// Something else is there, and is left alone.
+    /// The path is something else than a socket, and stays as it is.
     #[error("{} is there and is no socket", .0.display())]
     NotASocket(PathBuf),
-    /// What systemd passed is not what we need.
+    /// systemd passed something else than a listening socket.
     #[error("what was passed by socket activation is no listening unix stream socket: {0}")]
     Activation(io::Error),
     /// The group could not be given access.
@@ -87,7 +87,7 @@ impl BindError {
     }
 }
 
-/// A listening socket that was passed to us.
+/// A listening socket that systemd passed.
 #[derive(Debug)]
 pub struct Activated(UnixListener);
 
@@ -97,12 +97,12 @@ impl AsRawFd for Activated {
     }
 }
 
-/// Takes the socket that systemd passed, if it did. Of several the one called `control`, or else the first.
+/// Takes the socket that systemd passed, if it did. Among several it is the one called `control`, or else the first.
 ///
 /// Only at the very start of the process: it changes the environment, and the descriptors are not ours before.
 ///
 /// # Errors
-/// Where something was passed and it is not a listening unix stream socket.
+/// If something was passed that is not a listening Unix stream socket.
 pub fn adopt() -> Result<Option<Activated>, BindError> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let index = names.split(':').position(|name| name == ACTIVATED_NAME).unwrap_or(0);
@@ -122,18 +122,17 @@ pub fn adopt() -> Result<Option<Activated>, BindError> {
 /// A listening socket, nonblocking and closed on exec, and our claim on its path.
 #[derive(Debug)]
 pub struct Bound {
-    // The claim goes first: its socket file is told from a successor's by an inode that lives as long as the socket
-    // does.
+    // The claim is dropped first: it recognises its socket file by an inode that lives as long as the socket does.
     pub(super) claim: Claim,
     pub(super) socket: UnixListener,
     pub(super) members: Option<Members>,
 }
 
-/// The path, and what of it is ours.
+/// The path, and which parts of it are ours.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) path: PathBuf,
-    /// Device and inode of the socket file that we made. None where systemd did.
+    /// Device and inode of the socket file that we made; `None` where systemd made it.
     made: Option<(u64, u64)>,
     lock: Option<Lock>,
 }
@@ -143,7 +142,7 @@ impl Claim {
         self.made.is_none()
     }
 
-    /// Whether the path leads to something else than our socket, or to nothing. Systemd sees to its own.
+    /// Whether the path leads to something else than our socket, or to nothing. systemd looks after its own socket.
     pub(super) fn is_lost(&self) -> bool {
         let there = || fs::symlink_metadata(&self.path).ok().map(|found| identity(&found));
         self.made.is_some() && self.made != there()
@@ -165,11 +164,11 @@ fn identity(found: &Metadata) -> (u64, u64) {
 }
 
 impl Bound {
-    /// Goes on with a socket that was passed. `path` is where it is said to be, in case it does not know. Without
-    /// configured `members` the file decides: a group that may write to it may come in.
+    /// Uses a socket that systemd passed. `path` is its configured path, in case it does not know its own. Without
+    /// configured `members` the file decides: a group that may write to it may connect.
     ///
     /// # Errors
-    /// Where the socket cannot be made nonblocking.
+    /// If the socket cannot be made nonblocking.
     pub fn activated(passed: Activated, path: &Path, members: Option<Members>) -> Result<Self, BindError> {
         let Activated(socket) = passed;
         socket.set_nonblocking(true).map_err(BindError::Activation)?;
@@ -190,7 +189,7 @@ impl Bound {
     /// missing directory is made.
     ///
     /// # Errors
-    /// Where another daemon lives there, or the path cannot be had.
+    /// If another daemon lives there, or the path cannot be used.
     pub fn bind(path: &Path, members: Option<Members>) -> Result<Self, BindError> {
         let io = |source: io::Error| BindError::Io { path: path.to_path_buf(), source };
         let address = match UnixAddr::new(path) {
@@ -209,7 +208,7 @@ impl Bound {
     /// leads to it.
     ///
     /// # Errors
-    /// Where another daemon lives there by now, or the path cannot be had. `gone` is as it was.
+    /// If another daemon lives there by now, or the path cannot be used. `gone` is then unchanged.
     pub(super) fn again(gone: &mut Claim, members: Option<Members>) -> Result<Self, BindError> {
         let lock_is_there = gone.lock.as_ref().is_some_and(Lock::is_there);
         if !lock_is_there {
@@ -219,12 +218,12 @@ impl Bound {
             .map_err(|errno| BindError::Io { path: gone.path.clone(), source: errno.into() })?;
         let path = gone.path.clone();
         let (socket, made) = listen_at(&path, &address, members.as_ref())?;
-        // Moved only once nothing can fail any more.
+        // The lock moves only when nothing can fail any more.
         let claim = Claim { path, made: Some(made), lock: gone.lock.take() };
         Ok(Self { claim, socket, members })
     }
 
-    /// Where it is.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.claim.path
     }
@@ -285,7 +284,7 @@ fn make_directory(path: &Path, members: Option<&Members>) -> Result<(), BindErro
     members.map_or(Ok(()), |members| open_to(dir, members.gid, 0o710))
 }
 
-/// Gives `path` to the group, then lets the group in: in this order, or another group would be let in for a moment.
+/// Gives `path` to the group, then opens it to the group: in the other order another group could enter for a moment.
 fn open_to(path: &Path, gid: u32, mode: u32) -> Result<(), BindError> {
     chown(path, None, Some(gid))
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)))
@@ -305,7 +304,7 @@ fn remove_stale(path: &Path, address: &UnixAddr) -> Result<(), BindError> {
     match connect(probe.as_raw_fd(), address) {
         Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(io),
         Err(Errno::ENOENT) => Ok(()),
-        // Full of waiting connections: slow, and alive.
+        // A full queue of waiting connections: the listener is slow, but alive.
         Ok(()) | Err(Errno::EAGAIN) => Err(BindError::Live(path.to_path_buf())),
         Err(errno) => Err(io(errno.into())),
     }

@@ -20,7 +20,7 @@ pub struct Peer {
     pub uid: u32,
     /// Its effective group.
     pub gid: u32,
-    /// Its process when it connected; none where the kernel cannot tell, as from another pid namespace.
+    /// Pid of its process when it connected; `None` where the kernel does not know it, as from another pid namespace.
     pub pid: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Peer {
     /// The peer of `stream`.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
+    /// If the kernel does not tell.
     pub fn of(stream: &UnixStream) -> io::Result<Self> {
         let cred = stream.peer_cred()?;
         let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
@@ -36,12 +36,11 @@ impl Peer {
     }
 }
 
-/// A descriptor of the process at the other end of `stream`: of that very one, also where its number goes to another.
+/// A descriptor of the process at the other end of `stream`, which means that very process even if its pid is reused.
 ///
-/// Nothing where the kernel knows no process there, as for one that has ended (for which some kernels say EINVAL), or
-/// one of another pid namespace. Kernels before 6.5 do not have it: there it is the process that has the number now, so
-/// that one may be taken for another that ended while it was waiting to be accepted, and whose number came round again
-/// meanwhile.
+/// `None` where the kernel knows no process there: it has ended (for which some kernels say EINVAL), or is of another
+/// pid namespace. Kernels before 6.5 do not support this: there it is the process that has the pid now. So a process
+/// that ended while it was waiting to be accepted may be taken for another one that got its pid meanwhile.
 pub fn process_of(stream: &UnixStream, peer: &Peer) -> Option<OwnedFd> {
     match getsockopt(stream, PeerPidfd) {
         Ok(process) => Some(process),
@@ -58,14 +57,14 @@ pub fn process_of(stream: &UnixStream, peer: &Peer) -> Option<OwnedFd> {
 pub struct Members {
     /// Id of the group.
     pub gid: u32,
-    /// The users that belong to it by the group database.
+    /// Ids of the users that belong to it by the group database.
     pub uids: BTreeSet<u32>,
 }
 
-/// A group that cannot be used.
+/// Why a group cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// There is none.
+    /// There is no group of this name.
     #[error("there is no group {0:?}")]
     Unknown(String),
     /// The group database does not answer.
@@ -74,10 +73,10 @@ pub enum GroupError {
 }
 
 impl Members {
-    /// The members of the group `name`, by the database as it is now. May take as long as the database does.
+    /// The members of the group `name`, by the present database. May take as long as the database does.
     ///
     /// # Errors
-    /// Where there is no such group.
+    /// If there is no such group.
     pub fn of_group(name: &str) -> Result<Self, GroupError> {
         match Group::from_name(name) {
             Ok(Some(group)) => Ok(Self::from_group(&group)),
@@ -100,7 +99,7 @@ impl Members {
     }
 }
 
-/// Whether `peer` may come in: the daemon's own user, root, and members of the group, if there is one.
+/// Whether `peer` may connect: the daemon's own user, root, and members of the group, if there is one.
 pub fn authorise(peer: &Peer, own_uid: u32, members: Option<&Members>) -> bool {
     let is_member = |members: &Members| peer.gid == members.gid || members.uids.contains(&peer.uid);
     peer.uid == own_uid || peer.uid == 0 || members.is_some_and(is_member)
