@@ -30,9 +30,9 @@ use crate::world::api::{Finished, KeySpace, MadeRun, Now};
 use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES};
 use crate::world::view::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 
-/// Events in one reply of an export.
+/// Most events in one reply of an export.
 const EXPORTED: usize = 2_000;
-/// Bytes of an event beside which the view of its run still fits into an answer.
+/// Bytes of the largest event that fits into an answer beside the view of its run.
 const MOST_EVENT: usize = REPLY_BYTES - 512 * 1024;
 
 /// The runs that are no longer in the world.
@@ -50,23 +50,24 @@ impl Archive {
         Self { history, config: Arc::new(config.clone()), tools: Arc::new(tools.clone()), blocking }
     }
 
-    /// Does something with it where it may block, when the turn of `party` comes.
+    /// Executes `work`, which may block, when it is the turn of `party`.
     pub(super) fn off_to(&self, party: Party, work: impl FnOnce(&Self) + Send + 'static) {
         let archive = self.clone();
         self.blocking.run(party, move || work(&archive));
     }
 
-    /// The world of one run: what happened to it, and nothing else. It does not leave that world.
+    /// A world with one run, from the run's own events. The run does not leave that world.
     fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
         let records = self.history.of(run)?.into_iter().filter_map(known);
         let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
         Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
     }
 
-    /// A run as it is listed. One whose leaving is still being committed has no listing yet: it is what its events say.
+    /// A run as it is listed. If its leaving is still being committed, there is no listing yet: it is folded from its
+    /// events.
     pub(super) fn view(&self, run: RunId) -> Result<RunView, RpcError> {
         if let Some(mut view) = self.history.view(run)? {
-            // An older daemon may have listed more than a frame holds.
+            // An older daemon may have written a listing larger than a frame.
             fit(&mut view);
             return Ok(view);
         }
@@ -74,8 +75,8 @@ impl Archive {
         self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO }).ok_or_else(gone)
     }
 
-    /// The run that a name means, where that is not sure of `found` in the world: it is a prefix of ids, or the name of
-    /// a child.
+    /// The run that a name means, where `found` in the world may not be the only one: the name is a prefix of ids, or
+    /// the name of a child.
     ///
     /// # Errors
     /// `ambiguous`, with the candidates.
@@ -100,12 +101,12 @@ impl Archive {
                 leave_room(&mut view, REPLY_BYTES.saturating_sub(entries));
                 Ok(Shown { run: view, ..shown })
             }
-            // The record that made it cannot be read: what it is listed as is all that there is.
+            // The record that made it cannot be read: only its listing is known.
             Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
         }
     }
 
-    /// A page of the world's runs and of those that have left it, newest first.
+    /// A page of the runs in the world and of those that have left it, newest first.
     pub(super) fn list(&self, params: &ListParams, root: Option<RunId>, listed: Listed) -> Result<RunPage, RpcError> {
         let below = params.cursor.unwrap_or(u64::MAX);
         let query = Query { select: params.select.clone(), root };
@@ -113,8 +114,8 @@ impl Archive {
         Ok(Self::page(params, listed, left, more_left))
     }
 
-    /// A page of the world's runs, and of those that were read, newest first. `more_left` says whether there are more
-    /// of these.
+    /// A page of the runs in the world, and of those in `left`, newest first. `more_left` says whether there are more
+    /// of the latter.
     pub(super) fn page(params: &ListParams, listed: Listed, left: Vec<(u64, RunView)>, more_left: bool) -> RunPage {
         let limit = params.page_size();
         let here: BTreeSet<RunId> = match left.is_empty() {
@@ -123,10 +124,10 @@ impl Archive {
         };
         let mut runs = listed.runs;
         if more_left && let Some(&(last, _)) = left.last() {
-            // What is older comes behind those that were not read yet.
+            // Older runs come after the ones that were not read yet.
             runs.retain(|run| run.number > last);
         }
-        // One that left while this was read is in both.
+        // A run that left meanwhile is in both.
         let left = left.into_iter().filter(|(_, view)| !here.contains(&view.id));
         runs.extend(left.map(|(number, view)| ListedRun::new(number, view)));
         runs.sort_by_key(|run| std::cmp::Reverse(run.number));
@@ -141,13 +142,13 @@ impl Archive {
             page.cursor = Some(number);
         }
         if page.runs.len() == all && !more_left {
-            // Everything from here on was looked at, down to the world's own end of the page.
+            // All runs down to the end of the world's page were considered.
             page.cursor = (listed.down_to > 0).then_some(listed.down_to);
         }
         page
     }
 
-    /// The runs that are named, in that order, on one page: as many as fit.
+    /// The named runs, in that order, on one page: as many as fit.
     pub(super) fn named(&self, params: &ListParams, named: Vec<Named>, uid: u32) -> Result<RunPage, RpcError> {
         let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -171,8 +172,7 @@ impl Archive {
         Ok(page)
     }
 
-    /// Why nothing can be changed about runs that have left, of those that are selected; also the names of such as
-    /// have come into the world meanwhile.
+    /// Why selected runs that have left cannot change; and the names of those that have come into the world meanwhile.
     pub(super) fn ended(
         &self,
         select: &Selector,
@@ -183,7 +183,7 @@ impl Archive {
         for name in names {
             let run = self.history.find(name, uid)?;
             if !self.history.has_left(run)? {
-                // By its id: the world alone would take the name for that of a child.
+                // By id: the world alone would take the name for that of a child.
                 here.push(run.to_string());
                 continue;
             }
@@ -211,8 +211,7 @@ impl Archive {
         }
     }
 
-    /// The run that was made under a key, if it has left the world. Another one may have come to be meanwhile: the
-    /// world knows that.
+    /// The run that was made under a key, if it has left the world. A newer one may be in the world, which knows it.
     pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
         match self.history.by_key(space, key)? {
             Some(run) if self.history.has_left(run)? => self.finished(run).map(Some),
@@ -220,7 +219,7 @@ impl Archive {
         }
     }
 
-    /// The run that was made under a key that its client made.
+    /// The run that was made under a random key of its client.
     pub(super) fn by_submit_key(&self, key: SubmitKey, is_message: bool) -> Result<Option<MadeRun>, RpcError> {
         match self.history.by_submit_key(key)? {
             None if is_message => self.history.told_under(key),
@@ -228,7 +227,7 @@ impl Archive {
         }
     }
 
-    /// A run by name, as far as another one can come from it, if it has left the world.
+    /// A run by name, as the source of a new run, if it has left the world.
     pub(super) fn finished_by_name(&self, name: &str, uid: u32) -> Result<Option<Box<Finished>>, RpcError> {
         let run = self.history.find(name, uid)?;
         if self.history.has_left(run)? { self.finished(run).map(Some) } else { Ok(None) }
@@ -241,7 +240,7 @@ impl Archive {
         Ok(Box::new(Finished { parent, ..finished }))
     }
 
-    /// A page of everything that happened to a run.
+    /// A page of all events of a run.
     pub(super) fn export(
         &self,
         params: &ExportParams,
@@ -266,7 +265,7 @@ impl Archive {
             };
             let size = value_bytes(&*event);
             if size > MOST_EVENT {
-                // No answer holds it. An older daemon wrote it.
+                // It is larger than any answer. An older daemon wrote it.
                 page.left_out.push(seq);
                 page.cursor = Some(seq);
                 continue;
@@ -298,7 +297,7 @@ fn known(record: Record) -> Option<Arc<Event>> {
     }
 }
 
-/// Whether `state` is one of those that are waited for; any terminal one where none is named.
+/// Whether `state` is one of the wanted states; any terminal one where none is named.
 pub(super) fn is_reached(states: &[RunState], state: RunState) -> bool {
     if states.is_empty() { state.is_terminal() } else { states.contains(&state) }
 }

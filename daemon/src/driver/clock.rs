@@ -9,13 +9,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::world::api::Now;
 
-/// The clocks of a daemon.
+/// The wall clock and the monotonic clock of a daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     started: Span,
 }
 
-/// Time since the machine was started.
+/// Time since the boot of the machine.
 fn since_boot() -> Span {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -24,7 +24,7 @@ fn since_boot() -> Span {
 }
 
 impl Clock {
-    /// Clocks that begin now.
+    /// Clocks with the present moment as their start.
     pub fn start() -> Self {
         Self { started: since_boot() }
     }
@@ -36,7 +36,7 @@ impl Clock {
         Now { wall: Timestamp::from_micros(Span::from(wall).as_micros()), mono: since_boot() - self.started }
     }
 
-    /// When that much time has passed since the start.
+    /// The instant at which this time has passed since the start.
     #[expect(clippy::disallowed_methods, reason = "the driver reads the clocks")]
     pub fn at(&self, mono: Span) -> tokio::time::Instant {
         let left = (self.started + mono) - since_boot();

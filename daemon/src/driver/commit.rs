@@ -36,27 +36,27 @@ use crate::world::api::{Command, Effect, Job, Task};
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// The longest of these waits.
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// How long those wait whose request is in a step that cannot be committed.
+/// How long a request waits whose step cannot be committed.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long the disk may take for an answer before the daemon is held and answers what can be answered.
+/// How long the disk may be silent before the daemon is held, and answers what can be answered.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Events of steps that wait for a commit together.
+/// Most events of steps that wait for a commit together.
 const MOST_GATHERED: usize = 4_096;
 
-/// A commit that has not gone through yet, and what is done when it has.
+/// A commit that is under way, and the effects that follow it.
 pub(super) struct UnderWay {
     commit: Arc<Commit>,
     class: CommitClass,
     effects: Vec<Effect>,
     end: End<Result<(), CommitError>>,
-    /// When it has taken so long that the daemon is held.
+    /// The instant at which the daemon is held because the commit has taken too long.
     pub(super) patient_until: Instant,
 }
 
-/// What the disk is waited for.
+/// A pending operation of the disk.
 type End<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What steps came to while a commit was under way.
+/// The events and effects of steps that were made while a commit was under way.
 pub(super) struct Gathered {
     commit: Commit,
     class: CommitClass,
@@ -72,8 +72,8 @@ pub(super) async fn end_of(under_way: &mut Option<UnderWay>) -> Result<(), Commi
 }
 
 impl<J: Journal> Driver<J> {
-    /// Begins to commit what a step came to. While another commit is under way, that is done together with what else
-    /// comes to be until that one has gone through.
+    /// Begins the commit of a step. While another commit is under way, the step is gathered with others until that one
+    /// has succeeded.
     pub(super) async fn hand_over(&mut self, step: Step) {
         let Step { events, effects, archived } = step;
         self.lookups.note(&events);
@@ -109,7 +109,7 @@ impl<J: Journal> Driver<J> {
         self.under_way = Some(UnderWay { commit, class, effects, end, patient_until });
     }
 
-    /// Waits for the commit that is under way, shows what it was, and begins the next one.
+    /// Waits for the commit that is under way, shows its events, and begins the next one.
     async fn finish_one(&mut self) {
         let Some(under_way) = self.under_way.take() else { return };
         let Some((commit, effects)) = self.insist(under_way).await else {
@@ -130,7 +130,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Waits until nothing is under way: what the world is, is in the journal.
+    /// Waits until no commit is under way: then the world is as in the journal.
     pub(super) async fn catch_up(&mut self) {
         while self.under_way.is_some() {
             self.finish_one().await;
@@ -138,7 +138,7 @@ impl<J: Journal> Driver<J> {
         self.tell_waiters();
     }
 
-    /// The commit that was under way has ended.
+    /// Handles the end of the commit that was under way.
     pub(super) async fn has_ended(&mut self, outcome: Result<(), CommitError>) {
         let Some(under_way) = self.under_way.take() else { return };
         let end = Box::pin(std::future::ready(outcome));
@@ -160,7 +160,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Shows what is in the journal, and does what it announces.
+    /// Shows committed events, and performs their effects.
     fn show(&mut self, commit: &Commit, effects: Vec<Effect>) {
         self.parts.feed.publish(&commit.events);
         happened::log(&commit.events);
@@ -193,7 +193,7 @@ impl<J: Journal> Driver<J> {
         for effect in effects {
             match effect {
                 Effect::Start(job) => starts.push(job),
-                // An answer concerns no job; anything else may be about one that is to start before.
+                // An answer concerns no job; any other effect may be about a job that has to start before.
                 other => {
                     if !matches!(other, Effect::Reply { .. }) {
                         self.start(&mut starts);
@@ -214,8 +214,8 @@ impl<J: Journal> Driver<J> {
         (0..count).for_each(|_| failpoints::here(Point::AfterEffect));
     }
 
-    /// Waits for a commit, and tries it as often as it takes. Gives back what is to be shown; nothing where the
-    /// daemon is told to stop before it has gone through.
+    /// Waits for a commit, and repeats it until it succeeds. Gives its events and effects; `None` where the daemon is
+    /// told to stop before.
     async fn insist(&mut self, under_way: UnderWay) -> Option<(Arc<Commit>, Vec<Effect>)> {
         let UnderWay { commit, class, effects, end, patient_until } = under_way;
         let mut wait = FIRST_RETRY;
@@ -231,7 +231,7 @@ impl<J: Journal> Driver<J> {
             };
             self.hold(&failure);
             if failure.fault == CommitFault::Ours {
-                // The world is ahead of what can ever be in the journal; the next start makes it anew.
+                // The world is ahead of the journal for good; the next start restores it from there.
                 self.broken = Some(failure);
                 self.stopping = true;
                 return None;
@@ -258,7 +258,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Nothing can be committed: the daemon is held.
+    /// No commit succeeds: the daemon is held.
     fn hold(&mut self, failure: &CommitError) {
         if self.parts.service.held.replace(format!("{}; {}", failure.reason, failure.fault.advice())).is_none() {
             error!(%failure, "held: new work is refused until there is room again");
@@ -267,13 +267,13 @@ impl<J: Journal> Driver<J> {
         self.waiters.set_held(true);
     }
 
-    /// Until when the disk may take for what it is asked now.
+    /// How long the disk may take for an operation that begins now.
     pub(super) fn patient_until(&self) -> Instant {
         self.parts.clock.at(self.parts.clock.now().mono + SILENCE.into())
     }
 
-    /// Waits for the disk. One that takes seconds holds the daemon: meanwhile it answers what can be answered.
-    /// Nothing where it is told to stop before.
+    /// Waits for the disk. If that takes seconds, the daemon is held: meanwhile it answers what can be answered. `None`
+    /// where it is told to stop before.
     pub(super) async fn patiently<T>(&mut self, mut end: End<T>, until: Instant) -> Option<T> {
         tokio::select! {
             biased;
@@ -294,7 +294,7 @@ impl<J: Journal> Driver<J> {
         Some(outcome)
     }
 
-    /// Nothing is held any more.
+    /// The daemon is no longer held.
     fn let_go(&mut self) {
         if self.parts.service.held.take().is_some() {
             info!("the journal commits again");
@@ -303,7 +303,7 @@ impl<J: Journal> Driver<J> {
             self.on_ballast = false;
             self.next_try = None;
             self.retry_wait = Duration::ZERO;
-            // What has waited for room starts with a step of its own.
+            // Inputs that waited for room get a step of their own.
             self.wants_step = true;
             self.parts.inbox.wake();
         }
@@ -337,7 +337,7 @@ impl<J: Journal> Driver<J> {
         self.replies.give_up(&error);
     }
 
-    /// While stuck: answers reads, refuses the rest, until `end`. Nothing where it is told to stop before.
+    /// While stuck: answers reads and refuses the rest, until `end`. `None` where it is told to stop before.
     async fn hold_until<T>(&mut self, mut end: End<T>) -> Option<T> {
         loop {
             self.orders.beat();
@@ -385,8 +385,7 @@ impl<J: Journal> Driver<J> {
                 wanted if in_step.contains(&connection) => {
                     self.backlog.push_back(Request { wanted, ..request });
                 }
-                // That a run has ended may be in the step that is held: who waits for it is told once that is
-                // committed.
+                // The end of a run may be in the held step: its waiting clients are told once that is committed.
                 Wanted::Wait(params, responder) => {
                     let waited_for = self.wait_for(connection, caller, party, params, responder);
                     self.waits_of_hold.extend(waited_for.map(|(run, _)| run));
@@ -403,7 +402,7 @@ impl<J: Journal> Driver<J> {
         self.parts.inbox.turn_is_over();
     }
 
-    /// Whether a command is refused while the daemon lives on its ballast: those that make new work.
+    /// Whether a command is refused while the daemon lives on its ballast: it would make new work.
     pub(super) fn is_refused(&self, command: &Command) -> bool {
         self.on_ballast && matches!(command, Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. })
     }
@@ -415,19 +414,18 @@ impl<J: Journal> Driver<J> {
     }
 }
 
-/// Synced where an answer promises to survive power loss, and where a command starts.
+/// Synced where an answer promises to survive a power loss, and where a command starts.
 fn class_of(effects: &[Effect], sync_calls: bool) -> CommitClass {
     let promises = effects.iter().any(|effect| match effect {
         Effect::Reply { reply, synced, .. } => reply.is_ok() && *synced,
-        // A command that has begun is not begun again, whatever comes between. All that start in one step share the
-        // sync.
+        // A command that has started must not start again, whatever happens. All that start in one step share the sync.
         Effect::Start(job) => sync_calls && matches!(job.task, Task::Call(_)),
         _ => false,
     });
     if promises { CommitClass::Synced } else { CommitClass::Written }
 }
 
-/// The runs that these events are about.
+/// The runs of these events.
 fn touched(events: &[Arc<Event>]) -> BTreeSet<RunId> {
     events.iter().filter_map(|event| event.run).collect()
 }

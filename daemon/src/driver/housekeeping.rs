@@ -23,9 +23,9 @@ use crate::journal::history::{History, Prunable};
 use crate::world::api::{Command, Reply};
 use crate::world::superseded::spent;
 
-/// Runs removed with one step.
+/// Runs that one step removes.
 const CHUNK: usize = 200;
-/// Events removed with one step.
+/// Events that one step removes.
 const MOST_EVENTS: usize = 1_000;
 /// Runs that one request removes or names.
 const MOST: usize = 200_000;
@@ -41,17 +41,17 @@ pub(super) struct Housekeeper {
     turn: Arc<Mutex<()>>,
 }
 
-/// Which runs go.
+/// The selection of runs to prune.
 #[derive(Clone)]
 struct Order {
     which: Prunable,
-    /// But not this many of the latest.
+    /// Keep this many of the latest.
     keep: Option<u32>,
     dry_run: bool,
 }
 
 impl Housekeeper {
-    /// One that works on the runtime that this is called in.
+    /// A housekeeper that works on the current runtime.
     pub(super) fn new(history: History, inbox: Inbox<Request>, blocking: Blocking, uid: u32) -> Self {
         Self { history, inbox, blocking, runtime: Handle::current(), uid, turn: Arc::default() }
     }
@@ -71,7 +71,7 @@ impl Housekeeper {
         });
     }
 
-    /// Keeps to the configuration's limits for as long as the daemon lives.
+    /// Keeps the configured limits, as long as the daemon lives.
     pub(super) fn keep_within(
         &self,
         retention: Retention,
@@ -104,14 +104,14 @@ impl Housekeeper {
         }
     }
 
-    /// Removes events of the daemon, its lanes and providers that are old, or beyond those that stay, and say nothing
-    /// any more. Looks only when there are some more than the `left` of last time. Tells how many are left.
+    /// Removes old or surplus events of the daemon, its lanes and providers that have no meaning any more. Looks only
+    /// when there are some more than the `left` of last time. Gives how many are left.
     async fn prune_events(&self, retention: &Retention, left: usize, now: Timestamp) -> Result<usize, RpcError> {
         let _turn = self.turn.lock().await;
         let history = self.history.clone();
         let count = self.blocking.get(Party::Daemon, move || history.count_of_daemon()).await.ok_or_else(unread)??;
         let keep = retention.events as usize;
-        // What tells of a pruning is an event itself, and no reason for the next one.
+        // The record of a pruning is an event itself, and no reason for the next one.
         if left > 0 && count < left + (keep / 10).max(2) {
             return Ok(left);
         }
@@ -136,7 +136,7 @@ impl Housekeeper {
         let mut all = Changed::default();
         let mut after = 0;
         let chunk = if order.dry_run { MOST } else { CHUNK };
-        // What is beyond the latest is so before the first of it is removed, and stays the same set.
+        // Which runs are surplus is determined before the first removal, and stays the same.
         let mut which = order.which;
         if let Some(keep) = order.keep {
             which.before_or_at = self.boundary(&which, keep).await?;
@@ -167,7 +167,7 @@ impl Housekeeper {
         Ok(all)
     }
 
-    /// The runs of these trees; the top of each comes last, so that what is left by a crash is still found by it.
+    /// The runs of these trees; the root of each comes last, so that after a crash the rest is still found by it.
     async fn trees(&self, tops: Vec<RunId>) -> Result<Vec<RunId>, RpcError> {
         let history = self.history.clone();
         let found = self.blocking.get(Party::Daemon, move || {
@@ -194,7 +194,7 @@ impl Housekeeper {
         }
     }
 
-    /// Gives space back to the file system, a little at a time: commits go on between.
+    /// Gives free space back to the file system, a little at a time: commits go on in between.
     async fn tidy(&self) {
         while let Ok(true) = self.tell(Wanted::Tidy).await {}
     }
@@ -220,7 +220,7 @@ fn tell_of_the_rest(changed: &mut Changed, named: &[RunId]) {
     }
 }
 
-/// Copies the journal to a new file, and what calls wrote where that is wanted.
+/// Copies the journal to a new file, and the outputs of calls where that is wanted.
 pub(super) fn back_up(history: &History, params: &BackupParams) -> Result<BackedUp, RpcError> {
     let to = std::path::Path::new(&params.to);
     if !to.is_absolute() {

@@ -21,37 +21,37 @@ use crate::inbox::Inbox;
 use crate::world::Engine;
 use crate::world::api::{Command, KeySpace, may_be_an_id};
 
-/// What has to be read before a request can be dealt with.
+/// A read that a request needs first.
 #[derive(Debug)]
 enum Question {
-    /// How these runs ended, of those that are selected: they have left the world.
+    /// How the selected runs that have left the world ended.
     Ended(Selector, Vec<String>),
-    /// Which run was made under this key.
+    /// The run that was made under this idempotency key.
     Key(KeySpace, Arc<str>),
-    /// Which run was made under this key of its client's.
+    /// The run that was made under this random key of its client.
     Sent(SubmitKey),
-    /// The same, or which one was told something under it.
+    /// The run that was made, or that got a message, under this random key.
     Told(SubmitKey),
-    /// This run, as far as another one can come from it.
+    /// This run, as the source of a new run.
     Finished(String),
-    /// Whether this prefix of the id of a run of the world, or name of a child, is one of another run's, too.
+    /// Whether this id prefix or child's name of a run in the world also fits another run.
     Only(String, RunId),
 }
 
-/// Look-ups that are due or under way.
+/// Look-ups that wait or are under way.
 pub(super) struct Lookups {
     blocking: Blocking,
-    /// Where runs are read as a whole, which may take hundreds of megabytes: one at a time.
+    /// Executes folds of whole runs, one at a time: each may take hundreds of megabytes.
     folds: Blocking,
     inbox: Inbox<Request>,
     archive: Archive,
     due: Vec<(Request, Question)>,
-    /// Keys that were looked up for requests that are not done, and whether a run was made under them since.
+    /// Keys of pending requests that were looked up, and whether a run was made under them since.
     keys: BTreeMap<Arc<str>, Weak<AtomicBool>>,
 }
 
 impl Lookups {
-    /// On threads of the runtime of `blocking`, but not behind what waits there.
+    /// Look-ups on threads of the runtime of `blocking`, with a queue of their own.
     pub(super) fn new(blocking: &Blocking, inbox: Inbox<Request>, archive: Archive) -> Self {
         Self {
             blocking: blocking.beside(LOOKUPS),
@@ -63,12 +63,12 @@ impl Lookups {
         }
     }
 
-    /// Whether some are to be begun.
+    /// Whether look-ups wait to be begun.
     pub(super) fn are_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Gives a request back that can be dealt with, all that it names known. One that cannot comes again by itself.
+    /// Gives a request back if all that it names is known. Otherwise the request comes again after its look-up.
     pub(super) fn resolved(&mut self, mut request: Request, engine: &Engine) -> Option<Request> {
         match self.question(&mut request, engine) {
             Some(question) => {
@@ -83,11 +83,10 @@ impl Lookups {
         }
     }
 
-    /// Why a request is refused whatever would be found: nothing is read for it. A run that is gone on from may be
-    /// large.
+    /// The refusal of a request that no look-up could prevent, so nothing is read for it. A source run may be large.
     pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
         let (name, message) = match &request.wanted {
-            // What may have been done already is not refused before that is known.
+            // A request that may have taken effect already is not refused before that is known.
             Wanted::Command(Command::Retry { sent, .. } | Command::Message { sent, .. }, _)
                 if sent.key.is_some_and(|key| !sent.first || sent.made.is_some() || engine.knows_submit(key)) =>
             {
@@ -107,7 +106,7 @@ impl Lookups {
         let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         let is_child = |name: &str| engine.is_child_by_name(name, caller.uid);
         match &mut request.wanted {
-            // Only one that is sent again may be that of a run that has left the world.
+            // Only a submit that is sent again may have made a run that has left the world.
             Wanted::Command(Command::Submit { sent, .. }, _) if sent.to_be_looked_up().is_some() => {
                 sent.to_be_looked_up().filter(|key| !engine.knows_submit(*key)).map(Question::Sent)
             }
@@ -115,7 +114,7 @@ impl Lookups {
                 if caller.run.is_none()
                     && sent.key.is_some_and(|key| engine.knows_submit(key) || sent.made.is_some()) =>
             {
-                // It was done already, whatever has become of the run that it names.
+                // It has taken effect already, whatever has become of its source run.
                 None
             }
             Wanted::Command(Command::Retry { sent, .. }, _)
@@ -134,7 +133,7 @@ impl Lookups {
                 let space = engine.key_space(caller);
                 (!is_free && !engine.knows_key(space, key)).then(|| Question::Key(space, Arc::clone(key)))
             }
-            // The world of a caller that descends from a run is that run's tree.
+            // A caller inside a run sees only that run's tree, which is in the world.
             _ if caller.run.is_some() => None,
             Wanted::Command(Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select), _) => {
                 let is_asked = |name: &String| is_gone(name) || is_child(name);
@@ -158,15 +157,14 @@ impl Lookups {
             wanted => {
                 let name = name_of(wanted)?;
                 let found = find(name).ok()?;
-                // Also where it is the name of that run: of those that have left, one may have an id that begins like
-                // this.
+                // Also where it is the name of that run: the id of an archived run may begin like this.
                 let is_prefix = name.parse::<IdPrefix>().is_ok_and(|prefix| !prefix.is_whole());
                 (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found))
             }
         }
     }
 
-    /// These events happened: a key that was found free may have been used by one of them.
+    /// Notes events: a key that was found free may have been used by one of them.
     pub(super) fn note(&mut self, events: &[Arc<Event>]) {
         if self.keys.is_empty() {
             return;
@@ -180,7 +178,7 @@ impl Lookups {
         }
     }
 
-    /// A key is looked up from now on: what tells whether it was used since.
+    /// Watches a key from now on: the flag says whether it was used since.
     fn watch(&mut self, key: &Arc<str>) -> Arc<AtomicBool> {
         self.keys.retain(|_, used| used.strong_count() > 0);
         if let Some(used) = self.keys.get(key).and_then(Weak::upgrade) {
@@ -191,7 +189,7 @@ impl Lookups {
         used
     }
 
-    /// Begins what is due. All that was stepped is committed.
+    /// Begins the waiting look-ups. All steps are committed.
     pub(super) fn begin(&mut self) {
         for (request, question) in self.due.drain(..) {
             let (archive, hold) = (self.archive.clone(), Hold::new(&self.inbox, &request));
@@ -201,7 +199,7 @@ impl Lookups {
     }
 }
 
-/// A connection that is held until this is dropped.
+/// Keeps a connection held until this is dropped.
 pub(super) struct Hold {
     inbox: Inbox<Request>,
     connection: u64,
@@ -209,12 +207,12 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// The connection of a request is held already.
+    /// Takes over a connection that the request holds already.
     pub(super) fn new(inbox: &Inbox<Request>, request: &Request) -> Self {
         Self { inbox: inbox.clone(), connection: request.connection.0, first: None }
     }
 
-    /// The request comes again, with what is known of it now.
+    /// Sends the request again, with the results.
     pub(super) fn release_with(mut self, request: Request) {
         self.first = Some(request);
     }
@@ -226,7 +224,7 @@ impl Drop for Hold {
     }
 }
 
-/// Answers a question: the request comes again with the answer, or is answered by it.
+/// Answers a question: the request comes again with the answer, or the answer goes to its client.
 fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hold) {
     let uid = request.caller.uid;
     let is_told = matches!(question, Question::Told(_));
@@ -239,7 +237,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
                         Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select),
                         _,
                     ) => {
-                        // Those have come into the world since: it knows them now.
+                        // These have come into the world since: it knows them now.
                         select.runs.append(&mut here);
                         select.runs.is_empty()
                     }
@@ -268,7 +266,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
                     _,
                 ) = &mut request.wanted
                 {
-                    // It was looked for, as it need not be for one that is sent for the first time.
+                    // The search was made, though a first submit does not need it.
                     (sent.made, sent.first) = (found, true);
                 }
                 None
@@ -280,7 +278,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
                 if let Wanted::Command(Command::Retry { left, .. } | Command::Message { left, .. }, _) =
                     &mut request.wanted
                 {
-                    // Nothing where it is in the world by now.
+                    // `None` if it is in the world by now.
                     *left = found;
                 }
                 None
@@ -303,7 +301,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
     }
 }
 
-/// The one run that a request names.
+/// The run that a request names, if it names exactly one.
 fn name_of(wanted: &mut Wanted) -> Option<&mut String> {
     match wanted {
         Wanted::Command(Command::Retry { run, .. } | Command::Message { run, .. }, _) => Some(run),

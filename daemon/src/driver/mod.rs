@@ -67,73 +67,73 @@ use status::Facts;
 use sweeps::Sweeps;
 use waiters::Waiters;
 
-/// What has to be there for a step to be made before the commit of the last one has gone through.
+/// Requests that must wait in the inbox for a step to be made while the last commit is under way.
 const EARLY: usize = TURN;
-/// Look-ups of names and keys at once, and reads of `/proc`.
+/// Look-ups of names and keys at once; reads of `/proc` have as many.
 const LOOKUPS: usize = 2;
 
-/// The processes of a run. Reads `/proc`.
+/// Lists the processes of a run. Reads `/proc`.
 pub type ProcessesOf = Arc<dyn Fn(RunId) -> Vec<ProcessView> + Send + Sync>;
 
-/// What the daemon tells of itself beside the world.
+/// Facts about the daemon that the world does not know.
 pub struct Service {
     /// When it began to serve.
     pub started_at: Timestamp,
     /// Path of the socket.
     pub socket: String,
-    /// Its state directory.
+    /// Path of the state directory.
     pub state_dir: String,
     /// Whether systemd owns the socket.
     pub socket_activated: bool,
     /// Counts the connections that are open now.
     pub connections: Box<dyn Fn() -> u32 + Send + Sync>,
-    /// The processes of a run.
+    /// Lists the processes of a run.
     pub processes: ProcessesOf,
     /// User id of the daemon.
     pub uid: u32,
     /// Why the journal cannot commit, while it cannot.
     pub held: Option<String>,
-    /// And not even what is under way can be recorded.
+    /// It cannot even record the work in progress.
     pub stuck: bool,
-    /// Since the disk does not answer: nothing is read from it either.
+    /// It is held because the disk does not answer: nothing is read from it either.
     pub silent: bool,
-    /// What the state takes on disk.
+    /// Bytes that the state takes on disk.
     pub disk: Disk,
-    /// Which journal it has, and what is not as it should be there.
+    /// Its journal, and the problems that a start found there.
     pub journal: Arc<Mutex<JournalReport>>,
-    /// The epochs of its numbers, the oldest first.
+    /// The epochs of its event numbers, the oldest first.
     pub epochs: Arc<[Epoch]>,
 }
 
-/// What the driver works with.
+/// The parts that the driver works with.
 pub struct Parts<J> {
     /// The world, with its steps.
     pub engine: Engine,
     /// The journal to which steps are committed.
     pub journal: J,
-    /// What the journal holds.
+    /// Reads of the journal.
     pub history: History,
-    /// What is given up when the disk is full.
+    /// The reserve file, which is given up when the disk is full.
     pub ballast: Option<Ballast>,
-    /// What could not be read.
+    /// The damage that a start found in the journal.
     pub damage: Damage,
     /// Executes jobs.
     pub executor: Executor,
-    /// Where events are shown.
+    /// Publishes committed events.
     pub feed: Feed,
-    /// What comes in.
+    /// The queue of requests.
     pub inbox: Inbox<Request>,
     /// The clocks, read once for each step.
     pub clock: Clock,
-    /// What the daemon tells of itself.
+    /// Facts about the daemon that the world does not know.
     pub service: Service,
     /// Reads the configuration again. May take as long as files, certificates and the group database do.
     pub reload: Reload,
-    /// Where reads that block are done.
+    /// Executes reads that block.
     pub blocking: Blocking,
     /// Requests that may wait while the journal cannot commit.
     pub most_waiting: usize,
-    /// Runs were pruned: what else is on disk of them can go. Must not take long.
+    /// Removes the other files of pruned runs. Must not block for long.
     pub erase: Box<dyn Fn(Vec<RunId>) + Send + Sync>,
 }
 
@@ -141,22 +141,22 @@ pub struct Parts<J> {
 pub struct Driver<J> {
     parts: Parts<J>,
     waiters: Waiters,
-    /// Requests that were taken and not yet dealt with, in order.
+    /// Requests that were taken and not handled yet, in order.
     backlog: VecDeque<Request>,
-    /// Reads of the turn at hand: they see what its step comes to, once that is committed.
+    /// Reads of the present turn: they see its step, once that is committed.
     reads: VecDeque<Request>,
     replies: Replies,
     stopping: bool,
     stop_answers: Vec<Responder>,
-    /// A commit that has not gone through yet.
+    /// The commit that is under way.
     under_way: Option<UnderWay>,
-    /// What steps came to since that commit began: the next one.
+    /// The steps since that commit began: the next commit.
     gathered: Option<Gathered>,
     /// Runs that changed, and whose waiting clients were not told yet.
     touched: BTreeSet<RunId>,
     orders: Orders,
     archive: Archive,
-    /// Where `/proc` is read.
+    /// Executes reads of `/proc`.
     near: Blocking,
     lookups: Lookups,
     sweeps: Sweeps,
@@ -164,25 +164,25 @@ pub struct Driver<J> {
     housekeeper: Housekeeper,
     /// The ballast was given up, and there is no room for it yet.
     on_ballast: bool,
-    /// When, while on ballast, room is looked for, and how long after that again.
+    /// When room is looked for next, while on ballast.
     next_try: Option<Span>,
     retry_wait: Duration,
-    /// A commit that can never go through: the driver ends.
+    /// A commit failed for good: the driver ends.
     broken: Option<CommitError>,
-    /// A step is due though nothing came.
+    /// A step is due although no input came.
     wants_step: bool,
-    /// Runs that were waited for while nothing could be committed.
+    /// Runs whose waiting clients could not be told while no commit succeeded.
     waits_of_hold: Vec<RunId>,
-    /// What the time of events is ahead of the monotonic clock, in microseconds: ages are told by it, not by the wall
-    /// clock.
+    /// Microseconds by which the time of events is ahead of the monotonic clock. Ages are measured by that time, not by
+    /// the wall clock.
     line: Arc<AtomicU64>,
-    /// Configurations that were read, to be taken over.
+    /// Configurations that were read and wait to be applied.
     read_again: Arc<Mutex<Vec<ReadAgain>>>,
 }
 
 impl<J: Journal> Driver<J> {
-    /// A driver, not yet driving. Within a runtime that is not the one that it drives in: there goes what it does not
-    /// do itself.
+    /// A driver that does not drive yet. Call it within the runtime for its helper tasks, which is not the one that it
+    /// drives in.
     pub fn new(parts: Parts<J>, orders: Orders) -> Self {
         let archive = Archive::new(parts.history.clone(), &parts.engine, parts.blocking.clone());
         let housekeeper =
@@ -219,10 +219,11 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Drives until it is told to stop. Then the jobs are ended, and what executed counts as interrupted.
+    /// Drives until it is told to stop. Then all jobs are ended, and running calls count as interrupted.
     ///
     /// # Errors
-    /// Where something can never be committed, for a fault of ours. What was shown and acknowledged is in the journal.
+    /// If something can never be committed, because of an internal error. Shown and acknowledged changes are in the
+    /// journal.
     pub async fn run(mut self) -> Result<(), CommitError> {
         let damage = std::mem::take(&mut self.parts.damage);
         let now = self.parts.clock.now();
@@ -250,7 +251,7 @@ impl<J: Journal> Driver<J> {
             }
         }
         self.last_commit().await;
-        // What jobs report from here on is not taken: after the next start their calls count as interrupted.
+        // Reports of jobs are ignored from here on: after the next start their calls count as interrupted.
         self.parts.executor.shut_down().await;
         house.abort();
         for responder in self.stop_answers.drain(..) {
@@ -259,7 +260,7 @@ impl<J: Journal> Driver<J> {
         self.broken.map_or(Ok(()), Err)
     }
 
-    /// Waits until there is something to do.
+    /// Waits for the next input, deadline or end of a commit.
     async fn wait(&mut self) {
         if self.orders.is_stop() {
             self.stopping = true;
@@ -293,10 +294,10 @@ impl<J: Journal> Driver<J> {
                 biased;
                 order = self.orders.next() => return self.obey(order),
                 outcome = commit::end_of(&mut self.under_way) => return self.has_ended(outcome).await,
-                // Whatever the disk does, what can be answered is answered meanwhile.
+                // Whatever the disk does, answerable requests are answered meanwhile.
                 () = &mut silence => return self.catch_up().await,
                 () = &mut deadline => return,
-                // A step that is made while a commit is under way waits for it: for less than this it is not made yet.
+                // A step during a commit waits for that commit: it is not worth making for fewer requests than this.
                 () = self.parts.inbox.came(enough) => {
                     if self.under_way.is_none() || self.parts.inbox.pending() >= EARLY {
                         return;
@@ -306,7 +307,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Notes how time goes on by which ages are told. What the journal has is of the same time: it was moved with it.
+    /// Records the offset of the time of events. The times in the journal have the same offset.
     fn note_time(&self, time: Timestamp, now: Now) {
         self.line.store(time.as_micros().saturating_sub(now.mono.as_micros()), Ordering::Relaxed);
     }

@@ -28,7 +28,7 @@ use crate::world::api::{Caller, Now};
 use crate::world::queries::{Listed, Named};
 use crate::world::view::while_held;
 
-/// Runs of a tree that a subscription can follow from the start.
+/// Most runs of a tree that one subscription can follow from the start.
 const MOST_FOLLOWED: u32 = 100_000;
 
 pub(super) fn forbidden() -> RpcError {
@@ -36,12 +36,12 @@ pub(super) fn forbidden() -> RpcError {
     RpcError::new(ErrorKind::Forbidden, message)
 }
 
-/// What one read sees: the world, and what has left it.
+/// The data that a read may use: the world and the archive.
 pub(super) struct View<'v> {
     pub(super) engine: &'v Engine,
     pub(super) service: &'v Service,
     pub(super) archive: &'v Archive,
-    /// Where `/proc` is read: not behind a disk that does not answer.
+    /// Executes reads of `/proc`: not behind a disk that does not answer.
     pub(super) near: &'v Blocking,
     pub(super) caller: Caller,
     pub(super) party: Party,
@@ -54,19 +54,18 @@ impl View<'_> {
         let found = self.engine.find_for(name, self.caller)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
-            // Whether another run's id begins so was looked up before.
+            // Whether it is also a prefix of another run's id was looked up before.
             Some(_) | None => Ok(found),
         }
     }
 
-    /// Whether what the world does not have is looked for in the journal. The tree of a caller that descends from a
-    /// run is in the world.
+    /// Whether to look in the journal for a run that the world does not have. A caller inside a run has its tree in the
+    /// world.
     fn is_elsewhere(&self, error: &RpcError) -> bool {
         error.kind() == ErrorKind::NotFound && self.caller.run.is_none()
     }
 
-    /// Does something with what has left the world. While the disk does not answer that is refused: it would be
-    /// waited for.
+    /// Reads the archive. While the disk does not answer, that is refused: the client would wait for it.
     fn read_journal(&self, responder: Responder, work: impl FnOnce(&Archive, Responder) + Send + 'static) {
         match &self.service.held {
             Some(why) if self.service.silent => {
@@ -110,7 +109,7 @@ impl View<'_> {
                 }
                 responder.send(Ok(lanes));
             }
-            // It has a way of its own.
+            // A status takes another way.
             Read::Status => responder.send::<()>(Err(forbidden())),
         }
     }
@@ -170,7 +169,7 @@ impl View<'_> {
                     mark_held(self.service, std::slice::from_mut(&mut run.view), self.now);
                 });
                 if self.service.silent {
-                    // What has left is not told; that the daemon is held is.
+                    // Archived runs are left out, but the reply says that the daemon is held.
                     let page = Archive::page(&params, listed, Vec::new(), false);
                     return responder.send(Ok(RunPage { held, ..page }));
                 }
@@ -178,7 +177,7 @@ impl View<'_> {
                     responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
                 });
             }
-            // The tree that is wanted has left as a whole.
+            // The wanted tree has left the world as a whole.
             Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
                 let name = params.root.take().unwrap_or_default();
                 let nothing = Listed { runs: Vec::new(), down_to: 0 };
@@ -190,10 +189,10 @@ impl View<'_> {
         }
     }
 
-    /// The run whose tree is listed, if that is of the world.
+    /// The root of the listed tree, if it is in the world.
     fn top_of_list(&self, params: &mut ListParams) -> Result<Option<RunId>, RpcError> {
         if let (Some(own), None) = (self.caller.run, &params.root) {
-            // A run that has left has no tree to look at any more.
+            // A run that has left the world has no tree there any more.
             params.root = Some(self.engine.root_of(own).ok_or_else(forbidden)?.to_string());
         }
         match &params.root {
@@ -216,7 +215,7 @@ impl View<'_> {
         });
     }
 
-    /// Prunes: the names are ids then, those of the world by the world, the others by the journal.
+    /// Prunes: first names become ids, those of the world by the world, the others by the journal.
     pub(super) fn prune(&self, params: PruneParams, housekeeper: &Housekeeper, responder: Responder) {
         let select = &params.select;
         let names_some = !select.runs.is_empty() || select.has_filter();
@@ -264,7 +263,7 @@ impl View<'_> {
         }
     }
 
-    /// A status, as far as the world tells it. `waited_behind` is of the connection that asks.
+    /// The part of a status that the world knows. `waited_behind` is that of the asking connection.
     pub(super) fn status(&self, waited_behind: u64) -> DaemonStatusReply {
         let (engine, service) = (self.engine, self.service);
         let health = match &service.held {
@@ -335,13 +334,13 @@ impl View<'_> {
         if runs.as_ref().is_some_and(|runs| runs.len() >= MOST_FOLLOWED as usize) {
             return Err(too_large());
         }
-        // Nothing of a run comes before the event that made it, so nothing of it can have been missed there.
+        // No event of a run comes before the one that made it, so none can have been missed there.
         let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
         let kinds = params.kinds.iter().cloned().collect();
         Ok(Follow { after, last, runs, with_children: tree, kinds, deltas: params.deltas, gap, epochs })
     }
 
-    /// What a subscription to several runs means. Nothing is looked up for those that are not here: their events are in
+    /// Resolves a subscription to several runs. Runs that are not in the world are not looked up: their events are in
     /// the journal.
     fn follow_several(
         &self,
@@ -361,7 +360,7 @@ impl View<'_> {
         if own.is_some_and(|own| params.runs.iter().any(|&run| engine.root_of(run) != Some(own))) {
             return Err(forbidden());
         }
-        // Nothing of them comes before the first of the events that made them.
+        // No event of these runs comes before the first of those that made them.
         let made: Option<Vec<Seq>> = params.runs.iter().map(|&run| engine.made_by(run)).collect();
         let first = made.and_then(|made| made.into_iter().min());
         let after = first.map_or(after, |made| after.max(Seq(made.0 - 1)));
@@ -392,16 +391,16 @@ impl View<'_> {
     }
 }
 
-/// A run that is to be pruned.
+/// A run to prune.
 enum ToPrune {
-    /// It is in the world; by this name.
+    /// It is in the world, under this name and id.
     Here(String, RunId),
-    /// It is not.
+    /// It is not in the world; this is its name.
     Gone(String),
 }
 
 impl ToPrune {
-    /// The id of the run, which the journal knows where the world does not.
+    /// The id of the run. The journal knows it where the world does not.
     fn resolved(self, archive: &Archive, uid: u32) -> Result<String, RpcError> {
         match self {
             Self::Here(name, run) => archive.only(&name, run, uid).map(|run| run.to_string()),
@@ -415,7 +414,7 @@ impl ToPrune {
     }
 }
 
-/// A tree goes as a whole.
+/// Only whole trees are removed, so the run must be a root.
 fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RpcError> {
     if parent.is_none() {
         return Ok(());
@@ -424,7 +423,7 @@ fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RpcError
     Err(RpcError::new(ErrorKind::Invalid, message))
 }
 
-/// The number after which a subscription begins, and what is left out before.
+/// The number after which a subscription begins, and the gap before it.
 fn start(last: Seq, params: &SubscribeParams, epochs: &[Epoch]) -> Result<(Seq, Option<Gap>), RpcError> {
     let after = params.after.unwrap_or(last);
     epochs::resume(epochs, params.epoch, after, last).ok_or_else(|| {
@@ -459,14 +458,14 @@ fn follow_archived(
     Ok(Follow { after, last, runs: Some(runs), with_children: params.tree, kinds, deltas: params.deltas, gap, epochs })
 }
 
-/// While the journal cannot commit, that is what live runs wait for.
+/// While the journal cannot commit, live runs wait for it.
 fn mark_held(service: &Service, runs: &mut [RunView], now: Now) {
     if service.held.is_some() {
         runs.iter_mut().for_each(|run| wait_for_storage(run, now));
     }
 }
 
-/// Lets a live run wait for the journal. For a person or another run it waits all the same.
+/// Marks a live run as waiting for the journal, unless it waits for a person or another run.
 pub(super) fn wait_for_storage(run: &mut RunView, now: Now) {
     let executes = run.calls.iter().any(|call| call.state == CallState::Executing);
     let kind = run.waiting_for.as_ref().map(|wait| wait.kind);

@@ -16,38 +16,38 @@ use crate::fair::Party;
 use crate::journal::Journal;
 use crate::world::api::{Caller, Command, Input};
 
-/// What the configuration came to when it was read again.
+/// The outcome of a reload.
 #[derive(Debug)]
 pub struct Reloaded {
     /// The file that was read, if there is one.
     pub file: Option<String>,
     /// The widths of the lanes.
     pub lanes: Vec<(Arc<str>, u32)>,
-    /// All of it.
+    /// The whole new configuration.
     pub config: Config,
-    /// What else is another one than before, in words.
+    /// The other changes, in words.
     pub changes: Vec<String>,
 }
 
-/// Reads the configuration again.
+/// Reads the configuration again. May block.
 pub type Reload = Arc<Mutex<dyn FnMut() -> Result<Reloaded, String> + Send>>;
 
-/// What was read.
+/// A read configuration that waits for its turn.
 pub(super) struct ReadAgain {
     what: Result<Reloaded, String>,
     /// The client that asked for it; `None` for a signal.
     asked: Option<(ConnectionId, Caller, Responder)>,
-    /// Held until it is taken over.
+    /// Keeps the connection held until it is applied.
     _hold: Option<Hold>,
 }
 
 impl<J: Journal> Driver<J> {
-    /// By order: reads, and lets a turn take over what came of it.
+    /// On a signal: reads the configuration; a later turn applies it.
     pub(super) fn read_configuration(&self) {
         self.read_off_the_driver(Party::Daemon, None, None);
     }
 
-    /// On request: so, too, while the connection is held.
+    /// On request: the same, while the connection is held.
     pub(super) fn read_configuration_for(&self, request: Request) {
         self.parts.inbox.hold(request.connection.0, Vec::new());
         let hold = Hold::new(&self.parts.inbox, &request);
@@ -64,7 +64,7 @@ impl<J: Journal> Driver<J> {
             {
                 let mut reload = reload.lock().unwrap_or_else(PoisonError::into_inner);
                 let what = reload();
-                // Under the same lock: what was read later is taken over later.
+                // Under the same lock, so that a later read is applied later.
                 let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
                 read.push(ReadAgain { what, asked, _hold: hold });
             }
@@ -72,7 +72,7 @@ impl<J: Journal> Driver<J> {
         });
     }
 
-    /// Takes over what was read since the last turn.
+    /// Applies the configurations that were read since the last turn.
     pub(super) fn take_over_configuration(&mut self, inputs: &mut Vec<Input>) {
         let read = std::mem::take(&mut *self.read_again.lock().unwrap_or_else(PoisonError::into_inner));
         for ReadAgain { what, asked, _hold } in read {

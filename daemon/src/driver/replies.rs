@@ -12,23 +12,23 @@ use super::waiters::Waiters;
 use crate::control::request::{ConnectionId, Responder};
 use crate::world::api::{Reply, ReplyId};
 
-/// What is done with the answer to a command.
+/// What to do with the answer to a command.
 pub(super) enum Pending {
-    /// It is sent.
+    /// Send it.
     Answer(Responder),
-    /// It is sent together with those that were named and have left the world: they have ended.
+    /// Send it together with named runs that have left the world: they have ended.
     Changed(Vec<Unchanged>, Responder),
     /// The client waits until nothing executes any more, or until this time.
     AfterDrain(Option<Span>, Responder),
-    /// The configuration's file and what it changed are told.
+    /// Send it with the configuration's file and its changes.
     AfterReload(Option<String>, Vec<String>, Responder),
-    /// A part of the daemon asked.
+    /// Send it to a part of the daemon.
     Own(oneshot::Sender<Result<Reply, RpcError>>),
     /// No client and no part of the daemon waits for it.
     Nobody,
 }
 
-/// The requests that are in a step.
+/// The requests of uncommitted steps.
 #[derive(Default)]
 pub(super) struct Replies {
     pending: BTreeMap<ReplyId, (ConnectionId, Pending)>,
@@ -36,7 +36,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// A request is in a step: the number by which its answer comes back.
+    /// Registers a request of a step; gives the number for its answer.
     pub(super) fn expect(&mut self, connection: ConnectionId, pending: Pending) -> ReplyId {
         self.last += 1;
         let reply = ReplyId(self.last);
@@ -44,17 +44,17 @@ impl Replies {
         reply
     }
 
-    /// The connections that have something in a step.
+    /// The connections with requests in a step.
     pub(super) fn connections(&self) -> BTreeSet<ConnectionId> {
         self.pending.values().map(|(connection, _)| *connection).collect()
     }
 
-    /// Tells what the world answered.
+    /// Passes on an answer of the world.
     pub(super) fn tell(&mut self, to: ReplyId, reply: Result<Reply, RpcError>, waiters: &mut Waiters) {
         let Some((connection, pending)) = self.pending.remove(&to) else { return };
         match (pending, reply) {
             (Pending::Nobody, _) => {}
-            // It may be gone.
+            // The receiver may be gone.
             (Pending::Own(tell), reply) => drop(tell.send(reply)),
             (Pending::AfterDrain(due, responder), Ok(_)) => waiters.wait_for_drain(due, connection, responder),
             (Pending::AfterReload(config, changes, responder), Ok(_)) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, watch};
 
-/// What the system wants of the driver.
+/// An order to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Read the configuration again.
@@ -16,7 +16,7 @@ pub enum Order {
     Stop,
 }
 
-/// Orders to the driver. Clones are the same orders.
+/// Orders to the driver. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Orders {
     inner: Arc<Inner>,
@@ -27,14 +27,14 @@ struct Inner {
     stop: AtomicBool,
     reload: AtomicBool,
     came: Notify,
-    /// Counts what the driver has done; it stands still where the driver does.
+    /// Counts the moves of the driver; it stands still when the driver hangs.
     beats: AtomicU64,
-    /// Reloads that are over.
+    /// Number of reloads that are over.
     reloads: watch::Sender<u64>,
 }
 
 impl Orders {
-    /// Gives an order. It is obeyed once, however often it is given before that.
+    /// Gives an order. It is obeyed once, however often it was given before that.
     pub fn give(&self, order: Order) {
         match order {
             Order::Stop => self.inner.stop.store(true, Ordering::Release),
@@ -48,17 +48,17 @@ impl Orders {
         self.inner.stop.load(Ordering::Acquire)
     }
 
-    /// How often the driver has moved. An idle one moves when its inbox is woken.
+    /// Number of the driver's moves. An idle driver moves when its inbox is woken.
     pub fn beats(&self) -> u64 {
         self.inner.beats.load(Ordering::Relaxed)
     }
 
-    /// Counts the reloads that are over, well or not.
+    /// Number of reloads that are over, well or not.
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.inner.reloads.subscribe()
     }
 
-    /// The next order. A stop comes first. It may be dropped and called again; nothing is lost.
+    /// The next order. A stop comes first. The future may be dropped and made again; no order is lost.
     pub(super) async fn next(&self) -> Order {
         loop {
             if self.is_stop() {
@@ -71,7 +71,7 @@ impl Orders {
         }
     }
 
-    /// Waits for a stop alone; a reload that is wanted stays wanted.
+    /// Waits for a stop; a reload stays pending.
     pub(super) async fn stop(&self) {
         while !self.is_stop() {
             self.inner.came.notified().await;
@@ -80,12 +80,12 @@ impl Orders {
         self.inner.came.notify_one();
     }
 
-    /// The driver has moved.
+    /// Counts a move of the driver.
     pub(super) fn beat(&self) {
         self.inner.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A reload is over.
+    /// Counts a reload that is over.
     pub(super) fn reloaded(&self) {
         self.inner.reloads.send_modify(|count| *count += 1);
     }

@@ -20,27 +20,27 @@ use crate::observe::usage;
 /// How long a status waits for the disk.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Tells what the state takes on disk. May take as long as the disk does.
+/// Bytes that the state takes on disk. May block as long as the disk does.
 pub type Disk = Arc<dyn Fn() -> DiskUsage + Send + Sync>;
 
-/// What was found when it was last looked.
+/// The results of the last look.
 #[derive(Debug, Clone, Default)]
 struct Found {
-    /// How many looks were begun before this one was.
+    /// Number of looks that were begun before this one.
     look: u64,
-    /// Runs that have left the world, by state.
+    /// Archived runs by state.
     left: BTreeMap<RunState, u32>,
     disk: DiskUsage,
     rss_bytes: Option<u64>,
     open_files: Option<u32>,
 }
 
-/// Looks, and tells.
+/// Gathers the facts, and completes statuses with them.
 #[derive(Clone)]
 pub(super) struct Facts {
     runtime: Handle,
     found: watch::Receiver<Found>,
-    /// Looks that were wanted.
+    /// Number of the look that is wanted.
     wanted: Arc<watch::Sender<u64>>,
 }
 
@@ -73,7 +73,7 @@ impl Facts {
     /// Completes a status and sends it.
     pub(super) fn complete(&self, mut status: DaemonStatusReply, responder: Responder) {
         let mut look = 0;
-        // A look that is under way may have begun before what this status is to tell was committed.
+        // A look that is under way may have begun before the commit that this status is to include.
         self.wanted.send_modify(|wanted| {
             *wanted += 1;
             look = *wanted;

@@ -21,19 +21,19 @@ use crate::inbox::Inbox;
 use crate::world::Engine;
 use crate::world::api::{Change, Command, Reply};
 
-/// Runs changed with one step.
+/// Runs that one step changes.
 const PIECE: usize = 200;
-/// Changes of many runs that are under way at once: each lists the runs that it changes.
+/// Changes of many runs at once: each lists the runs that it changes.
 const AT_ONCE: usize = 8;
-/// Runs that an answer lists without a place among the large ones.
+/// Runs in an answer that needs no place among the large ones.
 const FEW: usize = 1_000;
-/// Runs that are looked at in one turn, to find those that are selected.
+/// Runs that one turn examines for the selection.
 const LOOKED_AT: usize = 10_000;
-/// Names that are looked up in one turn.
+/// Names that one turn looks up.
 const NAMES: usize = 500;
-/// Runs that a reply lists; of more it tells the number.
+/// Runs that a reply lists; of more it gives the number.
 const LISTED: usize = 200_000;
-/// And those for which there was nothing to do.
+/// Unchanged runs that a reply lists.
 const LISTED_UNCHANGED: usize = 20_000;
 
 /// Cuts changes of many runs into pieces.
@@ -48,18 +48,18 @@ pub(super) struct Sweeps {
     places: Arc<Semaphore>,
 }
 
-/// A change of many runs.
+/// One change of many runs.
 struct Sweep {
     change: Change,
     select: Selector,
-    /// Its runs were made by then: the highest number, and the last event.
+    /// Its runs existed when this was the highest number of a run and the last event.
     until: (u64, Seq),
     uid: u32,
     party: Party,
 }
 
 impl Sweeps {
-    /// One that works on the runtime that this is called in.
+    /// Sweeps that work on the current runtime.
     pub(super) fn new(inbox: Inbox<Request>, archive: Archive, blocking: Blocking) -> Self {
         Self {
             inbox,
@@ -71,8 +71,8 @@ impl Sweeps {
         }
     }
 
-    /// Takes a request over that changes many runs; gives any other one back. Its connection is held until it is
-    /// answered.
+    /// Takes a request that changes many runs; gives any other one back. The request's connection is held until the
+    /// answer.
     pub(super) fn take(&self, request: Request, engine: &Engine) -> Option<Request> {
         let uid = request.caller.uid;
         let Wanted::Command(command, _) = &request.wanted else { return Some(request) };
@@ -85,7 +85,7 @@ impl Sweeps {
         self.inbox.hold(request.connection.0, Vec::new());
         let (sweeps, hold) = (self.clone(), Hold::new(&self.inbox, &request));
         self.runtime.spawn(async move {
-            // It is never closed.
+            // The semaphore is never closed.
             let _place = sweeps.places.acquire().await;
             let done = sweeps.all(&sweep).await;
             if let Wanted::Command(_, mut responder) = request.wanted {
@@ -111,7 +111,7 @@ impl Sweeps {
                 Ok(done) => done,
                 Err(error) => return Err(so_far(error, &all)),
             };
-            // What lies below and was made since belongs to it: a tree ends as a whole.
+            // Runs below that were made since belong to it: a tree ends as a whole.
             rest.extend(below.into_iter().filter(|run| seen.insert(*run)));
             add(&mut all, changed, &named);
         }
@@ -126,7 +126,7 @@ impl Sweeps {
         }
     }
 
-    /// The runs that are selected now, a few at a time. Those that were named and have left the world have ended.
+    /// The runs that are selected now, a few at a time. Named runs that have left the world have ended.
     async fn settle(&self, sweep: &Sweep, all: &mut Changed) -> Result<Vec<RunId>, RpcError> {
         let mut found = Vec::new();
         let which = Selector { runs: Vec::new(), ..sweep.select.clone() };
@@ -138,7 +138,7 @@ impl Sweeps {
             if !gone.is_empty() {
                 let (archive, which, uid) = (self.archive.clone(), sweep.select.clone(), sweep.uid);
                 let ended = self.blocking.get(sweep.party, move || archive.ended(&which, &gone, uid)).await;
-                // One that came into the world meanwhile was made later.
+                // A run that came into the world meanwhile was made later.
                 let (ended, _) = ended.ok_or_else(stopping)??;
                 all.unchanged.extend(ended);
                 all.unchanged.truncate(LISTED_UNCHANGED);
@@ -177,7 +177,7 @@ pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFou
     }
     for name in &select.runs {
         match engine.find(name, uid) {
-            // One of that name that was made later is another one.
+            // A run of that name that was made later is another one.
             Ok(run) if engine.made_by(run).is_some_and(|made| made > until.1) => found.gone.push(name.clone()),
             Ok(run) if engine.fits(run, select) => found.runs.push(run),
             Ok(_) => {}
@@ -188,7 +188,7 @@ pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFou
     Ok(found)
 }
 
-/// Whether a change is of more runs than one step should have.
+/// Whether a change affects more runs than one step should.
 fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> bool {
     if select.runs.len() > PIECE {
         return true;
@@ -197,7 +197,7 @@ fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> boo
         match engine.select(select, (0, u64::MAX), (PIECE + 1, LOOKED_AT)) {
             Ok((_, Some(_))) => return true,
             Ok((runs, None)) => runs,
-            // The world tells.
+            // The world gives the error.
             Err(_) => return false,
         }
     } else {
@@ -213,8 +213,7 @@ fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> boo
         })
 }
 
-/// Adds what a piece came to. Of runs that were not named, those for which there was nothing to do had ended by
-/// themselves.
+/// Adds the outcome of a piece. Of runs that were not named, the unchanged ones had ended by themselves.
 fn add(all: &mut Changed, piece: Changed, named: &BTreeSet<RunId>) {
     all.unchanged.extend(piece.unchanged.into_iter().filter(|one| named.contains(&one.run)));
     all.unchanged.truncate(LISTED_UNCHANGED);
@@ -223,7 +222,7 @@ fn add(all: &mut Changed, piece: Changed, named: &BTreeSet<RunId>) {
     all.not_listed += (piece.runs.len() - room) as u64;
 }
 
-/// The error that ended it, and how far it came.
+/// The error that ended the change, with the number of runs that were changed before.
 fn so_far(mut error: RpcError, all: &Changed) -> RpcError {
     let done = all.runs.len() as u64 + all.not_listed;
     error.message =

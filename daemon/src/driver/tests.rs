@@ -101,12 +101,12 @@ impl Bench {
         Self { inbox, feed, journal: journalist, calls, orders, driver }
     }
 
-    /// Asks through connection `connection`.
+    /// Sends a request through connection `connection`.
     fn ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Answer {
         self.try_ask(connection, wanted).unwrap()
     }
 
-    /// The same; nothing where there is no room for it.
+    /// The same; `None` where there is no room for it.
     fn try_ask(&self, connection: u64, wanted: impl FnOnce(Responder) -> Wanted) -> Option<Answer> {
         self.try_ask_as(None, connection, wanted)
     }
@@ -162,7 +162,7 @@ impl Bench {
     }
 }
 
-/// An answer that is to come.
+/// An answer that is still to come.
 struct Answer(Arc<Outgoing>);
 
 impl Answer {
@@ -242,7 +242,7 @@ async fn while_held_reads_are_answered_new_work_is_refused_and_everything_goes_o
     let before = bench.tries();
     let caught = bench.submit(1);
     bench.tried(before).await;
-    // The failure is told of between two tries; the first is over once a second one has begun.
+    // The failure is reported between two attempts; the first is over once a second one has begun.
     bench.tried(before + 1).await;
     assert_eq!(bench.status().await["health"], "held");
     let refused = bench.submit(2).get().await.unwrap_err();
@@ -285,7 +285,7 @@ async fn whoever_waits_for_a_run_is_told_when_their_time_is_up_while_held() {
     let told = bench.ask(3, |responder| Wanted::Wait(brief, responder)).get().await;
     match told {
         Ok(told) => assert_eq!(told["reached"], false),
-        // It has ended, and that may not be in the journal.
+        // The run has ended, but that may not be in the journal.
         Err(held) => assert_eq!(held.kind(), ErrorKind::Held),
     }
     bench.stop().await;
@@ -333,8 +333,8 @@ async fn a_signal_stops_a_daemon_that_is_held() {
     bench.stop().await;
 }
 
-/// A15. A disk that does not answer holds the daemon within seconds: what changes something is told so, what reads is
-/// answered, and a stop is a stop.
+/// A15. A disk that does not answer holds the daemon within seconds: changes are refused with the reason, reads are
+/// answered, and a stop works.
 #[tokio::test]
 async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
     let bench = Bench::start();
@@ -382,7 +382,7 @@ async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
     bench.status().await;
     assert!(bench.orders.beats() > beats, "it moves");
     bench.journal.set(Mood::Willing);
-    // It goes on by itself, with what it was about.
+    // It goes on by itself, with the same steps.
     let count = |page: &Value| page["runs"].as_array().unwrap().len();
     let list = || bench.ask(50, |responder| Wanted::Read(Read::List(ListParams::default()), responder));
     while bench.status().await["health"] != "serving" {}
@@ -390,7 +390,7 @@ async fn a_disk_that_does_not_answer_holds_the_daemon_and_it_still_answers() {
     bench.stop().await;
 }
 
-/// A15. However many reloads came before it, and whatever the disk does.
+/// A15. However many reloads came before, and whatever the disk does.
 #[tokio::test]
 async fn a_stop_behind_reloads_is_a_stop_whatever_the_journal_does() {
     for (mood, reloads) in [(Mood::Willing, 0), (Mood::Willing, 30), (Mood::Failing, 11), (Mood::Failing, 200)] {
@@ -403,7 +403,7 @@ async fn a_stop_behind_reloads_is_a_stop_whatever_the_journal_does() {
     }
 }
 
-/// A4. However much others ask, and whatever, one that asks now and then is answered, in turn.
+/// A4. However much other clients ask, a client that asks now and then is answered in its turn.
 #[tokio::test]
 async fn whoever_asks_now_and_then_waits_behind_few_of_those_who_always_ask() {
     let bench = Bench::start();
@@ -437,7 +437,7 @@ fn waiting() -> Arc<RunSpec> {
     Arc::new(RunSpec { script, on_interaction: harness_protocol::spec::OnInteraction::Wait, ..RunSpec::default() })
 }
 
-/// A9. A tree of many is ended in pieces, each with a commit of its own, and nothing of it is left.
+/// A9. A tree of many runs is ended in pieces, each with a commit of its own, and no run is left.
 #[tokio::test]
 async fn a_tree_of_many_is_cancelled_in_pieces_and_nothing_of_it_is_left() {
     let bench = Bench::start();

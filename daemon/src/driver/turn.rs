@@ -18,7 +18,7 @@ use crate::journal::Journal;
 use crate::world::api::{Caller, Command, Effect, Input};
 
 impl<J: Journal> Driver<J> {
-    /// Takes what came, steps the world with it, and hands over what that came to.
+    /// Takes the inputs, steps the world with them, and hands over the step.
     pub(super) async fn turn(&mut self) {
         self.look_for_room().await;
         let mut inputs: Vec<Input> = self
@@ -43,7 +43,7 @@ impl<J: Journal> Driver<J> {
             self.hand_over(step).await;
         }
         if !self.reads.is_empty() || self.lookups.are_due() || self.waiters.is_due(self.parts.clock.now()) {
-            // What is shown, and what is looked up, is in the journal.
+            // Shown events and looked-up runs must be in the journal.
             self.catch_up().await;
         }
         if self.stopping {
@@ -62,26 +62,25 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// Sorts the turn's requests into commands and reads, and lets those wait that need something looked up first.
+    /// Sorts the requests of the turn into commands and reads. Requests that need a look-up wait.
     async fn sort_requests(&mut self, inputs: &mut Vec<Input>) {
         let reports = inputs.len();
         while let Some(request) = self.backlog.pop_front() {
-            // A pruning lets runs leave the world: what was found out for others in the same step would no longer hold.
+            // A pruning removes runs from the world: look-ups for other requests in the same step would no longer hold.
             let is_pruning = matches!(request.wanted, Wanted::Own(Command::Prune(_), _));
             if is_pruning && inputs.len() > reports {
                 self.backlog.push_front(request);
                 break;
             }
             let connection = request.connection;
-            // What is refused whatever it names has nothing looked up.
+            // A request that is refused in any case needs no look-up.
             let held = matches!(&request.wanted, Wanted::Command(command, _) if self.is_refused(command));
             let refusal = held.then(|| self.held_error()).or_else(|| Lookups::refusal(&request, &self.parts.engine));
             if let Some(refusal) = refusal {
                 request.wanted.refuse(refusal);
                 continue;
             }
-            // A change of many is made in pieces, and what the world does not know is looked up: the connection waits
-            // for that.
+            // A change of many runs is made in pieces, and unknown names are looked up: the connection waits for that.
             let taken = self.sweeps.take(request, &self.parts.engine);
             let resolved = taken.and_then(|request| self.lookups.resolved(request, &self.parts.engine));
             let Some(request) = resolved else {
@@ -133,7 +132,7 @@ impl<J: Journal> Driver<J> {
         }
     }
 
-    /// What a connection asked after something that takes time waits in the inbox until that is done.
+    /// Later requests of a connection wait in the inbox until its long request is done.
     fn put_back(&mut self, connection: ConnectionId) {
         let (back, rest): (Vec<Request>, Vec<Request>) =
             self.backlog.drain(..).partition(|request| request.connection == connection);
@@ -194,7 +193,7 @@ impl<J: Journal> Driver<J> {
             // The caller may be gone.
             Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller.uid))),
             Wanted::Left => self.waiters.left(connection),
-            // Sorted out before.
+            // These were sorted out before.
             wanted @ (Wanted::Command(..)
             | Wanted::Own(..)
             | Wanted::Tidy(_)

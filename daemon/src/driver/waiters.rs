@@ -23,20 +23,20 @@ struct Waiter {
     responder: Responder,
 }
 
-/// Those who wait.
+/// All waiting clients.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     by_run: BTreeMap<RunId, Vec<Waiter>>,
     by_time: BTreeSet<(Span, RunId)>,
-    /// Runs that a connection has waited for.
+    /// The runs that each connection waits for.
     by_connection: BTreeMap<ConnectionId, BTreeSet<RunId>>,
     drains: Vec<(ConnectionId, Option<Span>, Responder)>,
-    /// The journal cannot commit: that is what runs wait for.
+    /// The journal cannot commit: runs wait for that.
     held: bool,
 }
 
 impl Waiters {
-    /// From here on the journal can commit, or cannot.
+    /// Sets whether the journal can commit from here on.
     pub(super) fn set_held(&mut self, held: bool) {
         self.held = held;
     }
@@ -49,7 +49,7 @@ impl Waiters {
         connection: ConnectionId,
         mut responder: Responder,
     ) {
-        // A wait may be long: however large its request was, no more of it is kept than this.
+        // A wait may be long: no more of its request is kept than this, however large it was.
         states.sort_unstable();
         states.dedup();
         states.shrink_to_fit();
@@ -76,7 +76,7 @@ impl Waiters {
         !self.drains.is_empty() || self.first_due().is_some_and(|due| due <= now.mono)
     }
 
-    /// When the next one's time is up.
+    /// The earliest time limit.
     pub(super) fn first_due(&self) -> Option<Span> {
         let drain = self.drains.iter().filter_map(|(_, due, _)| *due).min();
         self.by_time.first().map(|(due, _)| *due).into_iter().chain(drain).min()
@@ -110,8 +110,8 @@ impl Waiters {
         }
     }
 
-    /// Tells those whose time is up while nothing can be committed: that it is up, or, where what a run has come to may
-    /// not be in the journal, why that is.
+    /// Answers the clients whose time is up while nothing can be committed: that it is up, or, if the state of the run
+    /// may not be in the journal, the reason for that.
     pub(super) fn give_up(&mut self, engine: &Engine, now: Now, held: &RpcError) {
         while let Some(&(due, run)) = self.by_time.first()
             && due <= now.mono
@@ -159,13 +159,13 @@ impl Waiters {
                     }
                     responder.send(Ok(WaitReply { run, reached }));
                 }
-                // It left the world in the same step in which it ended, or was pruned.
+                // It ended and left the world in the same step, or it was pruned.
                 None => archive.off_to(Party::Connection(connection.0), move |archive| {
                     responder.send(archive.waited(&run.to_string(), &states, 0));
                 }),
             }
         }
-        // The time, or the connection, of one that stays may be the same.
+        // A remaining waiter may have the same time or connection.
         self.by_time.extend(rest.iter().filter_map(|waiter| Some((waiter.due?, run))));
         for connection in told {
             if rest.iter().all(|waiter| waiter.connection != connection)
@@ -189,7 +189,7 @@ impl Waiters {
                     self.by_time.remove(&(due, run));
                 }
             }
-            // The time of one that stays may be the same.
+            // A remaining waiter may have the same time.
             self.by_time.extend(waiters.iter().filter_map(|waiter| Some((waiter.due?, run))));
             if waiters.is_empty() {
                 self.by_run.remove(&run);
