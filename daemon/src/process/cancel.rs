@@ -7,20 +7,20 @@ use tokio::sync::watch;
 /// How urgently work is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Stop {
-    /// It is not.
+    /// It goes on.
     #[default]
     No,
-    /// With the grace that its processes have.
+    /// It ends within the grace period of its processes.
     Gently,
     /// Killed at once, without a grace period.
     AtOnce,
 }
 
-/// The end that asks.
+/// The asking end.
 #[derive(Debug)]
 pub struct Canceller(watch::Sender<Stop>);
 
-/// The end that obeys.
+/// The end that is asked.
 #[derive(Debug, Clone)]
 pub struct Cancel(watch::Receiver<Stop>);
 
@@ -31,7 +31,7 @@ pub fn canceller() -> (Canceller, Cancel) {
 }
 
 impl Canceller {
-    /// Asks the work to end. A weaker wish than one before it has no effect.
+    /// Asks the work to end. A weaker request after a stronger one has no effect.
     pub fn stop(&self, force: bool) {
         let wish = if force { Stop::AtOnce } else { Stop::Gently };
         self.0.send_if_modified(|level| {
@@ -43,7 +43,7 @@ impl Canceller {
 }
 
 impl Cancel {
-    /// The level now.
+    /// The present level.
     pub fn level(&self) -> Stop {
         *self.0.borrow()
     }
@@ -58,7 +58,7 @@ impl Cancel {
         self.at_least(Stop::Gently).await
     }
 
-    /// Waits until the work is to end without grace.
+    /// Waits until the work is to end without a grace period.
     pub async fn forced(&mut self) {
         self.at_least(Stop::AtOnce).await;
     }

@@ -5,7 +5,7 @@
 //!              └─time limit, cancel──▶ ending: SIGTERM, 2 s, SIGKILL, until none is left ──▶ done
 //! ```
 //!
-//! Calls are started by keepers ([`keeper`]), small processes of ours that no descendant of a call can leave. Owns
+//! Calls are started by keepers ([`supervisor`]), small processes of ours that no descendant of a call can leave. Owns
 //! spawning, capture, signals and the knowledge of which process belongs to which run. Knows no tool and no envelope,
 //! decides nothing about a run, and keeps no task of its own while a command runs.
 
@@ -55,34 +55,34 @@ use self::supervisor::protocol::Used;
 
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
-/// A process that ends within this time has its output read in one go, without being waited for.
+/// The output of a process that ends within this time is read at once, without registering its pipes.
 const QUICK: Duration = Duration::from_millis(2);
 
-/// Within what a command runs.
+/// Bounds of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Time until it is ended.
+    /// Time limit of the command.
     pub timeout: Duration,
     /// Bytes of each stream that are kept in memory.
     pub keep: usize,
 }
 
-/// A command that has ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// How; `None` where the end was not seen: not even SIGKILL ended it in time.
+    /// How it ended; `None` where the end was not seen: not even SIGKILL ended it in time.
     pub end: Option<End>,
     /// The time limit ended it.
     pub timed_out: bool,
     /// A cancel ended it.
     pub cancelled: bool,
-    /// It left others running, and these were ended.
+    /// It left processes running, and these were ended.
     pub children_ended: bool,
-    /// It left others running, and these live on.
+    /// It left processes running, and these live on.
     pub left_running: bool,
     /// The command, or another process, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
-    /// How it came off with the limits that are of its whole run.
+    /// Whether it has met the limits of its whole run.
     pub grouped: Grouped,
     /// Captured standard output; on a terminal, both streams.
     pub stdout: Captured,
@@ -93,11 +93,11 @@ pub struct Finished {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct End {
-    /// Its own exit code, or 128 and the signal.
+    /// Its exit code, or 128 plus the signal.
     pub code: u8,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// CPU time of it and of those that it waited for.
+    /// CPU time of the process and of its children that it waited for.
     pub cpu: Duration,
     /// The largest resident size among these, in bytes.
     pub max_rss_bytes: u64,
@@ -115,17 +115,17 @@ fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::from(u8::MAX))
 }
 
-/// Why the running ended.
+/// Why the wait for the command ended.
 enum Why {
     Heard(Heard),
     TimeLimit,
     Cancel(Stop),
 }
 
-/// Runs a command for `run` to its end. Dropped before, everything of it is ended.
+/// Runs a command for `run` to its end. If the future is dropped before, all processes of the command are ended.
 ///
 /// # Errors
-/// Where it did not start.
+/// If the command did not start.
 pub async fn run(
     launch: Launch<'_>,
     bounds: Bounds,
@@ -143,7 +143,7 @@ pub async fn run(
     Err(SpawnError::Io(ErrorKind::ConnectionReset.into()))
 }
 
-/// Nothing, where the keeper has died before it heard of the command.
+/// One attempt at it; `None` where the keeper died before it read the request.
 async fn attempt(
     launch: &Launch<'_>,
     bounds: Bounds,
@@ -160,7 +160,7 @@ async fn attempt(
 
     let why = {
         let mut ended = std::pin::pin!(wait(&mut held, cancel, bounds.timeout));
-        // What is over in no time has its pipes read once, without telling the runtime of them.
+        // The pipes of a very short command are read once, without registering them with the runtime.
         match timeout(QUICK, &mut ended).await {
             Ok(why) => why,
             Err(_) => streams.while_waiting_for(on_piece, ended).await,
@@ -181,7 +181,7 @@ async fn attempt(
         Why::TimeLimit => streams.while_waiting_for(on_piece, held.end_all(cancel, Stop::Gently)).await,
         Why::Cancel(stop) => streams.while_waiting_for(on_piece, held.end_all(cancel, stop)).await,
     }
-    // Most commands close their pipes by ending: these need no clock.
+    // Most commands close their pipes by ending: these need no timer.
     streams.take(on_piece);
     if lost {
         streams.while_waiting_for(on_piece, held.lost()).await;
@@ -218,7 +218,7 @@ async fn attempt(
     Ok(Some(finished(used, &why, left, grouped, stdout, stderr)))
 }
 
-/// What is read, what is written to, and the terminal, if it is one.
+/// The streams to read, the descriptors to write to, and the path of the terminal, if it is one.
 fn streams(
     launch: &Launch<'_>,
     keep: usize,
@@ -232,10 +232,10 @@ fn streams(
     Ok((streams, theirs.into(), None))
 }
 
-/// What became of the processes that a call would have left.
+/// The fate of processes that a call leaves.
 #[derive(Debug, Clone, Copy)]
 enum Left {
-    /// There are none.
+    /// There were none.
     Nothing,
     /// They live on.
     Running,
@@ -282,7 +282,7 @@ async fn closed(streams: &mut Streams, cancel: &mut Cancel, on_piece: OnPiece<'_
     }
 }
 
-/// Ends what earlier calls of `run` have left running. Does nothing, at no cost, where that is nothing.
+/// Ends the processes that earlier calls of `run` have left. Costs nothing if there are none.
 pub async fn release(run: RunId, keepers: &Arc<Keepers>, force: bool) {
     let mut ends = JoinSet::new();
     for Parked { link, drainer } in keepers.unpark(run) {
@@ -298,12 +298,12 @@ pub async fn release(run: RunId, keepers: &Arc<Keepers>, force: bool) {
     while ends.join_next().await.is_some() {}
 }
 
-/// Whether earlier calls of `run` may have left something running.
+/// Whether earlier calls of `run` may have left processes.
 pub fn has_background(run: RunId, keepers: &Keepers) -> bool {
     keepers.has_parked(run)
 }
 
-/// The runs whose earlier calls may have left something running.
+/// The runs whose earlier calls may have left processes.
 pub fn runs_with_background(keepers: &Keepers) -> Vec<RunId> {
     keepers.runs_with_parked()
 }

@@ -16,17 +16,17 @@ const MIB: u64 = 1024 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kind {
     resource: Resource,
-    /// By which a keeper is told.
+    /// The name by which a keeper knows it.
     name: &'static str,
     /// What it limits, in words for people.
     words: &'static str,
     /// The letter of the shell's `ulimit`.
     letter: char,
-    /// What the daemon needs.
+    /// The least value that the daemon needs.
     least: u64,
-    /// By how much a number is divided for people, and the unit that is left.
+    /// The divisor of the value for people, and its unit.
     unit: (u64, &'static str),
-    /// Whether more than the hard limit is asked for, which root may have.
+    /// Whether to ask for more than the hard limit, which root may have.
     beyond: bool,
 }
 
@@ -49,7 +49,7 @@ const KINDS: [Kind; 6] = [
         unit: (MIB, " MiB"),
         beyond: true,
     },
-    // The kernel kills at the hard limit, however long that takes.
+    // The kernel kills at the hard limit, however late that is.
     Kind {
         resource: Resource::RLIMIT_CPU,
         name: "cpu-time",
@@ -92,7 +92,7 @@ const KINDS: [Kind; 6] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits(Vec<(&'static str, u64, u64)>);
 
-/// A limit with which the daemon would not live, and that it cannot raise.
+/// A limit that is too low for the daemon, and that it cannot raise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooLow {
     words: &'static str,
@@ -115,10 +115,10 @@ impl fmt::Display for TooLow {
 impl std::error::Error for TooLow {}
 
 impl Limits {
-    /// Raises what was inherited as far as it goes, for this process.
+    /// Raises the inherited limits of this process, as far as possible.
     ///
     /// # Errors
-    /// Where what is left would end the daemon.
+    /// If a remaining limit would end the daemon.
     pub fn raise() -> Result<Self, TooLow> {
         let mut inherited = Vec::new();
         for kind in KINDS {
@@ -128,7 +128,7 @@ impl Limits {
                 continue;
             }
             if soft < hard {
-                // With less it is what it was, and looked at below.
+                // If that fails, the limit stays as it was, and is checked below.
                 _ = setrlimit(kind.resource, hard, hard);
             }
             // Root is not bound by the number of its processes.
@@ -140,7 +140,7 @@ impl Limits {
         Ok(Self(inherited))
     }
 
-    /// As words for a keeper.
+    /// The limits as arguments for a keeper.
     pub fn words(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|(name, soft, hard)| format!("{name}={soft}:{hard}"))
     }
@@ -158,13 +158,13 @@ impl Kind {
     }
 }
 
-/// Gives this process the limit that a word says; does nothing for what is none.
+/// Sets the limit that an argument names; does nothing for any other argument.
 pub(crate) fn give_back(word: &str) {
     let Some((name, values)) = word.split_once('=') else { return };
     let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else { return };
     let Some((soft, hard)) = values.split_once(':') else { return };
     if let (Ok(soft), Ok(hard)) = (soft.parse(), hard.parse()) {
-        // Where it cannot be had, the daemon's own stays.
+        // If it cannot be set, the daemon's own stays.
         _ = setrlimit(kind.resource, soft, hard);
     }
 }

@@ -15,10 +15,10 @@ use super::supervisor::launch::instructions;
 use super::supervisor::protocol::{self, Failure, Place};
 use crate::folders;
 
-/// Longest single argument or variable that the kernel takes, with its end.
+/// Bytes of the longest argument or variable that the kernel takes, with its NUL.
 const LONGEST_STRING: usize = 128 * 1024;
 
-/// What to start.
+/// The program to start.
 #[derive(Debug, Clone, Copy)]
 pub enum Program<'a> {
     /// A text for `sh -c`.
@@ -34,22 +34,22 @@ pub struct Launch<'a> {
     pub program: Program<'a>,
     /// The working directory of the run.
     pub workdir: &'a Path,
-    /// Device and inode that this has to have, where that is known.
+    /// Device and inode that this directory must have, where they are known.
     pub folder: Option<(u64, u64)>,
-    /// The directory of the call, seen from there; empty where it is that one.
+    /// The directory of the call, relative to it; empty for that directory itself.
     pub directory: &'a Path,
     /// The whole environment.
     pub env: &'a [(OsString, OsString)],
-    /// With a terminal, through which everything comes as standard output.
+    /// Whether it gets a terminal, through which all output comes as standard output.
     pub tty: bool,
-    /// What its processes may use.
+    /// Limits of its processes.
     pub limits: CallLimits,
 }
 
 /// Why a command did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// Its directory is not there, or cannot be entered.
+    /// Its directory does not exist, or cannot be entered.
     #[error("the working directory {} {why}", dir.display())]
     Directory {
         /// Path of the directory.
@@ -57,7 +57,7 @@ pub enum SpawnError {
         /// What is wrong with it.
         why: String,
     },
-    /// At its path there is another folder.
+    /// The path leads to another folder.
     #[error(
         "the working directory {} is another folder now (device {}, inode {}) than the one that this run was submitted for (device {}, \
          inode {}): it was replaced, or something is mounted there; nothing was executed", dir.display(), found.0, found.1, wanted.0,
@@ -66,24 +66,24 @@ pub enum SpawnError {
     OtherFolder {
         /// Path of the directory, as the run has it.
         dir: PathBuf,
-        /// Device and inode that it was to have.
+        /// The expected device and inode.
         wanted: (u64, u64),
-        /// And those that it has.
+        /// The device and inode that were found.
         found: (u64, u64),
     },
-    /// The kernel takes no argument, and no variable, of that size.
+    /// An argument or a variable is larger than the kernel takes.
     #[error("{0}")]
     TooLong(TooLong),
-    /// A NUL byte.
+    /// An argument or a variable contains a NUL byte.
     #[error("the command, its environment or its working directory has a NUL byte")]
     Nul,
     /// There is no such program.
     #[error("{0}: no such program")]
     NotFound(String),
-    /// The program may not be executed, or is none.
+    /// The file may not be executed, or is no program.
     #[error("{0}: cannot be executed")]
     NotExecutable(String),
-    /// Nothing to execute was named.
+    /// The command is empty.
     #[error("no program is named")]
     Empty,
     /// Any other error of the system.
@@ -91,29 +91,29 @@ pub enum SpawnError {
     Io(#[source] io::Error),
 }
 
-/// What of a command is larger than the kernel takes.
+/// Which part of a command is larger than the kernel takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
-    /// The line of a shell, or one of the words.
+    /// The command line of a shell, or an argument.
     #[error("the command is too long for one process: 128 KiB at most; write it to a file and run that")]
     Command,
     /// The path of its directory.
     #[error("the path of the working directory is too long for one process: 128 KiB at most")]
     Directory,
-    /// One variable, with its name.
+    /// One variable, together with its name.
     #[error(
         "the variable {} of the environment is too long for one process: 128 KiB at most with its name; write it to a \
          file and name that",
         .0.chars().take(80).collect::<String>()
     )]
     Variable(String),
-    /// All variables together, beside the words.
+    /// All variables together, in addition to the arguments.
     #[error(
         "the environment is too large for one process: {variables} variables with {bytes} bytes together; name fewer, or \
          write them to a file"
     )]
     Environment {
-        /// How many there are.
+        /// Number of variables.
         variables: usize,
         /// Bytes of all variables, names and values together.
         bytes: usize,
@@ -121,7 +121,7 @@ pub enum TooLong {
 }
 
 impl Launch<'_> {
-    /// The one string that the kernel would not take, if there is one.
+    /// The part that is too large by itself, if there is one.
     fn longest(&self) -> Option<TooLong> {
         let is_long = |bytes: usize| bytes >= LONGEST_STRING;
         let words: &[String] = if let Program::Argv(argv) = self.program { argv } else { &[] };
@@ -132,12 +132,12 @@ impl Launch<'_> {
         if is_long(self.workdir.as_os_str().len().max(self.directory.as_os_str().len())) {
             return Some(TooLong::Directory);
         }
-        // The kernel gets both in one string, with a sign between them.
+        // The kernel gets both in one string, with an equals sign between them.
         let variable = self.env.iter().find(|(name, value)| is_long(name.len() + 1 + value.len()))?;
         Some(TooLong::Variable(variable.0.to_string_lossy().into_owned()))
     }
 
-    /// What takes the most of all that is too much together.
+    /// The largest part of a command that is too large as a whole.
     fn largest(&self) -> TooLong {
         let bytes: usize = self.env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
         let words: usize = match self.program {
@@ -157,10 +157,10 @@ impl Launch<'_> {
         [one.as_bytes()].into_iter().chain(place).chain(many.iter().map(String::as_bytes)).chain(variables)
     }
 
-    /// The frame that asks a keeper to start it.
+    /// The frame that asks a keeper to start the command.
     ///
     /// # Errors
-    /// Where the kernel would not take it.
+    /// If the kernel would refuse the command.
     pub(super) fn frame(
         &self,
         seq: u32,
@@ -206,7 +206,7 @@ impl Launch<'_> {
         })
     }
 
-    /// Why it did not start, in words.
+    /// The error, in words.
     pub(super) fn explain(&self, failure: Failure) -> SpawnError {
         let directory = |dir: PathBuf, errno| SpawnError::Directory {
             dir,
@@ -238,7 +238,7 @@ impl Launch<'_> {
 }
 
 impl SpawnError {
-    /// The exit code that a shell would give, where the program itself was the trouble.
+    /// The exit code that a shell would give, if the program itself was the problem.
     pub const fn exit_code(&self) -> Option<u8> {
         match self {
             Self::NotFound(_) => Some(127),

@@ -8,12 +8,12 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// There where systemd is what starts services.
+/// Exists where systemd is the service manager.
 const SYSTEMD: &str = "/run/systemd/system";
-/// How systemd marks what it has given away: the first for all to see, the second only for root.
+/// The attributes by which systemd marks a delegated cgroup: the first is visible to all, the second only to root.
 const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
 
-/// Controllers of a cgroup that are of use here.
+/// The useful controllers of a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Controllers {
     pub(super) memory: bool,
@@ -39,7 +39,7 @@ impl NoGroups {
     }
 }
 
-/// The cgroup of this process, if it is ours alone, and which controllers it has.
+/// The cgroup of this process, if it is ours alone, and its controllers.
 pub(super) fn find() -> Result<(PathBuf, Controllers), NoGroups> {
     let read = |path: &str| fs::read_to_string(path).map_err(NoGroups::at(Path::new(path)));
     let path = path(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?).ok_or(NoGroups::None)?;
@@ -52,7 +52,7 @@ fn usable(path: PathBuf, is_marked: bool, own: u32) -> Result<(PathBuf, Controll
     if is_marked && !MARKS.iter().any(|mark| has_mark(&path, mark)) {
         return Err(NoGroups::NotDelegated(path));
     }
-    // What is not in our charge must be neither moved nor limited.
+    // A process that is not ours must be neither moved nor limited.
     if read("cgroup.procs")?.lines().any(|line| line != own.to_string()) {
         return Err(NoGroups::Shared(path));
     }
@@ -71,10 +71,10 @@ impl Controllers {
     }
 }
 
-/// Where the cgroup is that `/proc/self/cgroup` names, by the mounts of `/proc/self/mountinfo`.
+/// The path of the cgroup that `/proc/self/cgroup` names, by the mounts of `/proc/self/mountinfo`.
 pub(super) fn path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
     let own = Path::new(cgroup.lines().find_map(|line| line.strip_prefix("0::"))?);
-    // One that is not below the root of our namespace begins with `/..`.
+    // A cgroup outside of our namespace's root begins with `/..`.
     if own.components().any(|component| component == Component::ParentDir) {
         return None;
     }
@@ -86,12 +86,12 @@ pub(super) fn path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
         let mut fields = mount.split(' ').skip(3).map(unescaped);
         let (root, point) = (fields.next()?, fields.next()?);
         let below = own.strip_prefix(root).ok()?;
-        // Joined with nothing it would end with a slash.
+        // An empty join would add a slash.
         Some(if below.as_os_str().is_empty() { point } else { point.join(below) })
     })
 }
 
-/// Blanks and the like are written as `\040`.
+/// Decodes a field, in which blanks and the like are written as `\040`.
 fn unescaped(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();

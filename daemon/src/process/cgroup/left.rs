@@ -15,11 +15,11 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::{CALLS, emptied, kill};
 
-/// The file's name, and the most bytes of it that are read.
+/// Name of the file, and the most bytes of it that are read.
 const FILE: &str = "cgroup";
 const LONGEST: u64 = 4096;
 
-/// A state directory, by how its cgroups are called.
+/// A state directory, and the name of its cgroups.
 #[derive(Debug, Clone)]
 pub(in crate::process) struct StateName {
     file: PathBuf,
@@ -27,29 +27,29 @@ pub(in crate::process) struct StateName {
 }
 
 impl StateName {
-    /// The one with that number, which other state directories do not have.
+    /// The state directory with this number, which no other one has.
     pub(in crate::process) fn new(state_dir: &Path, number: u32) -> Self {
         Self { file: state_dir.join(FILE), calls: format!("{CALLS}{number:08x}") }
     }
 
-    /// How the cgroup is called that holds what its daemon starts.
+    /// Name of the cgroup with all processes that its daemon starts.
     pub(super) fn calls(&self) -> &str {
         &self.calls
     }
 
-    /// The file that says where that cgroup is.
+    /// Path of the file that says where that cgroup is.
     pub(super) fn path(&self) -> &Path {
         &self.file
     }
 
-    /// Notes where that cgroup is.
+    /// Records the path of that cgroup.
     pub(super) fn note(&self, calls: &Path) -> io::Result<()> {
         let mut file = open_regular(&self.file, Opening::Keep)?;
         file.set_len(0)?;
         file.write_all(calls.as_os_str().as_bytes())
     }
 
-    /// Ends what an earlier daemon has left in its cgroup, wherever that was.
+    /// Ends leftovers of an earlier daemon in its cgroup, wherever that was.
     pub(in crate::process) fn end_left(&self) {
         let left = self.noted().filter(|calls| self.is_of_it(calls) && is_populated(calls));
         let Some(calls) = left else { return };
@@ -68,7 +68,7 @@ impl StateName {
         Some(OsString::from_vec(path).into())
     }
 
-    /// Whether a cgroup is one of this state directory: no other one is touched, whatever the file says.
+    /// Whether a cgroup belongs to this state directory: no other one is touched, whatever the file says.
     fn is_of_it(&self, calls: &Path) -> bool {
         let is_named_so = calls.file_name().is_some_and(|name| name == self.calls.as_str());
         is_named_so && statfs(calls).is_ok_and(|found| found.filesystem_type() == CGROUP2_SUPER_MAGIC)

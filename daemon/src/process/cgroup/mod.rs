@@ -37,32 +37,32 @@ use tokio::runtime::Handle;
 use self::find::{Controllers, NoGroups};
 pub(super) use self::left::StateName;
 
-/// The file by which processes enter.
+/// The file by which processes enter a cgroup.
 const PROCESSES: &str = "cgroup.procs";
-/// The controllers that the cgroups below have.
+/// The file that gives controllers to the cgroups below.
 const BELOW: &str = "cgroup.subtree_control";
-/// Where the daemon itself is.
+/// Name of the daemon's own cgroup.
 const DAEMON: &str = "daemon";
-/// What the names of the cgroups of all calls, and of runs, begin with.
+/// Begin of the names of the cgroups with all calls, and with a run.
 const CALLS: &str = "calls-";
 const RUN: &str = "run-";
-/// Where keepers are.
+/// Name of the cgroup of the keepers.
 const KEEPERS: &str = "keepers";
-/// How often a cgroup is made anew that another call of the run has just removed.
+/// Attempts at making a cgroup that another call of the run has just removed.
 const TRIES: usize = 16;
-/// How long, in milliseconds, and how often the kernel may take to clear a cgroup away that was killed.
+/// Time limit in milliseconds, and number of attempts, for the kernel to clear a killed cgroup.
 const KILL_WAIT: (u16, usize) = (1_000, 16);
 
-/// The cgroup of the daemon, and those in it.
+/// The cgroup of the daemon, and the cgroups in it.
 #[derive(Debug)]
 pub(super) struct Groups {
     own: PathBuf,
-    /// With everything that this daemon starts.
+    /// The cgroup with everything that this daemon starts.
     calls: PathBuf,
     controllers: Controllers,
-    /// Numbers the calls.
+    /// The number of the next call.
     next: AtomicU64,
-    /// Those that still had processes in them when they were to go.
+    /// Cgroups that still had processes when they were to be removed.
     late: Mutex<Vec<PathBuf>>,
 }
 
@@ -73,35 +73,35 @@ pub(super) struct Group {
     path: PathBuf,
     /// The limits that it sets.
     sets: Controllers,
-    /// What had happened in the run before.
+    /// The counts of the run before the call.
     before: Counts,
 }
 
-/// How a call came off with a limit that is of its whole run.
+/// Whether a call has met a limit of its whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Meeting {
     /// No cgroup sets it.
     #[default]
     NotSet,
-    /// It was not met.
+    /// The limit was not met.
     Kept,
     /// Processes of the call met it.
     Met,
-    /// Only background children of earlier calls did.
+    /// Only background children of earlier calls met it.
     MetByOthers,
 }
 
-/// How a call came off with the limits that are of its whole run.
+/// Whether a call has met the limits of its whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grouped {
-    /// Memory: who meets it is killed, with all processes of the same call.
+    /// Memory: a process that meets it is killed, with all processes of the same call.
     pub memory: Meeting,
-    /// Processes: who meets it cannot fork.
+    /// Processes: a process that meets it cannot fork.
     pub processes: Meeting,
 }
 
 impl Grouped {
-    /// How it came off with this one.
+    /// Whether the call has met this limit.
     pub const fn with(&self, limit: CallLimit) -> Meeting {
         match limit {
             CallLimit::AddressSpaceBytes => self.memory,
@@ -111,7 +111,7 @@ impl Grouped {
     }
 }
 
-/// How often limits were met in a cgroup, and below it.
+/// How often limits were met in a cgroup and below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Counts {
     killed: u64,
@@ -129,8 +129,8 @@ impl Counts {
 }
 
 impl Groups {
-    /// Divides the cgroup of this process, if it is its own, for the daemon of this state directory. Tells the log
-    /// which limits are set by it, or why none is.
+    /// Divides the cgroup of this process, if it is its own, for the daemon of this state directory. Logs which limits
+    /// are set by cgroups, or why none is.
     pub(super) fn set_up(state: &StateName) -> Option<Self> {
         let divide = |(own, controllers)| Self::new(own, state, controllers).divide(state);
         match find::find().and_then(divide) {
@@ -166,7 +166,7 @@ impl Groups {
         for group in [&daemon, &groups.calls, &groups.calls.join(KEEPERS)] {
             make(group).map_err(NoGroups::at(group))?;
         }
-        // Before anything is in it.
+        // Recorded before any process is in it.
         state.note(&groups.calls).map_err(NoGroups::at(state.path()))?;
         let enter = |group: &Path| {
             let file = group.join(PROCESSES);
@@ -182,7 +182,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Makes the cgroup as it was found. For a daemon that leaves, when its keepers are gone.
+    /// Restores the cgroup as it was found. For a daemon that stops, when its keepers are gone.
     pub(super) fn leave(&self) {
         self.remove_calls();
         let _ = put(&self.own.join(BELOW), &self.controllers.change('-'));
@@ -190,7 +190,7 @@ impl Groups {
         let _ = fs::remove_dir(self.own.join(DAEMON));
     }
 
-    /// Ends and removes what an earlier daemon, or a run that is over, has left.
+    /// Ends and removes leftovers of an earlier daemon, or of runs that are over.
     fn remove_calls(&self) {
         if self.calls.exists() && !end(&self.calls) {
             tracing::warn!(cgroup = %self.calls.display(), "the cgroup of runs that are over stays");
@@ -202,7 +202,7 @@ impl Groups {
         self.calls.join(KEEPERS).join(PROCESSES)
     }
 
-    /// Whether one of these limits is to be set by a cgroup.
+    /// Whether a cgroup is to set one of these limits.
     pub(super) fn want(&self, limits: &CallLimits) -> bool {
         self.sets(limits) != Controllers::default()
     }
@@ -240,7 +240,7 @@ impl Groups {
         };
         if self.controllers.memory {
             set("memory.max", limits.address_space_bytes)?;
-            // What is swapped out is memory too. Kernels without swap have no such file.
+            // Swapped memory counts, too. Kernels without swap have no such file.
             match set("memory.swap.max", limits.address_space_bytes.map(|_| 0)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -253,7 +253,7 @@ impl Groups {
         let before = Counts::of(of_run);
         make(of_call)?;
         if self.controllers.memory {
-            // A call that has lost one of its processes is no whole call any more.
+            // A call that has lost one of its processes cannot go on in a useful way.
             put(&of_call.join("memory.oom.group"), "1")?;
         }
         Ok(before)
@@ -266,7 +266,7 @@ impl Groups {
         }
     }
 
-    /// Removes what could not be removed before.
+    /// Removes cgroups that could not be removed before.
     pub(super) fn tidy(&self) {
         let late = std::mem::take(&mut *self.late.lock().unwrap_or_else(PoisonError::into_inner));
         late.into_iter().for_each(|of_call| self.remove(of_call));
@@ -274,12 +274,12 @@ impl Groups {
 }
 
 impl Group {
-    /// What enters this file is in it.
+    /// Path of the file by which processes enter it.
     pub(super) fn entrance(&self) -> PathBuf {
         self.path.join(PROCESSES)
     }
 
-    /// Of these limits those that it does not set.
+    /// The limits among these that the cgroup does not set.
     pub(super) fn rest(&self, limits: CallLimits) -> CallLimits {
         CallLimits {
             address_space_bytes: limits.address_space_bytes.filter(|_| !self.sets.memory),
@@ -288,7 +288,7 @@ impl Group {
         }
     }
 
-    /// How the call came off so far.
+    /// Whether the call has met limits so far.
     pub(super) fn grouped(&self) -> Grouped {
         let of_call = Counts::of(&self.path);
         let of_run = self.path.parent().map(Counts::of).unwrap_or_default();
@@ -298,7 +298,7 @@ impl Group {
             (_, _, true) => Meeting::MetByOthers,
             _ => Meeting::Kept,
         };
-        // Which of the two counts depends on the kernel.
+        // It depends on the kernel which of the two counts.
         let processes = match (self.sets.pids, of_call.not_forked > 0 || of_run.not_forked > self.before.not_forked) {
             (false, _) => Meeting::NotSet,
             (_, true) => Meeting::Met,
@@ -307,7 +307,7 @@ impl Group {
         Grouped { memory, processes }
     }
 
-    /// Kills all that is in it, at once, where the kernel can do that.
+    /// Kills all of its processes at once, where the kernel can do that.
     pub(super) fn kill(&self) {
         kill(&self.path);
     }
@@ -324,7 +324,7 @@ impl Drop for Group {
 }
 
 impl Controllers {
-    /// All of them with a sign, as the kernel takes it.
+    /// All of them with a sign, as the kernel takes them.
     fn change(self, sign: char) -> String {
         let names = [("memory", self.memory), ("pids", self.pids)];
         let changes: Vec<_> = names.iter().filter(|(_, has)| *has).map(|(name, _)| format!("{sign}{name}")).collect();
@@ -355,18 +355,17 @@ fn remove(group: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes into a file that the kernel has made. To one that asks for a file to be made it tells another error than that
-/// there is none.
+/// Writes to a file of the kernel. A request to create a file there gets another error than that it does not exist.
 fn put(file: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
 }
 
-/// Whether a cgroup was not there any more when something was done to it.
+/// Whether the error means that the cgroup was removed before.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Ends everything in a cgroup, and removes it. Says whether it is gone.
+/// Ends all processes in a cgroup, and removes it. Gives whether it is gone.
 fn end(group: &Path) -> bool {
     kill(group);
     emptied(group) && remove(group).is_ok()
@@ -382,7 +381,7 @@ fn emptied(group: &Path) -> bool {
     let Ok(mut file) = fs::File::open(group.join("cgroup.events")) else { return true };
     for _ in 0..KILL_WAIT.1 {
         let mut events = String::new();
-        // What is waited for is a change to what was read through the same descriptor.
+        // The kernel reports changes since the last read of the same descriptor.
         let read = file.rewind().and_then(|()| file.read_to_string(&mut events));
         if read.is_err() || events.lines().any(|line| line == "populated 0") {
             return true;

@@ -1,5 +1,5 @@
-//! With real cgroups, as far as they need no controllers: these are in the charge of version 1 on many machines. Limits
-//! that hold are shown end to end, in `tests/behaviour/processes_cgroups.rs`.
+//! Tests with real cgroups, without controllers: on many machines version 1 has these. Tests of limits are end to end,
+//! in `tests/behaviour/processes_cgroups.rs`.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -71,8 +71,8 @@ fn what_an_earlier_daemon_has_left_is_ended_and_removed_and_nothing_else() {
     fs::remove_dir(&groups.own).unwrap();
 }
 
-/// A13: wherever the next daemon starts. Another directory's cgroup is left alone, also where the file names it, and so
-/// is what is none.
+/// A13: wherever the next daemon starts. The cgroup of another state directory is not touched, even if the file names
+/// it, and neither is a directory that is no cgroup.
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
 fn what_a_daemon_has_left_in_the_cgroup_that_it_noted_is_ended_and_nothing_else() {
@@ -130,7 +130,7 @@ fn who_met_a_limit_is_told_from_what_the_kernel_counts() {
         ((0, 0), (4, 4), kept, kept),
         ((1, 0), (5, 4), met, kept),
         ((0, 0), (5, 4), others, kept),
-        // Older kernels count where the fork was tried, newer ones where the limit is.
+        // Older kernels count at the cgroup of the fork, newer ones at that of the limit.
         ((0, 7), (4, 4), kept, met),
         ((0, 0), (4, 5), kept, met),
     ] {

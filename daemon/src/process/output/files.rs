@@ -1,7 +1,6 @@
 //! Output files: `<state>/outputs/<run>/<call>.stdout` and `.stderr`.
 //!
-//! Owns the layout, and nothing else knows it. Names are made of our own ids, so nothing that a model says is ever part
-//! of a path.
+//! Owns the layout; no other module knows it. Names are made of our own ids, so no text of a model is part of a path.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
 
-/// The directory for files of runs that the journal does not know.
+/// Name of the directory for files of runs that the journal does not know.
 const ASIDE: &str = ".lost";
 
 /// The output files of all calls.
@@ -21,24 +20,24 @@ pub struct Outputs {
     root: Arc<Path>,
 }
 
-/// A range of a stream, as it was read.
+/// A read range of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Range {
-    /// Where it begins.
+    /// Offset of the range in the stream, in bytes.
     pub offset: u64,
     /// The bytes of the range, as they were written.
     pub bytes: Vec<u8>,
-    /// Bytes of the stream in all, so far, as far as they are kept on disk.
+    /// Number of bytes of the stream so far, as far as they are kept on disk.
     pub total: u64,
 }
 
 impl Outputs {
-    /// The files below `state_dir`. Touches nothing.
+    /// The output files below `state_dir`. Touches no file.
     pub fn new(state_dir: &Path) -> Self {
         Self { root: state_dir.join("outputs").into() }
     }
 
-    /// Where the stream of a call is, if it wrote anything.
+    /// Path of a stream of a call, if the call wrote to it.
     pub fn path(&self, run: RunId, call: CallId, stream: OutputStream) -> PathBuf {
         let extension = match stream {
             OutputStream::Stdout => "stdout",
@@ -47,16 +46,16 @@ impl Outputs {
         self.root.join(format!("{run}/{call}.{extension}"))
     }
 
-    /// The files of one call, of which at most `quota` bytes each are kept.
+    /// The output files of one call. At most `quota` bytes of each are kept.
     pub fn of_call(&self, run: RunId, call: CallId, quota: u64) -> CallOutputs {
         CallOutputs { outputs: self.clone(), run, call, quota }
     }
 
-    /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream that has no
-    /// file is empty. An offset beyond the ends is taken as the end that it is beyond.
+    /// Reads at most `limit` bytes from `offset`, which counts from the end where it is negative. A stream without a
+    /// file is empty. An offset beyond an end is taken as that end.
     ///
     /// # Errors
-    /// Where the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn read(&self, run: RunId, call: CallId, stream: OutputStream, offset: i64, limit: u32) -> io::Result<Range> {
         let mut file = match File::open(self.path(run, call, stream)) {
             Ok(file) => file,
@@ -69,35 +68,35 @@ impl Outputs {
             Err(_) => total.saturating_sub(offset.unsigned_abs()),
         };
         file.seek(SeekFrom::Start(offset))?;
-        // The file may grow meanwhile: what is read then is left for the next time.
+        // The file may grow meanwhile: the new bytes are left for the next read.
         let length = u64::from(limit).min(total - offset);
         let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
         file.take(length).read_to_end(&mut bytes)?;
         Ok(Range { offset, bytes, total })
     }
 
-    /// The runs that have files.
+    /// Runs that have files.
     pub fn runs(&self) -> Vec<RunId> {
         let Ok(dirs) = fs::read_dir(&self.root) else { return Vec::new() };
         dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Bytes of all files, as far as they can be read.
+    /// Number of bytes of all files, as far as they can be read.
     pub fn bytes(&self) -> u64 {
         let files = self.runs().into_iter().filter_map(|run| fs::read_dir(self.root.join(run.to_string())).ok());
         files.flatten().filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
     }
 
-    /// Moves the files of a run aside, and says into which directory.
+    /// Moves the files of a run aside, and gives their new directory.
     ///
     /// # Errors
-    /// Where they are there and cannot be moved.
+    /// If there are files that cannot be moved.
     pub fn set_aside(&self, run: RunId) -> io::Result<PathBuf> {
         let aside = self.root.join(ASIDE);
         DirBuilder::new().recursive(true).mode(0o700).create(&aside)?;
         let mut to = aside.join(run.to_string());
         let mut count = 1u32;
-        // What was set aside before stays what it is.
+        // Files that were set aside before are kept.
         while to.symlink_metadata().is_ok() {
             count += 1;
             to = aside.join(format!("{run}.{count}"));
@@ -108,16 +107,16 @@ impl Outputs {
         }
     }
 
-    /// The runs whose files were moved aside.
+    /// Runs whose files were moved aside.
     pub fn aside(&self) -> Vec<RunId> {
         let Ok(dirs) = fs::read_dir(self.root.join(ASIDE)) else { return Vec::new() };
         dirs.filter_map(|dir| dir.ok()?.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Moves the files of a run back that were moved aside, where it has no others. Says whether it has.
+    /// Moves the set-aside files of a run back, if it has no others. Gives whether it did.
     ///
     /// # Errors
-    /// Where they are there and cannot be moved.
+    /// If there are files that cannot be moved.
     pub fn take_back(&self, run: RunId) -> io::Result<bool> {
         let to = self.root.join(run.to_string());
         if to.symlink_metadata().is_ok() {
@@ -129,7 +128,7 @@ impl Outputs {
     /// Removes the files of a run.
     ///
     /// # Errors
-    /// Where they are there and cannot be removed.
+    /// If there are files that cannot be removed.
     pub fn remove(&self, run: RunId) -> io::Result<()> {
         match fs::remove_dir_all(self.root.join(run.to_string())) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -164,7 +163,7 @@ impl CallOutputs {
     }
 }
 
-/// A file that takes a stream up to its quota, and ignores what comes after.
+/// A file that takes a stream up to its quota, and ignores further bytes.
 #[derive(Debug)]
 pub(in crate::process) struct OutputFile {
     file: File,

@@ -20,9 +20,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::output::files::{CallOutputs, OutputFile};
 use super::output::pipe::{Read, Source};
 
-/// As much as a pipe holds.
+/// Bytes of one read: the capacity of a pipe.
 const PIECE: usize = 64 * 1024;
-/// Reads of one stream before the other one, the time limit and a cancel get their turn.
+/// Reads of one stream before the other stream, the time limit and a cancel have their turn.
 const READS: usize = 4;
 
 thread_local! {
@@ -30,19 +30,19 @@ thread_local! {
     static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Gets every piece of output as it comes: which stream, where in it, what.
+/// Receives every piece of output: its stream, its offset, and its bytes.
 pub type OnPiece<'a> = &'a mut (dyn FnMut(OutputStream, u64, &[u8]) + Send);
 
-/// One stream, as it was captured.
+/// A captured stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
-    /// Head and tail, and how much there was.
+    /// Its head and tail, and its length.
     pub kept: Kept,
-    /// The file that has it, from its start up to the quota.
+    /// Path of the file with the stream, from its start up to the quota.
     pub file: Option<PathBuf>,
 }
 
-/// The streams of a process; with a terminal there is only the first.
+/// The streams of a process; a terminal has only the first.
 #[derive(Debug)]
 pub(super) struct Streams {
     out: Stream,
@@ -56,7 +56,7 @@ struct Stream {
     sink: Sink,
 }
 
-/// Where a stream goes as a whole.
+/// The file of a stream.
 #[derive(Debug)]
 struct Sink {
     stream: OutputStream,
@@ -65,15 +65,15 @@ struct Sink {
 
 #[derive(Debug)]
 enum SinkState {
-    /// Nothing came yet.
+    /// No byte came yet.
     Untouched(CallOutputs),
     Open(OutputFile),
-    /// Could not be made or written.
+    /// The file could not be made or written.
     Broken,
 }
 
 impl Streams {
-    /// Captures two pipes, and keeps `keep` bytes of each in memory. What is to be written to comes with it.
+    /// Captures two pipes, and keeps `keep` bytes of each in memory. Also gives the descriptors to write to.
     pub(super) fn piped(keep: usize, outputs: &CallOutputs) -> std::io::Result<(Self, [OwnedFd; 2])> {
         let (out, to_out) = Source::pipe()?;
         let (err, to_err) = Source::pipe()?;
@@ -82,7 +82,7 @@ impl Streams {
         Ok((Self { out, err: Some(err) }, [to_out, to_err]))
     }
 
-    /// Captures a terminal, whose streams are one.
+    /// Captures a terminal, which has one stream.
     pub(super) fn of_terminal(ours: OwnedFd, keep: usize, outputs: &CallOutputs) -> std::io::Result<Self> {
         Ok(Self { out: Stream::new(Source::new(ours)?, OutputStream::Stdout, keep, outputs), err: None })
     }
@@ -92,7 +92,7 @@ impl Streams {
         self.out.source.is_open() || self.err.as_ref().is_some_and(|err| err.source.is_open())
     }
 
-    /// Takes what comes next. For ever, when both are closed. Loses nothing when dropped.
+    /// Reads the next piece. Waits for ever when both are closed. Loses nothing when dropped.
     pub(super) async fn next(&mut self, on_piece: OnPiece<'_>) {
         let Self { out, err } = self;
         tokio::select! {
@@ -101,7 +101,7 @@ impl Streams {
         }
     }
 
-    /// Takes what is there, and waits for nothing.
+    /// Reads the available bytes, without a wait.
     pub(super) fn take(&mut self, on_piece: OnPiece<'_>) {
         self.out.take(on_piece);
         if let Some(err) = &mut self.err {
@@ -109,14 +109,14 @@ impl Streams {
         }
     }
 
-    /// Takes what comes until both are closed.
+    /// Reads until both are closed.
     pub(super) async fn drain(&mut self, on_piece: OnPiece<'_>) {
         while self.are_open() {
             self.next(on_piece).await;
         }
     }
 
-    /// Takes what comes while `other` goes on.
+    /// Reads while `other` runs.
     pub(super) async fn while_waiting_for<F: Future>(&mut self, on_piece: OnPiece<'_>, other: F) -> F::Output {
         let mut other = std::pin::pin!(other);
         loop {
@@ -173,7 +173,7 @@ impl Stream {
     }
 }
 
-/// Reads what is there, but not for ever.
+/// Reads the available bytes, within a bound.
 fn read(source: &mut Source, mut push: impl FnMut(&[u8])) {
     if !source.is_open() {
         return;
@@ -189,8 +189,8 @@ fn read(source: &mut Source, mut push: impl FnMut(&[u8])) {
     BUFFER.set(buffer);
 }
 
-/// Writes, while the other tasks of this thread go on elsewhere: a disk that does not answer holds up its own calls
-/// alone.
+/// Writes, while the other tasks of this thread continue elsewhere: a disk that does not answer blocks only its own
+/// calls.
 fn beside_others<T>(write: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(write),
@@ -215,7 +215,7 @@ impl Sink {
                 SinkState::Open,
             );
         }
-        // At most 64 KiB into the page cache.
+        // At most 64 KiB, into the page cache.
         if let SinkState::Open(file) = &mut self.state
             && let Err(error) = file.write_all(bytes)
         {
@@ -225,7 +225,7 @@ impl Sink {
     }
 }
 
-/// What processes that live on after their call still write.
+/// The streams that processes still write to after their call.
 #[derive(Debug)]
 pub(super) struct Rest {
     out: (Source, Sink),

@@ -12,33 +12,33 @@ use nix::unistd::{pipe2, read};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What is read.
+/// The end that we read.
 #[derive(Debug)]
 pub(in crate::process) enum Source {
     /// No task has waited for it yet.
     Fresh(OwnedFd),
     Watched(AsyncFd<OwnedFd>),
-    /// Its end was seen.
+    /// Its end was reached.
     Closed,
 }
 
-/// What came of a try.
+/// The outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) enum Read {
     Bytes(usize),
-    /// Nothing is there yet.
+    /// No byte is available yet.
     Nothing,
     End,
 }
 
 impl Source {
-    /// A pipe: what we read, and what is written to.
+    /// Makes a pipe: the end that we read, and the one to write to.
     pub(in crate::process) fn pipe() -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
         Ok((Self::new(read)?, write))
     }
 
-    /// Anything that can be read and polled.
+    /// Any descriptor that can be read and polled.
     pub(in crate::process) fn new(fd: OwnedFd) -> io::Result<Self> {
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok(Self::Fresh(fd))
@@ -49,7 +49,7 @@ impl Source {
         !matches!(self, Self::Closed)
     }
 
-    /// Waits until there is something to read. For ever, where nothing will come.
+    /// Waits until a read is possible. For ever, where nothing will come.
     pub(in crate::process) async fn readable(&mut self) {
         if let Self::Fresh(_) = self
             && let Self::Fresh(fd) = std::mem::replace(self, Self::Closed)
@@ -66,13 +66,12 @@ impl Source {
         }
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     pub(in crate::process) fn try_read(&mut self, buffer: &mut [u8]) -> Read {
         let result = match self {
             Self::Closed => return Read::End,
             Self::Fresh(fd) => read_from(&*fd, buffer),
-            // The runtime says that nothing is there as long as it has not looked. What has ended has written all the
-            // same.
+            // The runtime reports no data until it has polled once. A process that has ended may have written before.
             Self::Watched(fd) => match fd.try_io(Interest::READABLE, |fd| read_from(fd, buffer)) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => read_from(fd.get_ref(), buffer),
                 result => result,

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// What programs see of it.
+/// The size that programs see.
 const SIZE: Winsize = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
 /// The character that a terminal takes as the end of input.
 const END_OF_INPUT: u8 = 4;
 
-/// A terminal: the end that we read, the end of the program, and the path of that.
+/// A terminal: our end, the program's end, and the path of the latter.
 pub(in crate::process) struct Terminal {
     pub(in crate::process) ours: OwnedFd,
     pub(in crate::process) theirs: OwnedFd,

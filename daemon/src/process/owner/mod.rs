@@ -26,27 +26,26 @@ pub(super) const LONGEST: usize = 256;
 /// Attempts at following a chain that changes meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// Bytes of a command line that its first two words have at most, where it is a keeper's: the path of a program, and a
-/// word.
+/// Bytes that the first two words of a keeper's command line take at most: the path of a program, and a word.
 const FIRST_WORDS: u64 = 4096 + 64;
 
-/// Whose a process is.
+/// The owner of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lineage {
     /// Of no run: its chain of parents reaches the first process without passing a keeper.
     Outside,
-    /// Of the call of another daemon's run inside of which this daemon itself was started, or of one above that.
+    /// A call of another daemon's run: the one that this daemon was started in, or one above that.
     Beside,
     /// Of this run.
     Of(RunId),
-    /// It cannot be told, or it is of no run that is served.
+    /// It is unknown, or a run that is not served.
     Unknown(Untraced),
 }
 
-/// Why it cannot be told whose a process is.
+/// Why the owner of a process is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untraced {
-    /// The kernel gives no number for it.
+    /// It has no pid in our namespace.
     #[error("it is of another pid namespace")]
     NoNumber,
     /// It had ended before it could be looked at.
@@ -58,10 +57,10 @@ pub enum Untraced {
     /// It is below another daemon's keeper.
     #[error("it belongs to a run of another daemon")]
     OtherDaemon,
-    /// This daemon is inside a run itself, and it is below another keeper of the daemon of that run.
+    /// This daemon is inside a run itself, and the process is below another keeper of that run's daemon.
     #[error("this daemon was itself started by a call of a run, and it belongs to another call")]
     OtherCall,
-    /// It has a mark, as this daemon has, and no keeper is above it.
+    /// It has a mark, like this daemon, and no keeper is above it.
     #[error(
         "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are of the same \
          call (start the daemon from where that limit is unlimited)"
@@ -73,7 +72,7 @@ pub enum Untraced {
     /// It is below this daemon and below no keeper.
     #[error("it was left by a run whose keeper is gone")]
     LostKeeper,
-    /// It has the mark of what runs start, and nothing above it says which.
+    /// It has the mark of a run, and nothing above it says of which run.
     #[error("it was started by a run")]
     Marked,
     /// A process that is not outside of all runs traces it.
@@ -90,27 +89,27 @@ pub enum Untraced {
     Unsteady,
 }
 
-/// What of the machine is asked for; the tests have machines of their own.
+/// The facts about the machine that tracing needs; the tests have machines of their own.
 pub(super) struct Machine<'a> {
-    /// The daemon's own process.
+    /// Pid of the daemon.
     pub(super) own: i32,
-    /// What a process is now.
+    /// The present state of a process.
     pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,
-    /// The run that a keeper of ours serves; nothing for other processes.
+    /// The run that a keeper of ours serves; `None` for other processes.
     pub(super) keeper: &'a dyn Fn(i32) -> Option<Option<RunId>>,
     /// Whether a process is the keeper of another daemon.
     pub(super) is_other_keeper: &'a dyn Fn(i32) -> bool,
-    /// Those of another daemon that are above this one.
+    /// Keepers of other daemons that are above this one.
     pub(super) above: &'a [KeeperAbove],
-    /// Parents that are followed.
+    /// The longest chain of parents that is followed.
     pub(super) longest: usize,
 }
 
-/// The chain was another one at the second look.
+/// The chain was different at the second look.
 struct Changed;
 
 impl Machine<'_> {
-    /// Whose process `pid` is. `is_it` tells whether that number still is the process that is meant.
+    /// The owner of process `pid`. `is_it` tells whether that pid still means the same process.
     pub(super) fn trace(&self, pid: i32, is_it: &dyn Fn() -> bool) -> Lineage {
         for _ in 0..ATTEMPTS {
             let Some(first) = (self.stat)(pid) else { return Lineage::Unknown(Untraced::Gone) };
@@ -146,12 +145,13 @@ impl Machine<'_> {
                 return Ok(Lineage::Unknown(Untraced::LostKeeper));
             }
             let above = if pid == 1 || parent == 0 { None } else { (self.stat)(parent) };
-            // As long as a process has the same parent at both looks, that one has lived all the while.
+            // If a process has the same parent at both looks, that parent has lived all the while.
             let still = (self.stat)(pid).filter(|again| again.parent == parent && again.started == here.started);
             let Some(again) = still else { return Err(Changed) };
             match above {
                 None if pid == 1 => return Ok(Lineage::Outside),
-                // Its parent is outside of this pid namespace. One that is just being reaped shows none either.
+                // Its parent is outside of this pid namespace. A process that is just being reaped shows no parent
+                // either.
                 None if parent == 0 && again.dead => return Err(Changed),
                 None if parent == 0 => return Ok(Lineage::Outside),
                 None => return Ok(Lineage::Unknown(Untraced::Hidden)),
@@ -163,10 +163,10 @@ impl Machine<'_> {
     }
 }
 
-/// The number of the process that a descriptor is of.
+/// The pid of a descriptor's process.
 ///
 /// # Errors
-/// Where it is reaped, or has no number here, or where `/proc` cannot be read.
+/// If it is reaped, or has no pid here, or `/proc` cannot be read.
 pub(super) fn number_of(process: BorrowedFd<'_>) -> Result<i32, Untraced> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()));
     number_in(info.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
@@ -180,11 +180,11 @@ fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
 
 /// Whether a process is the keeper of some daemon.
 pub(super) fn is_keeper(pid: i32) -> bool {
-    // It says so in its first words, and others have as many megabytes of arguments as they like.
+    // Its first words say so. Other processes may have megabytes of arguments.
     beginning_of(pid, FIRST_WORDS).is_some_and(|line| inside::is_keeper(&line))
 }
 
-/// The hard limit that is the mark; the smallest where it cannot be read.
+/// The hard limit that is the mark; the smallest possible where it cannot be read.
 pub(super) fn mark_of(pid: i32) -> u64 {
     limit_of(pid).unwrap_or(0)
 }

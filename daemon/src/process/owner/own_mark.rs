@@ -10,14 +10,14 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::{Untraced, is_keeper};
 use crate::process::tree::proc_stat::{Stat, stat};
 
-/// Longest chain of parents that is followed, and attempts at one that changes meanwhile.
+/// Longest chain of parents that is followed, and attempts at a chain that changes meanwhile.
 const LONGEST: usize = 256;
 const ATTEMPTS: usize = 8;
 
-/// A keeper by its number and by when it began, since numbers are used again.
+/// A keeper, by its pid and its start time, since pids are reused.
 pub(in crate::process) type KeeperAbove = (i32, u64);
 
-/// Where a daemon stood when it was started.
+/// The position of a daemon at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     mark: u64,
@@ -25,29 +25,29 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Reads it. To be called once, before anything is waited for.
+    /// Reads it. To be called once, before any wait.
     pub fn read() -> Self {
-        // The smallest where it cannot be read: inside of all runs, who has no rights anywhere.
+        // The smallest where it cannot be read: that counts as inside of all runs, without rights anywhere.
         let mark = getrlimit(Resource::RLIMIT_LOCKS).map_or(0, |(_, hard)| hard);
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
         let above = if inside::is_marked(mark) { keepers_above(own, &stat, &is_keeper) } else { Vec::new() };
         Self { mark, above }
     }
 
-    /// The hard limit that is the mark, as it was.
+    /// The hard limit that is the mark, as it was at the start.
     pub(in crate::process) const fn mark(&self) -> u64 {
         self.mark
     }
 
-    /// The keepers above, the nearest first. None for a daemon that is inside of no run.
+    /// The keepers above, the nearest first. Empty for a daemon outside of all runs.
     pub(in crate::process) fn above(&self) -> &[KeeperAbove] {
         &self.above
     }
 
-    /// What speaks against the rights of a process with the hard limit `hard`: one that is `beside` us is below a
-    /// keeper that is above us too, another one is below no keeper.
+    /// What speaks against the rights of a process with the hard limit `hard`. A process that is `beside` us is below a
+    /// keeper that is above us too; any other one is below no keeper.
     ///
-    /// Everybody of the user can give us, at our start, the very limit that a run has. So an equal one alone says
+    /// Any process of the user can give us, at our start, the limit that a run has. So an equal limit alone proves
     /// nothing.
     pub(in crate::process) const fn objection(&self, beside: bool, hard: u64) -> Option<Untraced> {
         match (inside::is_marked_below(hard, self.mark), inside::is_marked(hard)) {
@@ -62,7 +62,7 @@ impl Standing {
         inside::is_marked(self.mark)
     }
 
-    /// One that is outside of all runs, or inside one with that mark below those keepers.
+    /// A daemon outside of all runs, or inside one, with that mark below those keepers.
     #[cfg(test)]
     pub(in crate::process) const fn of(mark: u64, above: Vec<KeeperAbove>) -> Self {
         Self { mark, above }
@@ -87,7 +87,7 @@ fn follow(
         }
         let above = stat(parent)?;
         let is_it = is_keeper(parent);
-        // As long as a process has the same parent at both looks, that one has lived all the while.
+        // If a process has the same parent at both looks, that parent has lived all the while.
         let again = stat(pid)?;
         if again.parent != parent || again.started != here.started || above.started > here.started {
             return None;

@@ -39,15 +39,15 @@ use crate::process::timing::HIGHEST_PRIORITY;
 use crate::process::tree::Children;
 use crate::process::tree::proc_stat::{Stat, stat};
 
-/// How often, and at what intervals, the lock is tried: for 4 s. A keeper kills what is below it after 1.3 s.
+/// Number and interval of attempts at the lock: 4 s together. A keeper kills its processes after 1.3 s.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Passes over what is left, each of which kills all that it finds, and looks of a pass at all processes.
+/// Passes over survivors, each of which kills all that it finds; and looks of a pass at all processes.
 const PASSES: u32 = 100;
 const LOOKS: u32 = 32;
-/// The file's name.
+/// Name of the file.
 const FILE: &str = "keepers.lock";
-/// What stands in the file once a daemon has served that is inside of no run.
+/// Content of the file once a daemon outside of all runs has served.
 const OUTSIDE: &str = "outside\n";
 
 /// The lock that this daemon's keepers hold as long as one of them lives.
@@ -57,17 +57,17 @@ pub struct KeepersLock {
     file: Arc<File>,
     marks: Marks,
     standing: Standing,
-    /// By which the cgroups of this state directory are known.
+    /// The name of this state directory's cgroups.
     state: StateName,
 }
 
-/// The marks that have the name of a state directory.
+/// The marks with the name of a state directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Marks {
     name: u32,
-    /// Of the daemon itself, and of a keeper until it has set the next one.
+    /// Mark of the daemon itself, and of a keeper until it has set the next one.
     daemon: u64,
-    /// Of what its keepers start.
+    /// Mark of the processes that its keepers start.
     runs: u64,
 }
 
@@ -79,8 +79,8 @@ impl Marks {
         Ok(Self { name, daemon, runs: inside::mark_below(daemon, name) })
     }
 
-    /// Whether a process with this limit is to be ended where no daemon of the state directory lives but this one. A
-    /// daemon of another directory may by chance have the same name, and is told by its lock.
+    /// Whether a process with this limit is to be ended if no other daemon of the state directory lives. A daemon of
+    /// another directory may have the same name by chance, and is recognised by its lock.
     fn are_of(self, pid: i32, hard: u64) -> bool {
         inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_us_or_another_daemon(pid, self.name))
     }
@@ -91,31 +91,31 @@ fn is_us_or_another_daemon(pid: i32, name: u32) -> bool {
         || locks::held_by(pid).iter().any(|lock| name_of(lock.device, lock.inode) == name)
 }
 
-/// Why a daemon may not go on where an earlier one was.
+/// Why a daemon may not take over a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeOverError {
-    /// We are inside a run, and the state directory is of a daemon that was not: its runs would get their operator's
-    /// rights.
+    /// We are inside a run, and the state directory belongs to a daemon that was not: its runs would get the rights of
+    /// their operator.
     #[error(
         "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file \
          locks says so): start the daemon from outside, or another one with a --state-dir and a --socket of its own",
         dir.display()
     )]
     Inside {
-        /// The state directory.
+        /// Path of the state directory.
         dir: PathBuf,
     },
     /// The system refused.
     #[error("cannot lock {}: {source}", path.display())]
     Io {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A process inside a run wants to change what a daemon outside of all runs has written.
+/// A process inside a run wants to change files of a daemon outside of all runs.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file locks \
@@ -123,16 +123,16 @@ pub enum TakeOverError {
     dir.display()
 )]
 pub struct InsideError {
-    /// The state directory.
+    /// Path of the state directory.
     pub dir: PathBuf,
 }
 
 impl KeepersLock {
-    /// Waits until nothing of an earlier daemon of this state directory is left, ends what takes too long or has
-    /// escaped, and takes the lock. Blocks for some seconds at most.
+    /// Waits until nothing of an earlier daemon of this state directory is left, ends survivors, and takes the lock.
+    /// Blocks for some seconds at most.
     ///
     /// # Errors
-    /// Where the file cannot be had, or this is not a place for a daemon to start from.
+    /// If the file cannot be used, or no daemon may start here.
     pub fn take_over(state_dir: &Path, standing: Standing) -> Result<Self, TakeOverError> {
         let path = state_dir.join(FILE);
         let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
@@ -151,7 +151,7 @@ impl KeepersLock {
         }
         let state = StateName::new(state_dir, marks.name);
         state.end_left();
-        // Among hundreds that fork all the time this process would hardly get to run. It is alone still.
+        // Among hundreds of forking processes this one would hardly get to run. It has only one thread so far.
         let nice = getpriority_process(None).map_err(|errno| io(errno.into()))?;
         let _ = setpriority_process(None, HIGHEST_PRIORITY);
         end_marked(&|pid, hard| marks.are_of(pid, hard));
@@ -163,41 +163,40 @@ impl KeepersLock {
         Ok(Self { path, file: Arc::new(file), marks, standing, state })
     }
 
-    /// Gives this process its mark, for good: all that it starts from now on is inside for every daemon, whatever
-    /// becomes of it before it is a keeper. Before the first keeper.
+    /// Gives this process its mark, for good: every process that it starts from now on counts as inside for every
+    /// daemon, even before it is a keeper. To be called before the first keeper starts.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// If the system refuses.
     pub fn mark_this_process(&self) -> Result<(), TakeOverError> {
         lower(self.marks.daemon).map_err(|source| TakeOverError::Io { path: self.path.clone(), source })
     }
 
-    /// Where this process stood when it was started.
+    /// The position of this process at its start.
     pub const fn standing(&self) -> &Standing {
         &self.standing
     }
 
-    /// By which the cgroups of this state directory are known.
+    /// The name of this state directory's cgroups.
     pub(in crate::process) const fn state(&self) -> &StateName {
         &self.state
     }
 
-    /// The file, to be inherited by keepers.
+    /// The file, for keepers to inherit.
     pub(in crate::process) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The mark of what this daemon's keepers start.
+    /// The mark of processes that this daemon's keepers start.
     pub const fn mark(&self) -> u64 {
         self.marks.runs
     }
 }
 
-/// Refuses what a process inside a run would do to the state directory of a daemon outside of all runs while none
-/// serves it.
+/// Refuses a change by a process inside a run, if the state directory belongs to a daemon outside of all runs.
 ///
 /// # Errors
-/// Where this is such a process, and that such a directory.
+/// If this is such a process and such a directory.
 pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError> {
     match standing.is_inside() && is_of_outside(state_dir) {
         true => Err(InsideError { dir: state_dir.to_owned() }),
@@ -205,8 +204,8 @@ pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError
     }
 }
 
-/// Ends what holds a lock of a state directory, its lock file or the directory itself, although it is inside a run of
-/// that directory's daemon, and no daemon. Says whether there was such a process.
+/// Ends processes that hold a lock of a state directory, its lock file or the directory itself, although they are
+/// inside a run of that directory's daemon, and are no daemon. Gives whether there was one.
 ///
 /// The lock itself tells which process has it; any process may have written to the file.
 pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
@@ -232,23 +231,23 @@ pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> boo
     !standing.is_inside() && end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) == Holders::Ended
 }
 
-/// What became of those that hold locks.
+/// The fate of processes that hold locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holders {
-    /// There are none that live.
+    /// No living process holds one.
     None,
-    /// There is one that is not meant. No process was ended.
+    /// One of them is not meant. No process was ended.
     Others,
     /// All of them were ended.
     Ended,
 }
 
-/// Ends those that hold locks on these files, if all of them are meant, and waits for their end.
+/// Ends the processes that hold locks on these files, if all of them are meant, and waits for their end.
 fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
     let holders = locked.iter().flat_map(|path| locks::holders(path));
     let living: Vec<i32> = holders.filter(|&pid| lives(pid)).collect();
-    // One whose limit cannot be read may be a daemon.
+    // A process whose limit cannot be read may be a daemon.
     if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
         return Holders::Others;
     }
@@ -265,7 +264,7 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     Holders::Ended
 }
 
-/// Whether a daemon outside of all runs has had the directory.
+/// Whether the directory has belonged to a daemon outside of all runs.
 fn is_of_outside(state_dir: &Path) -> bool {
     let mut text = String::new();
     let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
@@ -273,7 +272,7 @@ fn is_of_outside(state_dir: &Path) -> bool {
     read.is_ok() && text == OUTSIDE
 }
 
-/// Lowers the hard limit that is the mark. One that is lower already stays.
+/// Lowers the hard limit that is the mark. A limit that is lower already stays.
 pub(in crate::process) fn lower(mark: u64) -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS)?;
     let mark = mark.min(hard);
@@ -293,8 +292,8 @@ fn is_held(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: not, where it is,
-/// and we are inside.
+/// Records that the directory belongs to a daemon outside of all runs, if we are one. Gives whether we may use it: not
+/// if it does and we are inside.
 fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
     let mut text = String::new();
     file.take(64).read_to_string(&mut text)?;
@@ -310,9 +309,9 @@ fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
     }
 }
 
-/// By what the marks of a daemon with this state directory are told from others. A directory that is moved keeps it.
+/// The name that distinguishes the marks of this state directory. A directory that is moved keeps it.
 fn name_of(device: u64, inode: u64) -> u32 {
-    // FNV-1a, folded: it has to be spread, not secret.
+    // FNV-1a, folded: it must be spread well, not secret.
     let bytes = device.to_le_bytes().into_iter().chain(inode.to_le_bytes());
     let hash =
         bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
@@ -320,10 +319,10 @@ fn name_of(device: u64, inode: u64) -> u32 {
     u32::try_from(folded).unwrap_or(u32::MAX)
 }
 
-/// Whether a process, by its number and its limit, is one that is to be ended.
+/// Whether a process, with its pid and its limit, is to be ended.
 type IsMeant<'a> = &'a dyn Fn(i32, u64) -> bool;
 
-/// Ends every process that is meant. Says whether there was one.
+/// Ends every process that is meant. Gives whether there was one.
 fn end_marked(is_meant: IsMeant<'_>) -> bool {
     let mut told = false;
     for _ in 0..PASSES {
@@ -343,7 +342,7 @@ fn end_marked(is_meant: IsMeant<'_>) -> bool {
     told
 }
 
-/// Stops every process that is meant, each as it is found, until a look at all of them finds no new process.
+/// Stops every process that is meant, as it is found, until a look at all processes finds no new one.
 fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
     let mut hunt = Hunt { is_meant, found: Vec::new(), seen: HashSet::new() };
     for _ in 0..LOOKS {
@@ -356,8 +355,8 @@ fn stop_marked(is_meant: IsMeant<'_>) -> Vec<i32> {
     hunt.found
 }
 
-/// Those that fork and exit all the time are gone before they are killed, and others are there. But these are children
-/// of the one that had the first of them as a child, and the latest of its children.
+/// Processes that fork and exit all the time are gone before they are killed, and others have taken their place. But
+/// these are children of the same parent, and its latest ones.
 struct Hunt<'a> {
     is_meant: IsMeant<'a>,
     found: Vec<i32>,
@@ -376,7 +375,7 @@ impl Hunt<'_> {
         }
     }
 
-    /// Stops a process that was not looked at, if it is meant. Tells its parent.
+    /// Stops a process that was not looked at yet, if it is meant. Gives its parent.
     fn stop(&mut self, pid: i32) -> Option<i32> {
         let is_new = self.seen.insert(pid);
         let stopped = if is_new { send(pid, self.is_meant, Signal::STOP) } else { None }?;
@@ -385,23 +384,23 @@ impl Hunt<'_> {
     }
 }
 
-/// All processes that may be ours.
+/// All processes that may belong to us.
 fn processes() -> impl Iterator<Item = i32> {
     let own = nix::unistd::geteuid().as_raw();
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
         let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
-        // What a process that hides itself from debuggers has there belongs to root.
+        // The directory in /proc of a process that hides from debuggers belongs to root.
         let owner = entry.metadata().ok()?.uid();
         (own == 0 || owner == own || owner == 0).then_some(pid)
     })
 }
 
-/// Signals a process, if it is one that is meant, and lives. Tells what it is then.
+/// Signals a process, if it is meant and lives. Gives its state.
 fn send(pid: i32, is_meant: IsMeant<'_>, signal: Signal) -> Option<Stat> {
     let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     let stat = stat(pid).filter(|stat| !stat.dead)?;
     limit_of(pid).filter(|&hard| is_meant(pid, hard))?;
-    // One that has gone meanwhile needs none.
+    // A process that has gone meanwhile needs no signal.
     let _ = pidfd_send_signal(process, signal);
     Some(stat)
 }

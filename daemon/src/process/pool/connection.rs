@@ -27,16 +27,16 @@ use crate::process::owner::survivors::KeepersLock;
 use crate::process::supervisor::protocol::{Answer, What, first_frame};
 use crate::process::timing::KILL_WAIT;
 
-/// How a keeper is started.
+/// The program of keepers, and its surroundings.
 #[derive(Debug, Clone)]
 pub struct KeeperProgram {
     /// The sealed copy of the daemon's program.
     pub program: Sealed,
     /// Arguments that make the program a keeper.
     pub args: Vec<String>,
-    /// Its environment; usually none.
+    /// Environment of the keeper; usually empty.
     pub env: Vec<(String, String)>,
-    /// What it holds as long as it lives, beside this process.
+    /// The lock that each keeper holds as long as it lives, beside this process.
     pub lock: Option<KeepersLock>,
 }
 
@@ -45,15 +45,15 @@ pub struct KeeperProgram {
 pub(in crate::process) struct Link {
     child: Child,
     socket: UnixStream,
-    /// The number of its latest call.
+    /// Number of its latest call.
     seq: u32,
-    /// What was read and is not yet a whole frame.
+    /// Bytes of an unfinished frame.
     read: Vec<u8>,
-    /// The cgroup of its latest call, if that has one.
+    /// The cgroup of its latest call, if it has one.
     pub(in crate::process) group: Option<Box<Group>>,
 }
 
-/// A keeper that is on its way out.
+/// A keeper that ends, with its processes.
 #[derive(Debug)]
 pub(in crate::process) struct Closed {
     pub(in crate::process) child: Child,
@@ -83,7 +83,7 @@ impl Link {
             .envs(program.env.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
-            // It puts it elsewhere at once; this is the one way by which a descriptor is inherited without `unsafe`.
+            // It moves it elsewhere at once; this is the only way to inherit a descriptor without `unsafe`.
             .stdout(lock)
             .stderr(Stdio::null())
             .spawn()?;
@@ -103,7 +103,7 @@ impl Link {
     /// Sends a frame, with descriptors beside it.
     pub(in crate::process) async fn send(&self, frame: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let (mut rest, mut beside) = (frame, descriptors);
-        // A short frame goes at once, unless the keeper has not read for long.
+        // A short frame is sent at once, unless the keeper has not read for long.
         while !rest.is_empty() {
             match self.socket.try_io(Interest::WRITABLE, || scm_rights::send(&self.socket, rest, beside)) {
                 Ok(sent) => (rest, beside) = (&rest[sent..], &[]),
@@ -115,10 +115,10 @@ impl Link {
         Ok(())
     }
 
-    /// What it says next of its latest call.
+    /// Waits for its next message about its latest call.
     ///
     /// # Errors
-    /// Where it is gone, or says nonsense.
+    /// If the keeper is gone, or sends nonsense.
     pub(in crate::process) async fn next(&mut self) -> io::Result<What> {
         loop {
             if let Some(what) = self.try_next()? {
@@ -157,9 +157,9 @@ impl Link {
         Ok(Some(answer))
     }
 
-    /// Lets it go on, if something has stopped it.
+    /// Continues the keeper, if it was stopped.
     pub(in crate::process) fn wake(&self) {
-        // Its number is taken as long as it is not reaped.
+        // Its pid is not reused before it is reaped.
         let _ = kill(Pid::from_raw(self.pid()), Signal::SIGCONT);
     }
 
@@ -168,8 +168,8 @@ impl Link {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it and waits until it is dead. What was below it is the daemon's then, which adopts. Says whether it is:
-    /// one that the kernel keeps, for a file system that does not answer, is left to itself.
+    /// Kills it and waits until it is dead. The daemon adopts its processes. Gives whether it is dead: a keeper that
+    /// hangs in a file system that does not answer is not waited for.
     pub(in crate::process) async fn kill(&mut self) -> bool {
         let _ = self.child.kill();
         if !self.is_dead()
@@ -180,8 +180,7 @@ impl Link {
         self.is_dead()
     }
 
-    /// Lets go of it: it ends what is below it, then itself. What is returned is to be reaped, and only then to be
-    /// dropped.
+    /// Closes the connection: the keeper ends its processes, then itself. Reap the result before it is dropped.
     pub(in crate::process) fn close(self) -> Closed {
         self.wake();
         Closed { child: self.child, _group: self.group }

@@ -43,13 +43,13 @@ use super::tree::Tree;
 use super::tree::kill::Found;
 use super::tree::proc_stat::{beginning_of, stat};
 
-/// Keepers without work that are kept for the next calls.
+/// Idle keepers that are kept for the next calls.
 const MOST_FREE: usize = 16;
-/// Keepers that one run may hold by what its calls have left running.
+/// Keepers that one run may hold for processes that its calls have left.
 const MOST_PARKED: usize = 64;
 /// Bytes of a command line that are read to be shown.
 const COMMAND_SHOWN: u64 = 4096;
-/// Longest pause between two looks at what was killed and adopted.
+/// Longest pause between two looks at killed and adopted processes.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// All keepers of a daemon.
@@ -57,9 +57,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 pub struct Keepers {
     program: KeeperProgram,
     own: i32,
-    /// Where this process stood when it began: by its mark what runs start is told from what is outside.
+    /// The position of this process at its start: its mark distinguishes processes of runs from those outside.
     standing: Standing,
-    /// Whether what a dead keeper leaves behind becomes a child of this process.
+    /// Whether the processes of a dead keeper become children of this process.
     adopts: bool,
     groups: Option<Arc<Groups>>,
     pool: Mutex<Pool>,
@@ -71,7 +71,7 @@ pub struct Keepers {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// The one that was used last is used next.
+    /// The latest one is used first.
     free: Vec<Link>,
     parked: HashMap<RunId, Vec<Parked>>,
     /// Every keeper that is not reaped, and the run that it serves.
@@ -81,11 +81,11 @@ struct Pool {
     closed: bool,
 }
 
-/// A keeper with what a finished call has left running.
+/// A keeper with the processes that a finished call has left.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) link: Link,
-    /// Reads what they still write.
+    /// Reads their output.
     pub(super) drainer: Option<JoinHandle<()>>,
 }
 
@@ -99,7 +99,7 @@ pub struct Process {
 }
 
 impl Keepers {
-    /// Keepers of `program`, of which none runs yet, of a daemon that was started there.
+    /// A pool for keepers of `program`, for a daemon that was started at `standing`. No keeper runs yet.
     pub fn new(program: KeeperProgram, standing: Standing) -> Self {
         Self {
             program,
@@ -113,18 +113,18 @@ impl Keepers {
         }
     }
 
-    /// Makes this process adopt, and end, what a keeper leaves behind that is killed. Only for a process whose children
-    /// are all keepers.
+    /// Makes this process adopt, and end, the leftovers of a killed keeper. Only for a process whose children are all
+    /// keepers.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn adopting(self) -> io::Result<Self> {
         prctl::set_child_subreaper(true)?;
         Ok(Self { adopts: true, ..self })
     }
 
-    /// Has runs held, and their limits set, by cgroups, where this process has one that is its own. Before the first
-    /// keeper.
+    /// Lets cgroups hold the processes of runs and set their limits, where this process has a cgroup of its own. To be
+    /// called before the first keeper starts.
     pub fn grouped(mut self) -> Self {
         self.groups = self.program.lock.as_ref().and_then(|lock| Groups::set_up(lock.state())).map(Arc::new);
         if let Some(groups) = &self.groups {
@@ -154,7 +154,7 @@ impl Keepers {
         Ok(link)
     }
 
-    /// A cgroup for a call of `run`, where there are cgroups and it has limits that these can set.
+    /// A cgroup for a call of `run`, where there are cgroups and the call has limits that they can set.
     pub(super) async fn group(&self, run: RunId, limits: CallLimits) -> Option<Group> {
         let groups = Arc::clone(self.groups.as_ref().filter(|groups| groups.want(&limits))?);
         let made = tokio::task::spawn_blocking(move || groups.make(run, &limits)).await.ok()?;
@@ -169,7 +169,7 @@ impl Keepers {
         self.pool().free(link);
     }
 
-    /// Leaves a keeper with the children that the call has left. Gives it back where the run has too many of these.
+    /// Parks a keeper with the processes that the call has left. Gives it back where the run has too many of these.
     pub(super) fn park(&self, run: RunId, parked: Parked) -> Result<(), Parked> {
         let mut pool = self.pool();
         let of_run = pool.parked.entry(run).or_default();
@@ -180,19 +180,19 @@ impl Keepers {
         Ok(())
     }
 
-    /// Takes all keepers that calls of `run` have left.
+    /// Takes all parked keepers of `run`.
     pub(super) fn unpark(&self, run: RunId) -> Vec<Parked> {
         self.pool().parked.remove(&run).unwrap_or_default()
     }
 
-    /// Lets go of a keeper whose call is given up; it ends what is below it. Until it is gone it is known.
+    /// Closes a keeper whose call is given up; it ends its processes. Until it is gone it counts as known.
     pub(super) fn retire(&self, link: Link) {
         let mut pool = self.pool();
         pool.retired.push(link.close());
         pool.reap_retired();
     }
 
-    /// Ends what a keeper that is gone, or that does not do its work, has left behind. Returns whether nothing is left.
+    /// Ends the leftovers of a keeper that is gone, or that does not work. Gives whether nothing is left.
     pub(super) async fn lost(&self, mut link: Link) -> bool {
         let pid = link.pid();
         let is_dead = link.kill().await;
@@ -201,13 +201,13 @@ impl Keepers {
         if is_dead {
             self.pool().known.remove(&pid);
         } else {
-            // It is known, and reaped, as long as the kernel keeps it.
+            // It stays known, and is reaped when the kernel lets it go.
             self.pool().retired.push(link.close());
         }
         swept && is_dead
     }
 
-    /// Ends every child of this process that is no keeper, and what is below it.
+    /// Ends every child of this process that is no keeper, and everything below it.
     async fn sweep(&self) -> bool {
         if !self.adopts {
             return true;
@@ -248,7 +248,7 @@ impl Keepers {
         }
     }
 
-    /// Lets go of all keepers and waits until they are gone, also those that others still use and give back meanwhile.
+    /// Closes all keepers and waits until they are gone, also those that calls give back meanwhile.
     pub async fn shut_down(&self) {
         let pids: Vec<i32> = {
             let mut pool = self.pool();
@@ -259,7 +259,7 @@ impl Keepers {
             pool.known.keys().copied().collect()
         };
         for pid in pids {
-            // One that is reaped already is no process any more.
+            // A process that is reaped already is gone.
             if let Ok(end) = connection::end_of(pid) {
                 let _ = end.readable().await;
             }
@@ -271,29 +271,29 @@ impl Keepers {
         }
     }
 
-    /// Whether calls of `run` may have left something running.
+    /// Whether calls of `run` may have left processes.
     pub(super) fn has_parked(&self, run: RunId) -> bool {
         self.pool().parked.contains_key(&run)
     }
 
-    /// The runs whose calls may have left something running.
+    /// The runs whose calls may have left processes.
     pub(super) fn runs_with_parked(&self) -> Vec<RunId> {
         self.pool().parked.keys().copied().collect()
     }
 
-    /// Parents that most processes have at most.
+    /// Number of parents that most processes have at most.
     pub const SHORT: usize = 32;
     /// Parents that a process may have at most: the owner of a process with more is not determined.
     pub const LONGEST: usize = owner::LONGEST;
 
-    /// Whether a process has the mark of what runs of this daemon start, or of something else that cannot be outside
-    /// for it, or cannot be looked at. One look, which waits for nothing; it gives no rights.
+    /// Whether a process has the mark of this daemon's runs, or another sign that it is not outside, or cannot be
+    /// looked at. One look, without a wait; it gives no rights.
     pub fn is_marked(&self, pid: i32) -> bool {
         inside::is_marked_below(owner::mark_of(pid), self.standing.mark())
     }
 
-    /// Whose the process behind a descriptor of it is, where it has no more than `longest` parents. Reads `/proc`, a
-    /// bounded number of times and a bounded number of bytes.
+    /// The owner of a descriptor's process, if it has no more than `longest` parents. Reads `/proc`, a bounded number
+    /// of times and a bounded number of bytes.
     pub fn trace(&self, process: Option<BorrowedFd<'_>>, longest: usize) -> Lineage {
         let Some(process) = process else { return Lineage::Unknown(Untraced::NoNumber) };
         let pid = match owner::number_of(process) {
@@ -309,7 +309,7 @@ impl Keepers {
         lineage
     }
 
-    /// Whose it is by its parents and by its mark. The mark is looked at last: what has one has it for good.
+    /// The owner by its parents and by its mark. The mark is looked at last: a process never loses it.
     fn judge(&self, pid: i32, is_it: &dyn Fn() -> bool, longest: usize) -> Lineage {
         let lineage = self.trace_number(pid, is_it, longest);
         if pid == self.own || is_of_run(lineage) {
@@ -317,7 +317,7 @@ impl Keepers {
         }
         match self.standing.objection(lineage == Lineage::Beside, owner::mark_of(pid)) {
             None => lineage,
-            // One that has gone meanwhile has no mark to show.
+            // A process that has gone meanwhile has no mark to show.
             Some(why) => Lineage::Unknown(if is_it() { why } else { Untraced::Gone }),
         }
     }
@@ -338,7 +338,7 @@ impl Keepers {
         }
     }
 
-    /// The processes of `run`, those with the smallest numbers; no more than `most` are looked at. Reads `/proc`.
+    /// The processes of `run` with the smallest pids; at most `most` are looked at. Reads `/proc`.
     pub fn processes_of(&self, run: RunId, most: usize) -> Vec<Process> {
         let keepers: Vec<i32> = {
             let pool = self.pool();
@@ -347,7 +347,7 @@ impl Keepers {
         let mut pids: Vec<i32> =
             keepers.into_iter().flat_map(|keeper| Tree::below(keeper).members()).map(|member| member.pid).collect();
         pids.sort_unstable();
-        // In the order of their numbers, and none is read once there are enough.
+        // In the order of the pids; none is read once there are enough.
         pids.into_iter().filter_map(describe).take(most).collect()
     }
 }
@@ -414,7 +414,7 @@ fn reap(pid: i32) -> bool {
     matches!(waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)), Ok(status) if status != WaitStatus::StillAlive)
 }
 
-/// Whether a process has no rights of its own by its lineage.
+/// Whether a process has no rights because of its owner.
 const fn is_of_run(lineage: Lineage) -> bool {
     !matches!(lineage, Lineage::Outside | Lineage::Beside)
 }
@@ -423,7 +423,7 @@ fn describe(pid: i32) -> Option<Process> {
     if stat(pid)?.dead {
         return None;
     }
-    // Each process has as many megabytes of arguments as it likes.
+    // A process may have megabytes of arguments.
     let line = beginning_of(pid, COMMAND_SHOWN)?;
     let words: Vec<_> = line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
     let command = if words.is_empty() {

@@ -20,25 +20,25 @@ use crate::process::spawn::{Launch, SpawnError};
 use crate::process::supervisor::protocol::{Failure, Request, Used, What};
 use crate::process::timing::{GRACE, KILL_WAIT, RUNS_AFTER};
 
-/// How long a keeper may say nothing although it has something to say, before it is woken: something has stopped it.
+/// How long a keeper may be silent when it has something to say; then it is woken, because a process has stopped it.
 const SILENCE: Duration = Duration::from_millis(150);
-/// Keepers that may turn out to be dead before a call is given up.
+/// Number of keepers that may turn out to be dead before a call is given up.
 pub(in crate::process) const TRIES: usize = 32;
 
-/// A keeper that serves a call.
+/// A call with its keeper.
 pub(in crate::process) struct Held {
     link: Option<Link>,
     keepers: Arc<Keepers>,
     run: RunId,
-    /// How the process of the call ended, once that was heard.
+    /// How the process of the call ended, once the keeper has said so.
     used: Option<Used>,
-    /// Nothing is left below the keeper.
+    /// No process is left below the keeper.
     alone: bool,
-    /// The keeper was lost, and what it had left behind was ended.
+    /// The keeper was lost, and its leftovers were ended.
     swept: bool,
 }
 
-/// The run has too many keepers that are left with something: here is the latest.
+/// The run has too many parked keepers: this is the latest one.
 pub(in crate::process) struct TooMany {
     pub(in crate::process) held: Box<Held>,
     pub(in crate::process) drainer: Option<JoinHandle<()>>,
@@ -48,11 +48,11 @@ pub(in crate::process) struct TooMany {
 pub(in crate::process) enum Heard {
     /// The process ended, and the keeper has sent its status.
     Ended,
-    /// It did not start.
+    /// The process did not start.
     Failed(Failure),
     /// The keeper is gone.
     Lost,
-    /// The keeper was gone before it heard of the process.
+    /// The keeper was gone before it read the request.
     Untaken,
 }
 
@@ -60,7 +60,7 @@ impl Held {
     /// Has a keeper start a process for `run`, with its output going to `descriptors`.
     ///
     /// # Errors
-    /// Where the kernel would not take it, or no keeper can be had.
+    /// If the kernel would refuse the command, or no keeper can be started.
     pub(in crate::process) async fn start(
         keepers: &Arc<Keepers>,
         run: RunId,
@@ -126,12 +126,12 @@ impl Held {
         }
     }
 
-    /// Waits for the end of the process. Can be dropped and called again.
+    /// Waits for the end of the process. The future can be dropped and made again.
     pub(in crate::process) async fn ended(&mut self) -> Heard {
         let mut patience = RUNS_AFTER + SILENCE;
         loop {
-            // Somewhere a process may have stopped the keeper (`kill -STOP $PPID`). At first it has to say at least
-            // that the process runs; later it has to say that it ended, soon after it has.
+            // A process may have stopped the keeper (`kill -STOP $PPID`). At first the keeper has to say at least that
+            // the process runs; later that it ended, soon after it has.
             let pid = match timeout(patience, self.next()).await {
                 Err(_) => {
                     self.wake();
@@ -142,12 +142,12 @@ impl Held {
                 Ok(Ok(What::Ended { .. })) => return Heard::Ended,
                 Ok(Ok(What::Failed(failure))) => return Heard::Failed(failure),
                 Ok(Ok(What::Empty)) => continue,
-                // What it leaves unread makes the kernel say so.
+                // The kernel reports a reset where the keeper has left bytes unread.
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Heard::Untaken,
                 Ok(Err(_)) => return Heard::Lost,
             };
             let Ok(end) = end_of(pid) else {
-                // It has just ended, or no descriptor is to be had: waking the keeper now and then does as well.
+                // It has just ended, or there is no descriptor for it: to wake the keeper now and then is enough.
                 patience = SILENCE;
                 continue;
             };
@@ -211,35 +211,35 @@ impl Held {
         Ok(())
     }
 
-    /// The keeper is of no use any more: it is killed, and the daemon does its work.
+    /// The keeper no longer works: it is killed, and the daemon does its work.
     async fn sweep(&mut self) {
         if let Some(link) = self.link.take() {
             self.swept = self.keepers.lost(link).await;
         }
     }
 
-    /// The keeper is gone. Ends what it has left behind.
+    /// The keeper is gone. Ends its leftovers.
     pub(in crate::process) async fn lost(&mut self) {
         self.sweep().await;
     }
 
-    /// Whether the keeper was lost, and with it the end of the call, and all that it had started was ended.
+    /// Whether the keeper was lost, and with it the end of the call, and all of its processes were ended.
     pub(in crate::process) fn is_swept(&self) -> bool {
         self.swept
     }
 
-    /// How the process ended, if that was heard.
+    /// How the process ended, if the keeper has said so.
     pub(in crate::process) fn used(&self) -> Option<&Used> {
         self.used.as_ref()
     }
 
-    /// How the call came off so far with the limits that are of its whole run.
+    /// Whether the call has met limits of its whole run so far.
     pub(in crate::process) fn grouped(&self) -> Grouped {
         let group = self.link.as_ref().and_then(|link| link.group.as_ref());
         group.map(|group| group.grouped()).unwrap_or_default()
     }
 
-    /// Whether nothing of the call is left. Hears what was said meanwhile.
+    /// Whether no process of the call is left. Reads pending messages first.
     pub(in crate::process) fn is_alone(&mut self) -> bool {
         while !self.alone {
             let said = self.link.as_mut().map(Link::try_next);
@@ -258,7 +258,7 @@ impl Held {
         }
     }
 
-    /// Leaves the keeper with what lives on. Where the run has too much of that, everything is given back.
+    /// Parks the keeper with the processes that live on. Gives everything back where the run has too many of these.
     pub(in crate::process) fn park(mut self, drainer: Option<JoinHandle<()>>) -> Result<(), TooMany> {
         let Some(link) = self.link.take() else { return Ok(()) };
         self.keepers.park(self.run, Parked { link, drainer }).map_err(|Parked { link, drainer }| {
@@ -267,7 +267,7 @@ impl Held {
         })
     }
 
-    /// Takes over a keeper that was parked.
+    /// Takes over a parked keeper.
     pub(in crate::process) fn again(keepers: &Arc<Keepers>, run: RunId, link: Link) -> Self {
         Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false }
     }

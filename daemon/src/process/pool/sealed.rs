@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nix::libc::O_PATH;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-/// This very program, also where another one has taken its place on disk.
+/// Path of this very program, even if it was replaced on disk.
 const OWN: &str = "/proc/self/exe";
 
 /// A program that is executed by its descriptor.
@@ -27,8 +27,8 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// This program: as a copy in memory, unless that is of no use. Root may trace every process, and what cannot be
-    /// read anyway needs no copy.
+    /// This program: as a copy in memory, unless that has no use. Root may trace every process, and a program that
+    /// cannot be read anyway needs no copy.
     pub fn own() -> Self {
         let copy = (!nix::unistd::geteuid().is_root()).then(copy);
         match copy {
@@ -46,7 +46,7 @@ impl Sealed {
         Self { path: path.into(), _copy: None }
     }
 
-    /// Where it is executed, by this process and by no other.
+    /// The path for executing it, by this process and by no other.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -56,27 +56,27 @@ fn path_of(descriptor: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd()).into()
 }
 
-/// A descriptor of the copy that allows nothing but to execute it.
+/// A descriptor of the copy that allows only to execute it.
 fn copy() -> io::Result<OwnedFd> {
     let mut program = File::open(OWN)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know the flag, and take every one for executable.
+    // Kernels before 6.3 do not know the flag, and treat every memory file as executable.
     let made = memfd_create("harnessd", flags | MemfdFlags::EXEC).or_else(|_| memfd_create("harnessd", flags))?;
     let mut copy = File::from(made);
     io::copy(&mut program, &mut copy)?;
     copy.set_permissions(Permissions::from_mode(0o111))?;
     fcntl_add_seals(copy.as_fd(), SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    // What is open for writing is not executed.
+    // A file that is open for writing cannot be executed.
     let only = OpenOptions::new().read(true).custom_flags(O_PATH).open(path_of(&copy))?;
     drop(copy);
     try_out(&path_of(&only))?;
     Ok(only.into())
 }
 
-/// Executes it once, as there are systems whose rules forbid that for what is in memory alone.
+/// Executes it once, since some systems forbid that for files in memory.
 fn try_out(program: &Path) -> io::Result<()> {
     let mut command = Command::new(program);
-    // Without words this does nothing but complain.
+    // Without arguments it only prints an error.
     command.arg("launch").env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn()?.wait().map(drop)
 }
