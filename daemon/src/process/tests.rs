@@ -18,10 +18,10 @@ pub(super) mod forkers;
 
 const RUN: RunId = RunId::from_u64(1);
 const CALL: CallId = CallId::from_u64(2);
-/// Tells the test below that it is to be a keeper.
+/// Set for the test below when it is to be a keeper.
 const BE_KEEPER: &str = "HARNESS_TEST_BE_KEEPER";
 
-/// Keepers for tests: this very program, told to be one.
+/// Keepers for tests: this very program, started as one.
 pub(crate) fn keepers() -> Arc<Keepers> {
     let args = ["process::tests::a_keeper_when_it_is_started_as_one", "--exact"].map(str::to_owned).to_vec();
     let env = vec![(BE_KEEPER.to_owned(), "1".to_owned())];
@@ -39,7 +39,7 @@ fn a_keeper_when_it_is_started_as_one() {
     }
 }
 
-/// A place to run commands in.
+/// A place for commands.
 struct Bench {
     dir: tempfile::TempDir,
     keepers: Arc<Keepers>,
@@ -103,7 +103,7 @@ impl Bench {
         self.start(command, self.dir.path(), cancel, &mut |_, _, _| {}).await.unwrap()
     }
 
-    /// Runs `command`, and calls `then` with what it says first; what `then` gives is dropped at the end.
+    /// Runs `command`, and calls `then` with its first output; the result of `then` is dropped at the end.
     async fn run_and_when_it_speaks(
         &self,
         command: &str,
@@ -196,7 +196,7 @@ async fn the_environment_is_what_is_given_and_nothing_else() {
     let finished = bench.run("env").await;
     let out = text(&finished.stdout.kept);
     let mut names: Vec<_> = out.lines().map(|line| line.split('=').next().unwrap()).collect();
-    // The shell's own.
+    // These are set by the shell itself.
     names.retain(|name| !["PWD", "OLDPWD", "SHLVL", "_"].contains(name));
     names.sort_unstable();
     assert_eq!(names, ["GREETING", "PATH"]);
@@ -228,7 +228,7 @@ async fn a_command_that_the_kernel_cannot_take_is_a_clear_error() {
     assert!(matches!(error, SpawnError::Nul), "{error}");
 }
 
-/// B12: what is too large is called what it is.
+/// B12: the error names the part that is too large.
 #[tokio::test]
 async fn what_the_kernel_cannot_take_is_named() {
     let bench = Bench::new();
@@ -259,7 +259,7 @@ async fn what_the_kernel_cannot_take_is_named() {
         let told_by = launch.frame(1, None, None).unwrap_err().to_string();
         assert!(told_by.starts_with(told), "{told}: {told_by}");
     }
-    // And so is what only the kernel knows: how much it takes together.
+    // So is the total, which only the kernel knows.
     let env = many(20, 100_000);
     let launch = Launch {
         program: Program::Shell("true"),
@@ -417,7 +417,7 @@ async fn fifty_megabytes_are_counted_exactly_in_bounded_memory() {
     assert_eq!(finished.stdout.file.unwrap().metadata().unwrap().len(), 1_000_000);
 }
 
-/// Two workers, so that an end is heard of before the runtime has looked at the pipes.
+/// Two workers, so that the end is noticed before the runtime has polled the pipes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_was_written_before_the_end_is_lost() {
     let bench = Bench::new();
@@ -513,7 +513,7 @@ async fn one_that_left_its_group_its_session_and_its_parents_belongs_to_the_run_
     assert_eq!(bench.keepers.processes_of(RUN, 100), []);
 }
 
-/// A run's processes may be many, and each may have megabytes of arguments.
+/// A run may have many processes, each with megabytes of arguments.
 #[tokio::test]
 async fn of_a_runs_processes_no_more_is_read_than_is_shown() {
     let bench = Bench::new();

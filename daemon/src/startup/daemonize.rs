@@ -15,20 +15,20 @@ use tracing::{debug, warn};
 
 use crate::process::rlimits::{Limits, TooLow};
 
-/// Line on standard output by which a daemon that was started on demand says that it serves.
+/// The line on standard output by which an on-demand daemon says that it serves.
 pub const READY_LINE: &str = "ready\n";
 
-/// What was inherited and then changed: what is started for others gets it back.
+/// Inherited settings that were changed: processes that are started for others get them back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Limits of resources.
+    /// Resource limits.
     pub limits: Limits,
 }
 
-/// How a line begins by which a daemon that was started on demand says what it does before it serves.
+/// The begin of a line by which an on-demand daemon names its step of the start.
 const DOING: &str = "doing ";
 
-/// Says what a daemon that starts is about to do: to the process that started it on demand alone.
+/// Reports the steps of a start, only to the process that started the daemon on demand.
 #[derive(Debug, Clone, Copy)]
 pub struct Starting {
     /// Whether that process listens.
@@ -36,24 +36,24 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// What comes next, and may take its time.
+    /// Reports the next step, which may take a while.
     pub fn doing(self, what: impl std::fmt::Display) {
         if self.on_demand {
             let line = format!("{DOING}{what}").replace('\n', " ");
             let mut stdout = io::stdout();
-            // That process may have gone.
+            // That process may be gone.
             _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         }
     }
 }
 
-/// Makes a clean place of this process: as many open files as we may have, no blocked signal, and no
-/// descriptor beside the standard streams and `keep`.
+/// Cleans up this process: as many open files as allowed, no blocked signal, and no descriptor beside the standard
+/// streams and `keep`.
 ///
-/// Before anything is opened and any thread is started.
+/// To be called before anything is opened and any thread is started.
 ///
 /// # Errors
-/// Where a limit would end the daemon.
+/// If a limit would end the daemon.
 pub fn settle(keep: &[RawFd]) -> Result<Inherited, TooLow> {
     close_descriptors(keep);
     // Only fails for a bad pointer.
@@ -61,30 +61,30 @@ pub fn settle(keep: &[RawFd]) -> Result<Inherited, TooLow> {
     Ok(Inherited { limits: Limits::raise()? })
 }
 
-/// A lock or a pipe that some script left open would otherwise stay with us, and with every tool.
+/// A lock or a pipe that a script left open would otherwise stay with us, and with every tool.
 fn close_descriptors(keep: &[RawFd]) {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok();
     let open: Vec<RawFd> = entries.filter_map(number).collect();
     for descriptor in open {
         if descriptor > 2 && !keep.contains(&descriptor) {
-            // The one by which the list was read is among them, and closed already.
+            // The descriptor that the list was read by is among them, and closed already.
             _ = close(descriptor);
         }
     }
 }
 
-/// Takes over every signal that was inherited as ignored. Here it stays without effect; what we execute gets it with
-/// its default, since only an ignored signal is inherited as such.
+/// Handles every signal that was inherited as ignored. It still has no effect here; executed programs get the default
+/// back, since only an ignored signal is inherited as such.
 ///
 /// Within a runtime, before any process is started.
 pub fn take_over_ignored_signals() {
-    // A write beyond the limit of file size is to fail, and not to end us; the limit may be changed from outside.
+    // A write beyond the limit of file size must fail, and not end us; the limit may be changed from outside.
     if let Err(error) = signal(SignalKind::from_raw(nix::libc::SIGXFSZ)) {
         debug!(%error, "the signal of the limit of file size stays as it is");
     }
     for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
-        // The standard library ignores SIGPIPE, and gives it back to what it starts.
+        // The standard library ignores SIGPIPE, and restores it for processes that it starts.
         if number == SignalKind::pipe().as_raw_value() {
             continue;
         }
@@ -94,7 +94,7 @@ pub fn take_over_ignored_signals() {
     }
 }
 
-/// Numbers of the signals that a `/proc/PID/status` says are ignored.
+/// Numbers of the ignored signals in a `/proc/PID/status`.
 fn ignored_signals(status: &str) -> Vec<i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -104,7 +104,7 @@ fn ignored_signals(status: &str) -> Vec<i32> {
 /// Leaves the session, the terminal and the directory of the process that started us.
 ///
 /// # Errors
-/// Where `/` cannot be entered.
+/// If `/` cannot be entered.
 pub fn leave_session() -> io::Result<()> {
     match setsid() {
         Ok(_) => {}
@@ -119,7 +119,7 @@ pub fn leave_session() -> io::Result<()> {
 /// more.
 ///
 /// # Errors
-/// Where `/dev/null` cannot take their place.
+/// If `/dev/null` cannot replace them.
 pub fn leave_streams() -> io::Result<()> {
     let mut stdout = io::stdout();
     _ = stdout.write_all(READY_LINE.as_bytes()).and_then(|()| stdout.flush());

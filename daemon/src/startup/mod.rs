@@ -60,62 +60,63 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 const READS: usize = 4;
 /// Large requests that are parsed at once.
 const PARSED: usize = 1;
-/// Pages of the journal that are there at once for subscriptions of operators, and as many for those of others.
+/// Pages of the journal in memory for subscriptions of operators, and as many for those of others.
 const PAGES: usize = 4;
-/// Processes of a run that are shown.
+/// Most processes of a run in a view.
 const PROCESSES_SHOWN: usize = 100;
-/// Between two looks at the socket file. No event tells of it: the directories above it may go as well.
+/// Time between two looks at the socket file. No notification tells of its removal: the directories above it may go,
+/// too.
 const LOOK_AFTER_SOCKET: Duration = Duration::from_secs(1);
-/// How old a count of the outputs' bytes may be.
+/// Greatest age of a count of the outputs' bytes.
 const COUNTED_EVERY: Span = Span::from_secs(30);
 
-/// What a daemon has once it is set up: everything of the system that it needs, and nothing of what it does.
+/// Everything of the system that a daemon needs, set up, before it works.
 #[derive(Debug)]
 pub struct Setup {
     /// The configuration, checked.
     pub config: Config,
-    /// Where it came from, to be read again.
+    /// The source of the configuration, for a reload.
     pub config_source: ConfigSource,
-    /// The open door: the listening socket. Connections wait until they are accepted.
+    /// The listening socket. Connections wait until they are accepted.
     pub listener: Listener,
     // After the listener: a daemon that gets this lock next finds the socket gone.
     /// The state directory, locked.
     pub state_dir: StateDir,
-    /// What its keepers hold: nothing of an earlier daemon is left.
+    /// The lock that its keepers hold: nothing of an earlier daemon is left.
     pub keepers_lock: KeepersLock,
     /// SIGTERM, SIGINT, SIGHUP.
     pub signals: Signals,
-    /// The runtime for what may take long: its threads have a lower priority.
+    /// The runtime for long work: its threads have a lower priority.
     pub background: Handle,
-    /// The line to systemd.
+    /// The connection to systemd.
     pub notifier: Notifier,
-    /// What tools get back.
+    /// Settings that tools get back.
     pub inherited: Inherited,
-    /// What was in the environment and must not be seen there.
+    /// Variables that were removed from the environment, because tools must not see them.
     pub variables: Variables,
-    /// The process that started us on demand waits to hear that we serve, and until then what we do.
+    /// Reports the steps of the start to the process that started us on demand.
     pub starting: Starting,
 }
 
-/// Why the daemon could not serve, or not to its end.
+/// Why the daemon could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The journal, or the world that is made from it.
+    /// The journal, or the world in it, cannot be used.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// What keepers leave behind when they are killed would not be ours.
+    /// The daemon cannot adopt the leftovers of killed keepers.
     #[error("cannot become the parent of what is left behind: {0}")]
     Keepers(io::Error),
-    /// Something could never be committed.
+    /// A step could never be committed.
     #[error("{0}; what was acknowledged is there with the next start")]
     Commit(CommitError),
-    /// A provider cannot be used as it is configured.
+    /// A configured provider cannot be used.
     #[error(transparent)]
     Provider(#[from] BuildError),
     /// There is no thread for the driver.
     #[error("cannot start the driver: {0}")]
     Thread(io::Error),
-    /// The driver is gone.
+    /// The driver's thread has ended without a result.
     #[error("a fault of ours ended the driver; see the log")]
     Driver,
 }
@@ -133,7 +134,7 @@ impl ServeError {
 /// Serves until it is told to stop.
 ///
 /// # Errors
-/// Where it cannot begin, or a fault of ours ends it.
+/// If it cannot start, or an internal error ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
@@ -252,7 +253,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
             _ = connections.join_next(), if !connections.is_empty() => {}
             _ = look_after.tick() => listener.look_after(),
             _ = watchdog.tick(), if watched.is_some() => {
-                // It lives who moves, and that is the driver: one that has nothing to do is woken for it.
+                // The daemon is alive if the driver moves: an idle driver is woken for that.
                 let moved = orders.beats();
                 if moved != beats {
                     beats = moved;
@@ -290,7 +291,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
 }
 
-/// Serves a peer, if it is let in.
+/// Serves a peer, if it may connect.
 async fn receive(
     arrival: Arrival,
     id: ConnectionId,
@@ -311,7 +312,7 @@ fn tell_socket(state_dir: &mut StateDir, socket: Option<&Path>) {
     }
 }
 
-/// Lets the driver drive on a thread of its own: whatever keeps the others busy, it goes on, and the other way round.
+/// Runs the driver on a thread of its own, so that neither it nor the other threads block each other.
 fn drive(driver: Driver<Store>) -> io::Result<oneshot::Receiver<Result<(), CommitError>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let (tell, driven) = oneshot::channel();
@@ -328,7 +329,7 @@ fn feed(config: &Config, last: Seq) -> Feed {
     Feed::new(config.limits.events as usize, bytes, last)
 }
 
-/// Looks, beside all else, for outputs of runs that the journal does not know.
+/// Handles outputs of runs that the journal does not know, in the background.
 fn sweep_outputs(outputs: Outputs, history: History, is_the_one: bool, report: Arc<Mutex<JournalReport>>) {
     tokio::task::spawn_blocking(move || match restore::sweep(&outputs, &history, is_the_one) {
         Ok(found) => report.lock().unwrap_or_else(PoisonError::into_inner).findings.extend(found),
@@ -336,7 +337,7 @@ fn sweep_outputs(outputs: Outputs, history: History, is_the_one: bool, report: A
     });
 }
 
-/// Tells what the state takes on disk. The outputs are counted once in a while.
+/// Gives the bytes that the state takes on disk. The outputs are counted from time to time.
 fn usage(state_dir: &Path, outputs: Outputs) -> Arc<dyn Fn() -> DiskUsage + Send + Sync> {
     let state_dir = state_dir.to_owned();
     let clock = Clock::start();
@@ -366,14 +367,14 @@ fn remove_outputs(outputs: Outputs, runs: Vec<RunId>) {
     });
 }
 
-/// What is shown of a run's processes: a bounded part.
+/// The processes of a run for a view: a bounded number.
 fn processes(keepers: &Keepers, run: RunId) -> Vec<ProcessView> {
     let shown = |Process { pid, command }: Process| ProcessView { pid, command: command.chars().take(200).collect() };
     keepers.processes_of(run, PROCESSES_SHOWN).into_iter().map(shown).collect()
 }
 
-/// This very binary, also where another one has taken its place on disk. Processes get back what the daemon has
-/// changed for itself.
+/// This very program, even if it was replaced on disk. Its processes get back the settings that the daemon has changed
+/// for itself.
 fn keeper_program(inherited: &Inherited, lock: KeepersLock) -> KeeperProgram {
     let args = std::iter::once(KEEPER[1].to_owned()).chain(inherited.limits.words());
     let args = args.chain([format!("{}{}", supervisor::MARK, lock.mark())]).collect();
@@ -419,7 +420,7 @@ fn services(
     }
 }
 
-/// Tells who peers are by the keepers that there are.
+/// Identifies peers by the keepers above them.
 fn tracing(keepers: &Arc<Keepers>) -> Tracing {
     let (looked_at, traced) = (Arc::clone(keepers), Arc::clone(keepers));
     Tracing {
@@ -445,7 +446,7 @@ async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result
     scripts.check(script).await.map_err(refused)
 }
 
-/// Reads the configuration again. What was before stays when something is wrong.
+/// Reloads the configuration. The old one stays when the new one is wrong.
 fn reloader(source: ConfigSource, config: Config, listener: Arc<Listener>, clients: Arc<Providers>) -> Reload {
     let running = config.clone();
     let current = Mutex::new(config);

@@ -20,14 +20,14 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_dumpable;
 
-/// Says under which number the piece of memory is handed on.
+/// The variable with the descriptor number of the memory file.
 const HANDED_ON: &str = "HARNESS_HANDED_ON";
 /// Name of the memory file, as `/proc` shows it.
 const NAME: &str = "harness-handed-on";
-/// Variables that say which proxies there are. They may hold a password, so they do not stay.
+/// Variables with addresses of proxies. They may contain a password, so they are removed.
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "all_proxy", "no_proxy"];
 
-/// What the daemon itself goes by, and what tools may get of it.
+/// Variables that stay: those of the daemon itself, and those that tools may get.
 const STAYS: &[&str] = &[
     "HOME",
     "USER",
@@ -53,28 +53,28 @@ const STAYS: &[&str] = &[
     "CREDENTIALS_DIRECTORY",
     "STATE_DIRECTORY",
     "RUNTIME_DIRECTORY",
-    // Where the daemon's own things are.
+    // The daemon's own paths.
     "HARNESS_SOCKET",
     "HARNESS_STATE_DIR",
     "HARNESS_CONFIG",
-    // And what it logs.
+    // The daemon's log level.
     "HARNESS_LOG",
     "XDG_RUNTIME_DIR",
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
     HANDED_ON,
-    // How the C library allocates; see `ALLOCATOR`.
+    // Settings of the C library's allocator; see `ALLOCATOR`.
     "MALLOC_ARENA_MAX",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
-    // Where a test wants it to die; see `journal::crash`.
+    // The point at which a test kills the daemon; see `journal::failpoints`.
     "HARNESS_CRASH_AT",
 ];
 
-/// What the C library is told of allocation, where the environment says nothing else. It reads this when a program
-/// starts, and otherwise keeps for itself what once was large: after the first frame of megabytes it would take such
+/// Settings of the C library's allocator, unless the environment has its own. The library reads them when a program
+/// starts. Without them it would keep memory that once was large: after the first frame of megabytes it would take such
 /// frames from heaps that only shrink from their ends, one heap for nearly each thread. A page of a list has 2 MiB: it
-/// comes from a heap, as each that comes from the kernel costs its faults.
+/// comes from a heap, since each block from the kernel costs page faults.
 const ALLOCATOR: &[(&str, &str)] =
     &[("MALLOC_ARENA_MAX", "2"), ("MALLOC_MMAP_THRESHOLD_", "4194304"), ("MALLOC_TRIM_THRESHOLD_", "1048576")];
 
@@ -82,15 +82,15 @@ fn stays(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| STAYS.contains(&name) || name.starts_with("LC_"))
 }
 
-/// Starts this program anew, with the same arguments, descriptors and process number, if its environment holds anything
-/// that does not stay, or says nothing to the allocator; then makes the process unreadable for others of its user. To
-/// be called before anything is opened.
+/// Executes this program again, with the same arguments, descriptors and pid, if its environment contains a variable
+/// that does not stay, or lacks the allocator's settings; then makes the process unreadable for other processes of its
+/// user. To be called before anything is opened.
 ///
-/// Gives the variables that were handed on: those that `wanted` names, which is asked while they are still there, and
+/// Gives the variables that were passed on: those that `wanted` names, which is called while they are still there, and
 /// the proxies.
 ///
 /// # Errors
-/// Where it cannot be started anew. With the environment as it is, it must not go on.
+/// If it cannot be executed again. With the environment as it is, it must not go on.
 pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<String, OsString>> {
     let (mut kept, shed): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(name, _)| stays(name));
     let unsaid = ALLOCATOR.iter().filter(|(name, _)| std::env::var_os(name).is_none());
@@ -105,7 +105,7 @@ pub fn shed(wanted: impl FnOnce() -> BTreeSet<String>) -> io::Result<BTreeMap<St
         let handed: Vec<_> = shed.into_iter().filter(|(name, _)| is_wanted(name)).collect();
         return Err(anew(kept, &handed));
     }
-    // No core dump and no ptrace by other processes of this user. Where the kernel refuses, that is all that is lost.
+    // No core dump and no ptrace by other processes of this user. If the kernel refuses, nothing else is lost.
     let _ = set_dumpable(false);
     Ok(std::env::var(HANDED_ON).ok().and_then(|number| number.parse().ok()).and_then(take).unwrap_or_default())
 }
@@ -122,7 +122,7 @@ fn hand_on(variables: &[(OsString, OsString)]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads what was handed on under this number, and closes it. Nothing where that is something else.
+/// Reads the memory file with this descriptor number, and closes it. `None` where the descriptor is something else.
 fn take(number: RawFd) -> Option<BTreeMap<String, OsString>> {
     let mut path = String::new();
     // Writing to a String cannot fail.
@@ -138,7 +138,7 @@ fn take(number: RawFd) -> Option<BTreeMap<String, OsString>> {
     let variable = |bytes: &[u8]| {
         let equals = bytes.iter().position(|&byte| byte == b'=')?;
         let (name, value) = (std::str::from_utf8(&bytes[..equals]).ok()?, &bytes[equals + 1..]);
-        // A value that is not UTF-8 is told so where it is used.
+        // A value that is not UTF-8 is reported where it is used.
         Some((name.to_owned(), OsString::from_vec(value.to_vec())))
     };
     Some(bytes.split(|&byte| byte == 0).filter_map(variable).collect())
@@ -151,8 +151,8 @@ fn anew(kept: Vec<(OsString, OsString)>, handed: &[(OsString, OsString)]) -> io:
     };
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "harnessd".into());
-    // By its own path, so that it keeps its name in the list of processes; a file that was replaced meanwhile is still
-    // there under the other one.
+    // By its own path, so that it keeps its name in the list of processes; if the file was replaced meanwhile, by the
+    // path in /proc.
     let path = std::env::current_exe().ok().filter(|path| path.exists()).unwrap_or_else(|| "/proc/self/exe".into());
     let mut command = Command::new(path);
     command.arg0(name).args(args).env_clear().envs(kept).env_remove(HANDED_ON);

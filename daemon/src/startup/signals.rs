@@ -6,16 +6,16 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// To stop: SIGTERM, SIGINT, SIGQUIT, and SIGPWR, by which a machine says that its power fails.
+    /// Stop: SIGTERM, SIGINT, SIGQUIT, and SIGPWR, by which a machine says that its power fails.
     Stop,
-    /// To read the configuration again: SIGHUP.
+    /// Read the configuration again: SIGHUP.
     Reload,
 }
 
-/// The signals that are listened to.
+/// The signals that the daemon handles.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -25,8 +25,8 @@ pub struct Signals {
     power: Signal,
 }
 
-/// Signals that mean nothing to the daemon, and would end it: SIGUSR1, SIGUSR2, SIGALRM, SIGIO, SIGVTALRM, SIGPROF.
-/// They are caught rather than ignored, because what is ignored stays so in all that is started.
+/// Signals without a meaning for the daemon, which would end it: SIGUSR1, SIGUSR2, SIGALRM, SIGIO, SIGVTALRM, SIGPROF.
+/// They are caught rather than ignored, because every started process would inherit that.
 const MEANINGLESS: [SignalKind; 6] = [
     SignalKind::user_defined1(),
     SignalKind::user_defined2(),
@@ -37,10 +37,10 @@ const MEANINGLESS: [SignalKind; 6] = [
 ];
 
 impl Signals {
-    /// Listens from now on. Within a runtime.
+    /// Handles the signals from now on. Within a runtime.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// If the system refuses.
     pub fn listen() -> io::Result<Self> {
         for kind in MEANINGLESS {
             // One registration is enough: it stays in force after this value is dropped.
@@ -55,7 +55,7 @@ impl Signals {
         })
     }
 
-    /// The next that comes. It may be dropped and called again; nothing is lost.
+    /// The next signal. The future may be dropped and made again; no signal is lost.
     pub async fn next(&mut self) -> Asked {
         tokio::select! {
             biased;

@@ -17,19 +17,19 @@ use harness_protocol::limit::{CallLimit, CallLimits};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 
-/// Before the path of the file by which a process enters a cgroup.
+/// Prefix of the argument with the path of the file by which a process enters a cgroup.
 const ENTER: &str = "enter=";
 
-/// Before the name of each variable that the program is to have: until it is executed, none of them means anything.
-/// Those for the loader would otherwise have it execute what undoes the limits before they are set.
+/// Prefix of each variable for the program: until the program is executed, the variable has no effect. Variables of the
+/// loader could otherwise undo the limits before they are set.
 const HIDDEN: &[u8] = b"+";
 
-/// How a variable is called that is for the program, and not for the launcher.
+/// The name of a variable that is for the program, and not for the launcher.
 pub(in crate::process) fn hidden(name: &OsStr) -> OsString {
     OsString::from_vec([HIDDEN, name.as_bytes()].concat())
 }
 
-/// The variables that are for the program.
+/// The variables for the program.
 fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter_map(|(name, value)| {
         let name = name.as_bytes().strip_prefix(HIDDEN)?;
@@ -37,7 +37,7 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
     })
 }
 
-/// How the kernel calls a limit.
+/// The kernel's name of a limit.
 const fn resource(limit: CallLimit) -> Resource {
     match limit {
         CallLimit::CpuSeconds => Resource::RLIMIT_CPU,
@@ -48,7 +48,7 @@ const fn resource(limit: CallLimit) -> Resource {
     }
 }
 
-/// What a launcher is to do, as its first argument: nothing where it is empty.
+/// The instructions for a launcher, as its first argument; empty if there is nothing to do.
 pub(in crate::process) fn instructions(
     limits: &CallLimits,
     terminal: Option<&Path>,
@@ -63,7 +63,7 @@ pub(in crate::process) fn instructions(
         text.push(terminal);
         text.push(",");
     }
-    // The last one: it may have any name.
+    // It is the last instruction, since its path may contain any character.
     if let Some(entrance) = entrance {
         text.push(ENTER);
         text.push(entrance);
@@ -93,11 +93,11 @@ fn follow(instructions: &OsStr) -> io::Result<()> {
     }
     if let Some(terminal) = terminal {
         setsid()?;
-        // The first terminal that the leader of a session opens becomes that session's.
+        // The first terminal that the leader of a session opens becomes the session's terminal.
         drop(OpenOptions::new().read(true).write(true).open(terminal)?);
     }
     for (limit, value) in limits {
-        // With CPU time the soft limit is a signal that says what it is, the hard one is SIGKILL.
+        // For CPU time the soft limit sends a signal of its own, the hard one SIGKILL.
         let hard = if limit == CallLimit::CpuSeconds { value.saturating_add(1) } else { value };
         let (_, most) = getrlimit(resource(limit))?;
         setrlimit(resource(limit), value.min(most), hard.min(most))?;

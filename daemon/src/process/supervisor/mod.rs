@@ -48,12 +48,11 @@ use crate::{folders, scm_rights};
 
 /// How long a tree may take to end by itself when the daemon is gone.
 const GRACE_WITHOUT_DAEMON: Duration = Duration::from_millis(1_300);
-/// Between two passes of SIGKILL: at first, and at most.
+/// Pause between two passes of SIGKILL: the first one, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// Dead children that are reaped before the keeper looks at what else there is to do: others may die faster than it
-/// reaps.
+/// Dead children that are reaped before the keeper does anything else: others may die faster than it reaps.
 const MOST_REAPED: usize = 256;
-/// What is read at once.
+/// Bytes of one read.
 const PIECE: usize = 64 * 1024;
 /// Signals that would end or stop a keeper, and can be caught. They get a handler without effect, not `SIG_IGN`, which
 /// would be inherited.
@@ -80,14 +79,15 @@ const HARMLESS: &[i32] = &[
     libc::SIGSYS,
 ];
 
-/// Before the mark that its processes get, among its arguments.
+/// Prefix of the argument with the mark of its processes.
 pub const MARK: &str = "mark=";
-/// Before the file by which it enters its cgroup.
+/// Prefix of the argument with the file by which it enters its cgroup.
 pub(super) const ENTER: &str = "enter=";
 
-/// The keeper's life. `arguments` are the limits that its processes get, as [`inherited`] writes them, and their mark.
+/// Runs a keeper to its end. `arguments` are the limits of its processes, as
+/// [`Limits::words`](super::rlimits::Limits::words) gives them, and their mark.
 ///
-/// What it does about an error is to end: the daemon sees the closed socket.
+/// On any error it ends: the daemon sees the closed socket.
 pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     match Keeper::new(arguments).and_then(|mut keeper| keeper.serve()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,38 +96,38 @@ pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
 }
 
 struct Keeper {
-    /// Held, and nothing else: a daemon that starts waits until no keeper of an earlier one holds it.
+    /// Only held: a daemon that starts waits until no keeper of an earlier one holds it.
     _lock: OwnedFd,
     socket: UnixStream,
     /// `None` once the daemon is gone.
     listening: bool,
     children_changed: UnixStream,
-    /// What was read and is not yet a whole frame.
+    /// Bytes of an unfinished frame.
     read: Vec<u8>,
     passed: Vec<OwnedFd>,
     own: i32,
-    /// The priority that it was started with, and that its processes get.
+    /// The priority that it was started with, which its processes get.
     nice: i32,
     seq: u32,
     call: Option<Running>,
-    /// Of this call or of one before.
+    /// Children of this call, or of an earlier one.
     children: Children,
-    /// The daemon is to be told when the last child is gone.
+    /// The daemon waits for the message that the last child is gone.
     owes_empty: bool,
     ending: Option<Ending>,
 }
 
-/// What is known of the keeper's children.
+/// The state of the keeper's children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Children {
     None,
-    /// All that were dead are reaped.
+    /// All dead ones are reaped.
     Living,
-    /// There may be dead ones.
+    /// There may be dead ones to reap.
     Unreaped,
 }
 
-/// The process of the call.
+/// The process of the present call.
 struct Running {
     child: Child,
     begun: Instant,
@@ -149,14 +149,14 @@ impl Keeper {
         let _ = setsid();
         prctl::set_child_subreaper(true)?;
         prctl::set_dumpable(false)?;
-        // One that was stopped still has to see that the daemon is gone.
+        // A stopped keeper must still notice that the daemon is gone.
         prctl::set_pdeathsig(Signal::SIGCONT)?;
         let ignored = Arc::new(AtomicBool::new(false));
         for signal in HARMLESS {
             signal_hook::flag::register(*signal, Arc::clone(&ignored))?;
         }
         signal_hook::low_level::pipe::register(libc::SIGCHLD, written)?;
-        // What it was started with as standard output is not for those that it starts.
+        // The lock on its standard output is not for the processes that it starts.
         let lock = io::stdout().as_fd().try_clone_to_owned()?;
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         dup2_stdin(&null)?;
@@ -169,8 +169,7 @@ impl Keeper {
         }
         for argument in limits {
             match argument.strip_prefix(ENTER) {
-                // Where it cannot, it does its work all the same: the daemon has told the log what is held by cgroups,
-                // and marks hold, too.
+                // If it cannot, it works all the same: the daemon has logged what cgroups hold, and marks hold, too.
                 Some(entrance) => {
                     _ = std::fs::OpenOptions::new().write(true).open(entrance).and_then(|mut file| file.write_all(b"0"))
                 }
@@ -208,20 +207,20 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until the daemon says something, a child changes, or it is time: which of the first two it was.
+    /// Waits for a message of the daemon, a change of a child, or a time limit. Gives which of the first two came.
     fn wait(&self) -> io::Result<(bool, bool)> {
         let next_look = if self.children == Children::Unreaped { Some(now()) } else { self.next_look() };
         let timeout = next_look.map_or(PollTimeout::NONE, |at| {
-            // Rounded up: a poll that ends just before its time would only be made again.
+            // Rounded up: a poll that ends just before its time would only be repeated.
             let wait = at.saturating_duration_since(now()) + Duration::from_micros(999);
             PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
         });
         let changed = PollFd::new(self.children_changed.as_fd(), PollFlags::POLLIN);
         let mut waited = [changed, PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        // A closed socket would be reported for ever.
+        // A closed socket would be reported again and again.
         let waited = if self.listening { &mut waited[..] } else { &mut waited[..1] };
         match poll(waited, timeout) {
-            // The signal has written what the next round reads.
+            // The signal handler has written the byte that the next round reads.
             Err(Errno::EINTR) | Ok(0) => Ok((false, false)),
             Err(errno) => Err(errno.into()),
             Ok(_) => {
@@ -253,7 +252,7 @@ impl Keeper {
     }
 
     fn kill(&mut self) {
-        // Only its own `wait4` tells what the process of the call has used.
+        // Only its own `wait4` tells the use of resources by the process of the call.
         let reap = |pid| {
             let pid = Pid::from_raw(pid);
             let reaped = |status| status != WaitStatus::StillAlive;
@@ -262,14 +261,14 @@ impl Keeper {
         let found = Tree::below(self.own).kill(&reap);
         if let Some(ending) = &mut self.ending {
             ending.kill_at = now() + ending.pause;
-            // What was not found at once is not given the time to become more.
+            // Processes that were not found at once get no time to become more.
             ending.pause = if found == Found::Part { PAUSES.0 } else { (ending.pause * 2).min(PAUSES.1) };
         }
         self.reap();
     }
 
-    /// Reaps who has ended. The process of the call goes first and alone, because only its own `wait4` tells what it
-    /// used.
+    /// Reaps dead children. The process of the call goes first and alone, because only its own `wait4` tells its use of
+    /// resources.
     fn reap(&mut self) {
         let mut drained = [0; 256];
         while matches!((&self.children_changed).read(&mut drained), Ok(count) if count == drained.len()) {}
@@ -290,7 +289,7 @@ impl Keeper {
         }
     }
 
-    /// Reaps one, or tells what is left where none is to be reaped.
+    /// Reaps one child; gives the state of the others where none is dead.
     fn reap_next(&mut self, ended: &mut Option<Used>) -> Option<Children> {
         if self.call.is_none() {
             return match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -397,12 +396,12 @@ impl Keeper {
         }
     }
 
-    /// Takes a priority, where it may.
+    /// Sets its own priority, where it may.
     fn run_with(&self, nice: i32) {
         let _ = setpriority_process(None, nice);
     }
 
-    /// Ends everything below, within `grace`; what is left then is killed until nothing is.
+    /// Ends everything below, within `grace`; then kills the rest until nothing is left.
     fn end(&mut self, grace: Duration) {
         self.reap();
         if self.children == Children::None {
@@ -422,28 +421,28 @@ impl Keeper {
     }
 }
 
-/// The number of an error of the system.
+/// The number of a system error.
 fn number(error: &io::Error) -> i32 {
     let invalid = if error.kind() == ErrorKind::InvalidInput { libc::EINVAL } else { libc::EIO };
     error.raw_os_error().unwrap_or(invalid)
 }
 
-/// Starts a process in its place. The keeper goes there for that moment: what it has looked at is what the process
-/// begins in, whatever becomes of the path meanwhile.
+/// Starts a process in its working directory. The keeper enters the directory for that moment: the directory that it
+/// checked is the one that the process starts in, whatever happens to the path meanwhile.
 fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
     enter(&start.place)?;
     let spawned = spawn_here(start, passed);
-    // Nothing is to hang on the keeper, and it not on anything.
+    // The keeper must not keep a directory busy, nor depend on one.
     let _ = nix::unistd::chdir("/");
     spawned.map_err(|error| Failure::Start { errno: number(&error) })
 }
 
-/// Goes into a place, if it is the folder that it is to be.
+/// Enters a directory, if it is the expected folder.
 fn enter(place: &Place<OsString>) -> Result<(), Failure> {
     let path: &std::path::Path = place.directory.as_ref();
     let workdir = match folders::open(CWD, place.workdir.as_ref()) {
         Ok(workdir) => workdir,
-        // Where there is none any more, a call may still ask for a place of its own.
+        // If the folder is gone, a call may still name a directory of its own.
         Err(_) if path.is_absolute() => return enter_directory(CWD, path),
         Err(error) => return Err(Failure::Workdir { errno: number(&error) }),
     };
@@ -487,7 +486,7 @@ fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::
         command.arg("launch").arg(&start.launcher).arg(program).args(&start.args);
         command
     };
-    // What the launcher does to itself is no affair of what the call's environment has the loader do.
+    // The environment of the call may give orders to the loader, which must not affect the launcher.
     let hide = |name: &OsString| if start.launcher.is_empty() { name.clone() } else { launch::hidden(name) };
     command.env_clear().envs(start.env.iter().map(|(name, value)| (hide(name), value)));
     command.stdin(input).stdout(output).stderr(error);
@@ -497,7 +496,7 @@ fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::
     command.spawn()
 }
 
-/// A name without a slash is looked for in the PATH that the process gets: left to the library, that would cost a fork.
+/// Looks for a name without a slash in the PATH that the process gets: in the library, that would cost a fork.
 fn resolve(start: &Start) -> Option<std::path::PathBuf> {
     let name = start.program.as_os_str();
     if name.as_bytes().contains(&b'/') {
@@ -513,7 +512,7 @@ fn resolve(start: &Start) -> Option<std::path::PathBuf> {
         if nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK).is_ok() {
             return Some(candidate);
         }
-        // One that may not be executed is at least what was meant.
+        // A file that may not be executed is at least the one that was meant.
         first.get_or_insert(candidate);
     }
     first

@@ -9,46 +9,46 @@ use std::time::Duration;
 
 /// Longest frame. The kernel takes about 2 MiB of arguments and environment together.
 pub(in crate::process) const LONGEST: usize = 4 * 1024 * 1024;
-/// Bytes of the length.
+/// Bytes of the length in front of a frame.
 const LENGTH: usize = 4;
 
-/// What a keeper is asked.
+/// A request to a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) enum Request {
-    /// To start a process.
+    /// Start a process.
     Start(Start),
-    /// To end all its descendants; without grace where `force`.
+    /// End all its descendants; without a grace period where `force`.
     End { force: bool },
 }
 
-/// A process to start, with the descriptors that come beside: standard output and error, or a terminal for all three.
+/// A process to start. Its descriptors come beside the frame: standard output and error, or a terminal for all three.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::process) struct Start {
-    /// Numbers the calls of this keeper.
+    /// Number of the call at this keeper.
     pub(in crate::process) seq: u32,
     /// It leads a process group; not where it is to lead a session.
     pub(in crate::process) group: bool,
-    /// For a launcher between the keeper and the program; empty where none is needed.
+    /// The instructions for a launcher in between; empty where none is needed.
     pub(in crate::process) launcher: OsString,
     pub(in crate::process) program: OsString,
-    /// Its arguments, beginning with its name.
+    /// Its arguments, from its name on.
     pub(in crate::process) args: Vec<OsString>,
     pub(in crate::process) env: Vec<(OsString, OsString)>,
     pub(in crate::process) place: Place<OsString>,
 }
 
-/// Where a process starts.
+/// The directory in which a process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::process) struct Place<S> {
     /// The working directory of its run.
     pub(in crate::process) workdir: S,
-    /// Device and inode that this has to have.
+    /// Device and inode that this directory must have.
     pub(in crate::process) folder: Option<(u64, u64)>,
-    /// The directory of the call, seen from there; empty where it is that one.
+    /// The directory of the call, relative to it; empty for that directory itself.
     pub(in crate::process) directory: S,
 }
 
-/// What a keeper says of the call with this number.
+/// A message of a keeper about the call with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Answer {
     pub(in crate::process) seq: u32,
@@ -57,9 +57,9 @@ pub(in crate::process) struct Answer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) enum What {
-    /// It runs for some time already, as process `pid`. Not said of quick ones.
+    /// It has run for a while already, as process `pid`. Quick processes have no such message.
     Runs { pid: i32 },
-    /// It did not start.
+    /// The process did not start.
     Failed(Failure),
     /// The process ended. `alone`: it has left no other process running.
     Ended { used: Used, alone: bool },
@@ -67,30 +67,30 @@ pub(in crate::process) enum What {
     Empty,
 }
 
-/// Why a process did not start. The numbers of errors are those of the system.
+/// Why a process did not start, with error numbers of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) enum Failure {
-    /// The program, or anything else.
+    /// The program could not be started, or any other step failed.
     Start { errno: i32 },
     /// The working directory cannot be opened, or not be entered.
     Workdir { errno: i32 },
-    /// The working directory is another folder than the one that was asked for.
+    /// The working directory is another folder than the expected one.
     OtherFolder { device: u64, inode: u64 },
-    /// The directory of the call, seen from the working directory.
+    /// The directory of the call, relative to the working directory, cannot be entered.
     Directory { errno: i32 },
 }
 
-/// How a process ended, and what it and those that it waited for have used.
+/// How a process ended, and the use of resources by it and by children that it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Used {
-    /// As the kernel tells it.
+    /// Its status, as `wait4` gives it.
     pub(in crate::process) status: i32,
     pub(in crate::process) cpu: Duration,
     pub(in crate::process) max_rss_bytes: u64,
 }
 
 impl Request {
-    /// The frame of an end; [`start`] makes the other one.
+    /// The frame of a request to end; [`start`] makes the other one.
     pub(in crate::process) fn end(force: bool) -> Vec<u8> {
         framed(|bytes| bytes.extend([1, u8::from(force)]))
     }
@@ -119,7 +119,7 @@ impl Request {
     }
 }
 
-/// The frame of a start, from borrowed strings: the quick path copies them once.
+/// The frame of a request to start, from borrowed strings: the fast path copies them once.
 pub(in crate::process) fn start<'a>(
     seq: u32,
     group: bool,
@@ -226,7 +226,7 @@ impl Failure {
     }
 }
 
-/// The first whole frame of what was read: its length with everything, and itself.
+/// The first whole frame of the read bytes: its length in all, and its content.
 ///
 /// # Errors
 /// A length that neither end ever sends.
@@ -239,7 +239,7 @@ pub(in crate::process) fn first_frame(bytes: &[u8]) -> Result<Option<(usize, &[u
     Ok(rest.get(..length).map(|frame| (LENGTH + length, frame)))
 }
 
-/// What the other end would never say.
+/// Bytes that the other end would never send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Nonsense;
 
@@ -294,7 +294,7 @@ impl Reader<'_> {
     }
 
     fn many<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        // Grows as it goes: a number alone must not take memory.
+        // Grows step by step: a large number alone must not take memory.
         (0..self.u32()?).map(|_| one(self)).collect()
     }
 }

@@ -5,7 +5,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::*;
 
-/// The program, in a place of its own: its path tells its processes.
+/// The program, in a directory of its own: its path identifies its processes.
 pub(crate) struct Forkers {
     dir: tempfile::TempDir,
 }
@@ -20,13 +20,12 @@ impl Forkers {
         Self { dir }
     }
 
-    /// The command that becomes so many of them.
+    /// The command that starts the forkers.
     pub(crate) fn command(&self, how: &str) -> String {
         format!("exec {}/forkers {how}", self.dir.path().display())
     }
 
-    /// Whether all of them end: one that was killed may take a moment until it is dead; one that was missed goes on
-    /// forking.
+    /// Whether all of them end: a killed one may take a moment until it is dead; a missed one goes on forking.
     pub(crate) fn are_gone(&self) -> bool {
         let until = Instant::now() + Duration::from_secs(5);
         while let Some(pid) = self.living().first() {
@@ -44,7 +43,7 @@ impl Forkers {
         true
     }
 
-    /// Those that live.
+    /// The pids of the living ones.
     fn living(&self) -> Vec<i32> {
         let name = self.dir.path().to_str().unwrap();
         let pids =
@@ -57,7 +56,7 @@ impl Forkers {
     }
 }
 
-/// B11: that the keeper has done it, and was not given up, shows in that it is not lost.
+/// B11: the keeper has done it, and was not given up: it is not lost.
 #[tokio::test]
 async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
     let forkers = Forkers::new();
@@ -86,7 +85,7 @@ async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
     }
 }
 
-/// They have the time to become many, and have left thousands of dead ones to be reaped.
+/// They have the time to become many, and have left thousands of zombies.
 #[tokio::test]
 async fn those_that_are_deaf_are_ended_after_their_grace() {
     let forkers = Forkers::new();

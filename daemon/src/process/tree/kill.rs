@@ -13,31 +13,30 @@ use rustix::process::Signal as Sent;
 
 use super::{Children, Member, Tree};
 
-/// Passes over the children of the root, and over all of the tree, before those that were found are killed although
-/// more of them come.
+/// Passes over the children of the root, and over all of the tree, before the stopped ones are killed although more
+/// appear.
 const PASSES: usize = 32;
 
-/// How a tree was found by a [kill](Tree::kill).
+/// The outcome of a [kill](Tree::kill).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) enum Found {
     /// There was no process.
     Empty,
-    /// All of it was stopped, then killed.
+    /// All processes were stopped, then killed.
     Whole,
-    /// It grew faster than it was stopped: what was found was killed.
+    /// It grew faster than it was stopped: the stopped ones were killed.
     Part,
 }
 
 impl Tree<'_> {
-    /// Kills all, once all are stopped.
+    /// Kills all processes, once all are stopped.
     ///
-    /// `reap` takes away the child of the root with that number, where it is dead and may be taken away, and says
-    /// whether it has.
+    /// `reap` reaps the child of the root with that pid, if it is dead and may be reaped, and gives whether it did.
     pub(in crate::process) fn kill(self, reap: &dyn Fn(i32) -> bool) -> Found {
         let mut hunt = Hunt { tree: self, reap, stopped: Vec::new(), seen: HashSet::new(), groups: HashSet::new() };
         let is_whole = (0..PASSES).any(|_| !hunt.pass());
-        // Children first: one whose parent has died may have got another one than the root, and would be taken for a
-        // stranger.
+        // Children first: a process whose parent has died may have got another parent than the root, and would be taken
+        // for a stranger.
         hunt.stopped.iter().rev().for_each(|&member| _ = self.signal(member, &[Sent::KILL]));
         match (is_whole, hunt.stopped.is_empty()) {
             (true, true) => Found::Empty,
@@ -50,11 +49,11 @@ impl Tree<'_> {
 struct Hunt<'a> {
     tree: Tree<'a>,
     reap: &'a dyn Fn(i32) -> bool,
-    /// Those that were stopped, parents before their children.
+    /// The stopped processes, parents before their children.
     stopped: Vec<Member>,
-    /// The numbers of these, and of dead ones, as long as they are not reaped.
+    /// Pids of the stopped processes, and of dead ones, as long as they are not reaped.
     seen: HashSet<i32>,
-    /// The groups that were stopped.
+    /// The stopped groups.
     groups: HashSet<Pid>,
 }
 
@@ -65,9 +64,9 @@ fn is_for_us(group: Pid) -> bool {
 }
 
 impl Hunt<'_> {
-    /// Stops those that are new. Says whether there was one.
+    /// Stops new processes. Gives whether there were any.
     fn pass(&mut self) -> bool {
-        // Here those appear that lose their parents, so nothing else is done before this has come to rest.
+        // Processes that lose their parents appear here, so nothing else is done before no more appear.
         let grew = (0..PASSES).find(|_| !self.stop_children_of_root()) != Some(0);
         self.take_away_the_dead();
         self.stop_below() || grew
@@ -76,7 +75,7 @@ impl Hunt<'_> {
     fn stop_children_of_root(&mut self) -> bool {
         let parent = self.tree.root;
         let before = self.stopped.len();
-        // The latest are listed last, and have most of their time before them. Of the others most are dead by then.
+        // The latest are listed last, and have most of their life before them. Most of the others are dead by then.
         for pid in Children::now().of(parent).into_iter().rev() {
             if !(self.tree.spared)(pid) && self.seen.insert(pid) {
                 self.stop_with_group(pid);
@@ -86,14 +85,14 @@ impl Hunt<'_> {
         self.stopped.len() > before
     }
 
-    /// Stops a child of the root, and all of its group at once.
+    /// Stops a child of the root, together with its group.
     fn stop_with_group(&mut self, pid: i32) {
         let pid = Pid::from_raw(pid);
         let group = getpgid(Some(pid)).ok().filter(|&group| is_for_us(group) && self.groups.insert(group));
         if let Some(group) = group {
             let _ = killpg(group, Signal::SIGSTOP);
         }
-        // Where it has just left that group, or this one is stopped already, it is still to be stopped itself.
+        // If it has just left that group, or the group is stopped already, it is stopped by itself.
         if group != Some(pid) {
             let _ = kill(pid, Signal::SIGSTOP);
         }
@@ -103,7 +102,7 @@ impl Hunt<'_> {
         let Self { tree, reap, stopped, seen, groups: _ } = self;
         stopped.retain(|member| {
             let reaped = member.parent == tree.root && reap(member.pid);
-            // Another one may get the number now.
+            // Its pid may be reused now.
             !(reaped && seen.remove(&member.pid))
         });
     }

@@ -22,7 +22,7 @@ pub(super) struct Member {
     pub(super) parent: i32,
 }
 
-/// The tree below process `root`, without those of its children that `spared` names, and what is below these.
+/// The tree below process `root`, without the children that `spared` names, and what is below these.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) root: i32,
@@ -52,41 +52,41 @@ impl Tree<'_> {
         members
     }
 
-    /// Asks all to end. One that is stopped would not even see it, so all go on.
+    /// Sends SIGTERM to all. A stopped process would not handle it, so all are continued.
     pub(super) fn terminate(self) {
         for member in self.members() {
             self.signal(member, &[Signal::TERM, Signal::CONT]);
         }
     }
 
-    /// Signals one of it. Says whether it still is one, and lives.
+    /// Signals a member. Gives whether it still belongs to the tree, and lives.
     pub(super) fn signal(self, member: Member, signals: &[Signal]) -> bool {
         let Some(pid) = Pid::from_raw(member.pid) else { return false };
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         let Some(stat) = stat(member.pid).filter(|stat| !stat.dead) else { return false };
-        // Where its parent has died, it is the root's child now.
+        // If its parent has died, it is the root's child now.
         let is_it = stat.parent == member.parent || stat.parent == self.root;
         for &signal in signals.iter().filter(|_| is_it) {
-            // That of another user may refuse, and lives on.
+            // A process of another user may refuse the signal, and lives on.
             let _ = pidfd_send_signal(&process, signal);
         }
         is_it
     }
 }
 
-/// Whose child each process is, by the kernel's lists of children, or, where it keeps none, by a look at every process.
+/// The children of processes: from the kernel's lists, or, where it has none, from a look at every process.
 pub(super) enum Children {
     Listed,
     Seen(HashMap<i32, Vec<i32>>),
 }
 
 impl Children {
-    /// As it is now, or at each look.
+    /// The children now, or at each look.
     pub(super) fn now() -> Self {
         if children_are_listed() { Self::Listed } else { Self::Seen(all_children()) }
     }
 
-    /// The children of process `pid`. Those that wait to be reaped are among them.
+    /// The children of process `pid`, zombies included.
     pub(super) fn of(&self, pid: i32) -> Vec<i32> {
         match self {
             Self::Listed => listed_children(pid),
@@ -95,7 +95,7 @@ impl Children {
     }
 }
 
-/// Whether a process waits to be reaped by this one. There may be thousands.
+/// Whether a process is a zombie of this one. There may be thousands.
 fn waits_for_us(pid: i32) -> bool {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::Pid(nix::unistd::Pid::from_raw(pid)), peek).is_ok_and(|status| status != WaitStatus::StillAlive)

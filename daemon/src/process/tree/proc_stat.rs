@@ -4,32 +4,31 @@
 use std::fs::File;
 use std::io::Read;
 
-/// The fields that say how many threads a process has and when it began, and the first one behind its session, as
-/// proc_pid_stat(5) counts them.
+/// Positions of the number of threads, of the start time, and of the first field after the session, as proc_pid_stat(5)
+/// counts them.
 const THREADS: usize = 20;
 const STARTED: usize = 22;
 const FIRST_AFTER_SESSION: usize = 7;
 
-/// Where a process stands among the others.
+/// The state of a process, and its relatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Stat {
-    /// It has ended and only waits to be reaped, or is just going.
+    /// It has ended and waits to be reaped, or is just ending.
     pub(in crate::process) dead: bool,
     /// Pid of its parent.
     pub(in crate::process) parent: i32,
-    /// Its process group.
+    /// Id of its process group.
     pub(in crate::process) group: i32,
     /// Id of its session.
     pub(in crate::process) session: i32,
-    /// When it began, in the kernel's ticks since the boot: the second half of its identity, since numbers are used
-    /// again.
+    /// Its start time, in the kernel's ticks since the boot: the second half of its identity, since pids are reused.
     pub(in crate::process) started: u64,
 }
 
 /// Reads the state of process `pid`.
 pub(in crate::process) fn stat(pid: i32) -> Option<Stat> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-    // The name takes 64 bytes at most, and each number 20; the time of its begin is the 22nd field.
+    // The name takes 64 bytes at most, and each number 20; the start time is the 22nd field.
     let mut buffer = [0; 512];
     let length = file.read(&mut buffer).ok()?;
     parse(&buffer[..length])
@@ -42,7 +41,7 @@ pub(in crate::process) fn beginning_of(pid: i32, most: u64) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// The name may hold anything, also blanks and parentheses: what follows begins after the last one.
+/// The name may contain any character, also blanks and parentheses: the fields begin after the last parenthesis.
 fn parse(line: &[u8]) -> Option<Stat> {
     let after = line.iter().rposition(|&byte| byte == b')')? + 1;
     let rest = str::from_utf8(line.get(after..)?).ok()?;
@@ -52,7 +51,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let (parent, group, session) = (number()?, number()?, number()?);
     let threads: i64 = fields.nth(THREADS - FIRST_AFTER_SESSION)?.parse().ok()?;
     let started = fields.nth(STARTED - THREADS - 1)?.parse().ok()?;
-    // Where the first thread has ended before the others, all of it looks like it.
+    // If the first thread has ended before the others, the whole process looks ended.
     let dead = ended && threads <= 1;
     Some(Stat { dead, parent, group, session, started })
 }

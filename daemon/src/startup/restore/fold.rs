@@ -13,22 +13,22 @@ use crate::journal::Record;
 use crate::journal::replay::Row;
 use crate::world::Engine;
 
-/// Runs of which a record cannot be read, and how they ended, where that can be.
+/// Runs with an unreadable record, and how they ended, where that can be read.
 pub(super) type Unreadable = BTreeMap<RunId, Option<Ending>>;
 
-/// What was applied, and what could not be.
+/// The applied events, and the runs with problems.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
-    /// Events that were applied.
+    /// Number of applied events.
     pub(super) events: u64,
-    /// Runs with a record that cannot be read, is missing or does not fit.
+    /// Runs with a record that is unreadable, missing or does not fit.
     pub(super) unreadable: Unreadable,
-    /// Records of each run so far, of those that have not left.
+    /// Number of records so far, for each run that has not left the world.
     seen: HashMap<RunId, u64>,
 }
 
 impl Fold {
-    /// Lets what a record says happen again, where it follows on what was before.
+    /// Applies a record to the world, if it follows the earlier ones.
     pub(super) fn take(&mut self, engine: &mut Engine, row: Row) {
         let Row { record, nth } = row;
         if let Some(run) = record.run() {
@@ -43,7 +43,7 @@ impl Fold {
             Record::Event(event) => {
                 let ended = event.run.and_then(|run| self.unreadable.get_mut(&run));
                 if let Some(end) = ended {
-                    // What follows on what cannot be read is not known to follow. Only an end is one, whatever was
+                    // It is unknown whether a record follows an unreadable one. Only an end counts, whatever came
                     // before.
                     if let EventBody::RunFinished { ending } = &event.body {
                         *end = Some(ending.clone());

@@ -30,48 +30,48 @@ use crate::world::api::Damage;
 use fold::{Fold, Unreadable};
 pub use sweep::sweep;
 
-/// What a daemon goes on with.
+/// Everything that a daemon starts from.
 pub struct Restored {
-    /// The world, as it was.
+    /// The restored world.
     pub engine: Engine,
-    /// Where it goes on.
+    /// The journal, for new steps.
     pub store: Store,
-    /// What there was before.
+    /// The journal, for reads.
     pub history: History,
-    /// What cannot be read.
+    /// The runs with unreadable records.
     pub damage: Damage,
-    /// Which journal that is, and what is not as it should be.
+    /// The journal's identity, and its problems.
     pub report: JournalReport,
-    /// The epochs of its numbers, the oldest first.
+    /// The epochs of its event numbers, the oldest first.
     pub epochs: Arc<[Epoch]>,
-    /// Whether it is the journal that was here, and all of it.
+    /// Whether it is the journal that was here before, complete.
     pub is_the_one: bool,
 }
 
-/// Why a start has no world.
+/// Why the world could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    /// The journal has no thread to be written by.
+    /// There is no thread for the writer of the journal.
     #[error("cannot start the thread that writes the journal: {0}")]
     Writer(std::io::Error),
-    /// What is kept beside the journal cannot be written.
+    /// A file beside the journal cannot be written.
     #[error("cannot note in {dir} which journal it has: {source}")]
     Beside {
-        /// The state directory.
+        /// Path of the state directory.
         dir: String,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
-/// Makes the world from the journal of a state directory. There is a new journal where there was none, unless outputs
-/// are there.
+/// Restores the world from the journal of a state directory. If there is no journal, a new one is made, unless there
+/// are outputs.
 ///
 /// # Errors
-/// Where the journal cannot be used.
+/// If the journal cannot be used.
 pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreError> {
     let clock = Clock::start();
     let path = state_dir.join(FILE);
@@ -83,7 +83,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     let before = past(&db, &path)?;
     let recognised = match version {
         None => Recognised::Another(EpochReason::Begun),
-        // An earlier start was killed before it had begun anything.
+        // An earlier start was killed before it had begun an epoch.
         Some(_) if !beside.was_here() && before.epochs.is_empty() && before.made.last_seq == Seq(0) => {
             Recognised::Another(EpochReason::Begun)
         }
@@ -131,7 +131,7 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
     } else {
         schema::keep(&db, &path)?;
         match renumber(&mut beside, &db, before.instance, instance) {
-            // Either number is known beside the journal, whatever of this was written.
+            // Both numbers are known beside the journal, whichever was written.
             Err(error) if error.is_full() => warn!("the journal keeps its number: there is no room for another one"),
             renumbered => renumbered.map_err(|error| error.of(&path, state_dir))?,
         }
@@ -158,7 +158,7 @@ enum NotRenumbered {
 }
 
 impl NotRenumbered {
-    /// Whether there was no room.
+    /// Whether the disk was full.
     fn is_full(&self) -> bool {
         match self {
             Self::Beside(error) => matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded),
@@ -174,7 +174,7 @@ impl NotRenumbered {
     }
 }
 
-/// Gives the journal that was here its next number. A start that dies in between finds either number beside it.
+/// Gives the journal its next number. A start that dies in between finds either number beside it.
 fn renumber(beside: &mut Beside, db: &Connection, now: Instance, next: Instance) -> Result<(), NotRenumbered> {
     beside.expect(now, next).map_err(NotRenumbered::Beside)?;
     epochs::rename(db, next).map_err(NotRenumbered::Journal)?;
@@ -182,12 +182,12 @@ fn renumber(beside: &mut Beside, db: &Connection, now: Instance, next: Instance)
     beside.keep(next).map_err(NotRenumbered::Beside)
 }
 
-/// The number is to be in the file itself, whatever becomes of the write-ahead log.
+/// Writes the number into the file itself, so that it does not depend on the write-ahead log.
 fn checkpoint(db: &Connection) -> Result<(), rusqlite::Error> {
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
-/// What a new journal begins with. There is none where outputs of an earlier one are.
+/// The number of a new journal. There is no new journal where outputs of an earlier one are.
 fn fresh(state_dir: &Path, path: &Path) -> Result<Fresh, OpenError> {
     match Outputs::new(state_dir).runs().len() {
         0 => Ok(Fresh { id_key: fresh_number(path)? }),
@@ -197,12 +197,12 @@ fn fresh(state_dir: &Path, path: &Path) -> Result<Fresh, OpenError> {
 
 fn fresh_number(path: &Path) -> Result<u64, OpenError> {
     let io = |error: std::io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
-    // 0 is a number of its own.
+    // 0 has a meaning of its own.
     journal::fresh_key().map(|number| number.max(1)).map_err(io)
 }
 
-/// An epoch that begins now: with the first event, or far behind the last one, and behind all that was here, also what
-/// is gone.
+/// An epoch that begins now: with the first event, or far after the last one, and after all numbers that were used
+/// here, even in lost histories.
 fn fresh_epoch(reason: EpochReason, before: &Past, beside: &Beside, path: &Path) -> Result<Epoch, OpenError> {
     let first = match reason {
         EpochReason::Begun => Seq(1),
@@ -213,7 +213,7 @@ fn fresh_epoch(reason: EpochReason, before: &Past, beside: &Beside, path: &Path)
     Ok(Epoch { id: EpochId::from_u64(fresh_number(path)?), first, reason })
 }
 
-/// What is not as it should be about the journal.
+/// The problems of the journal.
 fn findings(beside: &Beside, recognised: Recognised, before: &Past) -> Vec<Finding> {
     let Recognised::Another(reason) = recognised else { return Vec::new() };
     let has = before.made.last_seq;
@@ -228,7 +228,7 @@ fn findings(beside: &Beside, recognised: Recognised, before: &Past) -> Vec<Findi
     }
 }
 
-/// Lets everything happen again. Tells how much that was, and of which runs a record cannot be read.
+/// Applies every event again. Gives their number, and the runs with unreadable records.
 fn replay(engine: &mut Engine, path: &Path) -> Result<Fold, OpenError> {
     let mut fold = Fold::default();
     for row in Replay::start(path)? {
@@ -237,7 +237,7 @@ fn replay(engine: &mut Engine, path: &Path) -> Result<Fold, OpenError> {
     Ok(fold)
 }
 
-/// What is to be done about runs of which a record cannot be read.
+/// What to do about runs with unreadable records.
 fn damage(unreadable: Unreadable, engine: &Engine, db: &Connection) -> Result<Damage, rusqlite::Error> {
     let mut damage = Damage::default();
     for (run, ending) in unreadable {

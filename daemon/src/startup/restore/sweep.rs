@@ -13,10 +13,10 @@ use tracing::{error, info, warn};
 use crate::journal::history::History;
 use crate::process::Outputs;
 
-/// Looks at what is there. Tells what is not as it should be.
+/// Looks for outputs of unknown runs. Gives the problem, if there is one.
 ///
 /// # Errors
-/// Where the journal cannot be read; nothing was touched then.
+/// If the journal cannot be read; then nothing was changed.
 pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<Option<Finding>, RpcError> {
     take_back(outputs, history)?;
     let mut strange = BTreeSet::new();
@@ -35,7 +35,7 @@ pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<O
     }
     let pruned = history.pruned_of(&strange)?;
     for run in &pruned {
-        // The daemon died between pruning it and removing them.
+        // The daemon died between the pruning and the removal.
         if let Err(error) = outputs.remove(*run) {
             error!(%error, %run, "the outputs of a pruned run stay");
         }
@@ -47,7 +47,7 @@ pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<O
     Ok(set_aside(outputs, &unknown))
 }
 
-/// Backups are restored in any order: what an earlier one did not know a later one may.
+/// Backups are restored in any order: a later one may know runs that an earlier one did not.
 fn take_back(outputs: &Outputs, history: &History) -> Result<(), RpcError> {
     let mut runs = 0;
     for run in outputs.aside() {
