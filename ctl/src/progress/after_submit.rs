@@ -18,12 +18,12 @@ use crate::select::{named, worst};
 use crate::session::long_poll;
 use crate::session::stand_still::Teller;
 
-/// Checks what can be checked before there is a run.
+/// Checks the output file before there is a run.
 pub(crate) fn check(then: &ThenArgs) -> Result<(), Failure> {
     then.output.as_deref().map_or(Ok(()), check_output)
 }
 
-/// Goes on with several runs: of these the first one that was refused ended with `refused`.
+/// Continues with several runs. `refused` is the exit code of the first refused one.
 pub(crate) fn go_on_with(ctx: &mut Ctx, runs: &[Submitted], then: &ThenArgs, refused: u8) -> Result<u8, Failure> {
     let ids: Vec<RunId> = runs.iter().map(|submitted| submitted.id).collect();
     let code = match (ids.is_empty(), then.follow, then.wait || then.output.is_some()) {
@@ -43,7 +43,7 @@ pub(crate) fn go_on_with(ctx: &mut Ctx, runs: &[Submitted], then: &ThenArgs, ref
     Ok(worst([code, refused]))
 }
 
-/// Goes on with a run that was submitted.
+/// Continues with a submitted run.
 pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet: bool) -> Result<u8, Failure> {
     let id = submitted.id.to_string();
     if then.follow {
@@ -64,7 +64,7 @@ pub(crate) fn go_on(ctx: &mut Ctx, submitted: &Submitted, then: &ThenArgs, quiet
         return end(ctx, &reply.run, then.output.as_deref());
     }
     let told = if ctx.json { ctx.json(submitted) } else { writeln!(ctx.out, "{id}").map_err(Failure::from) };
-    // The run is there, whether its id can be told or not.
+    // The run exists, even if its id cannot be printed.
     told.and_then(|()| Ok(ctx.out.flush()?)).map_err(|failure| failure.although(&format!("run {id} was queued")))?;
     if !quiet && std::io::stderr().is_terminal() {
         let existing = if submitted.existing { "it was there already; " } else { "" };

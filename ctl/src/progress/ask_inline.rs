@@ -21,33 +21,33 @@ use crate::render::run::short;
 use crate::render::text::clean;
 use crate::select::confirm::is_attended;
 
-/// A question and the followed run of whose tree it is.
+/// A question, and the followed run that it belongs to.
 #[derive(Debug, Clone)]
 struct Asked {
     question: OpenQuestion,
     of: RunId,
 }
 
-/// Asks what is open, one question after the other.
+/// Asks the open questions, one after the other.
 #[derive(Debug)]
 pub(crate) struct Asker {
     is_on: bool,
-    /// Standard output is a terminal, so a question of a followed run itself stands there already.
+    /// Standard output is a terminal, so a question of a followed run itself is shown there already.
     is_shown: bool,
     paint: Paint,
     stdin: io::Stdin,
     waiting: VecDeque<Asked>,
     current: Option<Asked>,
-    /// The prompt stands on the last line.
+    /// The prompt is on the last line.
     stands: bool,
-    /// The begin of an answer.
+    /// The begin of an answer that is being typed.
     typed: Vec<u8>,
     /// Questions that were asked, or left open: they are not asked again.
     done: BTreeSet<InteractionId>,
 }
 
 impl Asker {
-    /// One that asks, where it is wanted and a person is there.
+    /// An asker, active where it is wanted and there is a terminal.
     pub(crate) fn new(wanted: bool, is_shown: bool, paint: Paint) -> Self {
         Self {
             is_on: wanted && is_attended(),
@@ -67,12 +67,12 @@ impl Asker {
         self.is_on
     }
 
-    /// What is read while a question stands there.
+    /// The input to wait for while there is a prompt.
     pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
         self.current.as_ref().map(|_| self.stdin.as_fd())
     }
 
-    /// Takes over which questions of a run and those below it are open.
+    /// Updates the open questions of a run and of the runs below it.
     pub(crate) fn see(&mut self, run: &RunView) {
         if !self.is_on {
             return;
@@ -86,12 +86,12 @@ impl Asker {
         }
     }
 
-    /// A run that was followed has ended, and all below it with it, or without a question.
+    /// A followed run has ended, so its questions and those below it are closed.
     pub(crate) fn over(&mut self, run: RunId) {
         self.keep(|asked| asked.of != run);
     }
 
-    /// Forgets the other questions, and takes the prompt away where it is for one of them.
+    /// Drops the other questions, and removes the prompt if it is for one of them.
     fn keep(&mut self, is_open: impl Fn(&Asked) -> bool) {
         self.waiting.retain(&is_open);
         if let Some(gone) = self.current.take_if(|asked| !is_open(asked)) {
@@ -101,14 +101,14 @@ impl Asker {
         }
     }
 
-    /// Something else is about to be written: it begins on a line of its own, and the prompt comes again behind it.
+    /// Prepares for other output: it begins on a line of its own, and the prompt comes again after it.
     pub(crate) fn interrupt(&mut self) {
         if std::mem::take(&mut self.stands) {
             let _told = writeln!(io::stderr().lock());
         }
     }
 
-    /// Puts the prompt there, where a question is open and none is asked.
+    /// Shows the prompt for the next open question, if there is none yet.
     pub(crate) fn prompt(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         if self.current.is_none() {
             let Some(asked) = self.waiting.pop_front() else { return Ok(()) };
@@ -127,18 +127,18 @@ impl Asker {
         if let (false, Some(asked)) = (self.stands, &self.current) {
             let prompt = format!("answer run {} (Ctrl-D: later): ", short(asked.question.run));
             let mut err = io::stderr().lock();
-            // Where it cannot be asked, nothing is answered below.
+            // If the prompt cannot be written, the question is not answered below.
             let _asked = write!(err, "{}", self.paint.bold(prompt)).and_then(|()| err.flush());
             self.stands = true;
         }
         Ok(())
     }
 
-    /// Reads the line that was typed, and answers with it.
+    /// Reads the typed line, and answers with it.
     pub(crate) fn read(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let Some(asked) = self.current.clone() else { return Ok(()) };
         let mut stdin = self.stdin.lock();
-        // One read: a terminal gives a line, or the begin of one that was sent off without its end.
+        // One read: a terminal gives a line, or the begin of one that was sent without its end.
         let read = stdin.fill_buf().map(<[u8]>::to_vec);
         let typed = read.as_ref().map_or(&[][..], Vec::as_slice);
         stdin.consume(typed.len());
@@ -147,12 +147,12 @@ impl Asker {
         let end = self.typed.iter().position(|&byte| byte == b'\n');
         if typed.is_empty() {
             self.leave();
-            // A terminal that is gone is not read again.
+            // A closed terminal is not read again.
             self.is_on &= read.is_ok() && self.stdin.is_terminal();
             return Ok(());
         }
         let Some(end) = end else { return Ok(()) };
-        // The line break that was typed has ended the prompt's line.
+        // The typed line break has ended the prompt's line.
         self.stands = false;
         let line = std::mem::take(&mut self.typed)[..end].to_vec();
         let text = String::from_utf8(line);
@@ -181,7 +181,7 @@ impl Asker {
         Ok(())
     }
 
-    /// Leaves the question open that stands there, and says how it is answered.
+    /// Leaves the current question open, and prints the command that answers it.
     pub(crate) fn leave(&mut self) {
         self.interrupt();
         for asked in self.current.take().into_iter().chain(std::mem::take(&mut self.waiting)) {
@@ -191,12 +191,12 @@ impl Asker {
 
     fn forget_typed(&mut self) {
         self.typed.clear();
-        // Where that fails, what was typed too early is taken for an answer, as a shell would take it.
+        // If that fails, earlier input is taken for an answer, as in a shell.
         let _forgotten = tcflush(&self.stdin, QueueSelector::IFlush);
     }
 }
 
-/// The whole of a question that a view may have shortened.
+/// The whole text of a question that a view may have shortened.
 fn whole(ctx: &mut Ctx, question: &OpenQuestion) -> Result<String, Failure> {
     let mut params = InteractionListParams::default();
     loop {

@@ -28,37 +28,37 @@ use crate::session::Session;
 use crate::session::long_poll::{of_runs, show_params};
 use crate::session::stand_still::{LOOK_EVERY, Teller};
 
-/// Bytes of live output that are fetched at once where pieces of it were dropped.
+/// Bytes of one request for live output whose deltas were dropped.
 const FETCH: u32 = 1024 * 1024;
-/// How long the last events of a run may take that has ended and some of whose events were left out.
+/// How long the last events of an ended run may take, if some of its events were left out.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
-/// Runs that are looked at together for what they stand still for.
+/// Runs that one look examines.
 const LOOKED_AT: usize = 16;
 
-/// How runs are followed.
+/// Options for following runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watched<'a> {
-    /// Events after this one.
+    /// Only events after this one.
     pub(crate) after: Seq,
-    /// States are told on standard error.
+    /// Changes of state are printed on standard error.
     pub(crate) notes: bool,
-    /// What people told the run is shown, too.
+    /// Prompts and messages of people are shown, too.
     pub(crate) prompts: bool,
-    /// Questions are asked and answered where a terminal is there.
+    /// Questions are asked and answered where there is a terminal.
     pub(crate) answers: bool,
-    /// Where the answer goes, too; of several runs their lines.
+    /// The file that also gets the answer; of several runs, their lines.
     pub(crate) output: Option<&'a Path>,
 }
 
-/// One run that is followed.
+/// A followed run.
 #[derive(Debug)]
 struct Followed {
     id: RunId,
     follower: Follower,
     teller: Teller,
-    /// Of several runs: what their lines go through.
+    /// The tagged outputs of the run, where several are followed.
     lines: Option<(Tagged, Tagged)>,
-    /// It has ended, and its last event is among those that were left out.
+    /// It has ended, and its last event was left out.
     missed: Option<Box<RunView>>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn watch_several(ctx: &mut Ctx, runs: &[RunView], watched: &Watched<'
     let (over, live): (Vec<&RunView>, Vec<&RunView>) = runs.iter().partition(|run| run.state.is_terminal());
     let mut watch = Watch::new(ctx, watched, &[])?;
     for group in over.chunks(1).chain([live.as_slice()]).filter(|group| !group.is_empty()) {
-        // A subscription serves one group.
+        // A subscription serves one group of runs.
         ctx.session.hang_up();
         watch.begin(ctx, &group.iter().map(|run| tagged(run)).collect::<Vec<_>>());
         watch.until_the_end(ctx)?;
@@ -86,18 +86,18 @@ pub(crate) fn watch_several(ctx: &mut Ctx, runs: &[RunView], watched: &Watched<'
     Ok(worst(watch.codes))
 }
 
-/// Some runs, and how far they were followed.
+/// The followed runs, and how far they were followed.
 struct Watch<'a> {
     watched: &'a Watched<'a>,
     open: BTreeMap<RunId, Followed>,
     codes: Vec<u8>,
-    /// Where the lines of several runs go, too.
+    /// The file that also gets the lines of several runs.
     sink: Option<Sink>,
     asker: Asker,
     after: Seq,
     epoch: Option<EpochId>,
     next_look: Instant,
-    /// Where the next look begins.
+    /// Position of the next look among the runs.
     looked_at: usize,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Follows them on one connection until they have ended.
+    /// Follows the runs on one connection until they have ended.
     fn listen(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let one = self.open.first_key_value().filter(|_| self.open.len() == 1).map(|(run, _)| run.to_string());
         let params = SubscribeParams {
@@ -194,8 +194,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Tells what runs stand still for, and which questions are open. A few of them each time, so that many cost no
-    /// more.
+    /// Prints why runs do not proceed, and their open questions. Each look examines a few of them, so that many runs
+    /// cost no more.
     fn look(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         if !self.watched.notes && !self.asker.is_on() {
             return Ok(());
@@ -208,7 +208,7 @@ impl<'a> Watch<'a> {
             let view = ctx.session.client()?.call::<method::RunShow>(&show_params(&run))?.run;
             self.asker.see(&view);
             let Some(followed) = self.open.get_mut(&run).filter(|_| self.watched.notes) else { continue };
-            // Those that are asked here need not be told.
+            // Questions that are asked here need no note.
             let asks = if self.asker.is_on() { Vec::new() } else { followed.teller.questions(&view) };
             for news in followed.teller.news(&view).into_iter().chain(asks) {
                 self.asker.interrupt();
@@ -272,7 +272,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// After a gap: which of them have ended.
+    /// After a gap: finds out which of the runs have ended.
     fn missed(&mut self, ctx: &mut Ctx, gap: &Gap) -> Result<(), Failure> {
         let why = gap.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
         for followed in self.open.values_mut() {
@@ -334,7 +334,7 @@ fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Re
     };
     match note {
         Note::Event(event) => {
-            // What a newer daemon tells beyond this program's words is passed over.
+            // Kinds of events that only a newer program knows are skipped.
             let Some(event) = event.event() else { return Ok(None) };
             Ok(follower.event(out, notes, &event, &mut fetch)?)
         }
@@ -349,12 +349,12 @@ fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Re
 fn fetch(session: &mut Session, run: &str, call: CallId, stream: OutputStream, from: u64) -> Option<Vec<u8>> {
     let offset = i64::try_from(from).ok()?;
     let params = OutputParams { run: run.to_owned(), call, stream, offset, limit: Some(FETCH) };
-    // Where it fails the text says what is missing; a lost connection shows at the next note.
+    // If it fails, the text says what is missing; a lost connection is noticed at the next notification.
     let reply = session.client().ok()?.call_within::<method::RunOutput>(&params, Some(PATIENCE)).ok()?;
     (reply.offset == from).then_some(reply.bytes)
 }
 
-/// The event as it came; tells when it was the last one of its run.
+/// Prints the event as it came; gives its ending if it was the last one of its run.
 fn raw(out: &mut Out, note: &Note) -> Result<Option<Ended>, Failure> {
     match note {
         Note::Event(event) => {

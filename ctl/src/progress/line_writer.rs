@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::error::Failure;
 use crate::output::Out;
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 pub(crate) struct Sink {
     file: Option<(PathBuf, BufWriter<File>)>,
 }
 
 impl Sink {
-    /// The file that was named, emptied, or standard output.
+    /// The named file, emptied, or standard output.
     pub(crate) fn new(path: Option<&Path>) -> Result<Self, Failure> {
         let file = match path {
             Some(path) => Some((path.to_owned(), BufWriter::new(open_to_write(path).map_err(|e| failed(path, e))?))),
@@ -40,7 +40,7 @@ impl Sink {
         if self.file.is_none() { Ok(out.json_text(&line)?) } else { self.line(out, &line) }
     }
 
-    /// Makes sure that what was written arrives.
+    /// Flushes the written lines.
     pub(crate) fn flush(&mut self, out: &mut Out) -> Result<(), Failure> {
         match &mut self.file {
             Some((path, file)) => file.flush().map_err(|e| failed(path, e)),

@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::output::note;
 use crate::render::text::{clean, why, with_newline};
 
-/// An answer must not be lost for a directory that was mistyped.
+/// Checks the directory of the file early, so that no answer is lost because of a typing error.
 pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.is_dir() {
@@ -23,7 +23,7 @@ pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tells the end of a run: its answer, or why there is none; gives its exit code.
+/// Reports the end of a run: its answer, or its error; gives its exit code.
 pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result<u8, Failure> {
     for denial in &run.denials {
         note(format_args!("harnessctl: run {}: denied: {}", run.id, clean(denial)));
@@ -52,7 +52,7 @@ pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result
     Ok(run.exit_code.unwrap_or(exit::STILL_RUNNING))
 }
 
-/// Writes an answer into the file that was named for it.
+/// Writes an answer into the named file.
 pub(crate) fn write_answer(path: &Path, answer: &str, run: &str) -> Result<(), Failure> {
     let written = open_to_write(path).and_then(|mut file| file.write_all(with_newline(answer).as_bytes()));
     written.map_err(|source| Failure::Write {

@@ -16,12 +16,12 @@ use crate::output::note;
 use crate::session::long_poll::{of_runs, show_params, wait_params};
 use crate::session::stand_still::{LOOK_EVERY, TellerOfMany};
 
-/// What came of a wait.
+/// The reply to a wait.
 type Reply = Result<WaitReply, RpcError>;
 
-/// Waits for each of several runs, named by their ids, to reach one of `states`, or for the first that does. `each` is
-/// told of every reply as it comes; they are given in the order of the runs, those of a wait for the first only as far
-/// as they came.
+/// Waits for each of several runs, named by their ids, to reach one of `states`, or for the first run that does. `each`
+/// gets every reply as it comes. The result is in the order of the runs; for a wait for the first, it has only the
+/// replies that came.
 pub(crate) fn each_for(
     ctx: &mut Ctx,
     runs: &[String],
@@ -35,7 +35,7 @@ pub(crate) fn each_for(
         let wanted = Wanted { runs, states, until, any };
         match wanted.listen(ctx, &mut replies, &mut teller, &mut each) {
             Ok(()) => {
-                // What is still out is of no use to anything else.
+                // The pending requests have no further use.
                 ctx.session.hang_up();
                 return Ok(replies.into_iter().flatten().collect());
             }
@@ -46,7 +46,7 @@ pub(crate) fn each_for(
     }
 }
 
-/// What is waited for.
+/// The conditions of the wait.
 struct Wanted<'a> {
     runs: &'a [String],
     states: &'a [RunState],
@@ -55,7 +55,7 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Waits on one connection for all that have no reply.
+    /// Waits on one connection for all runs without a reply.
     fn listen(
         &self,
         ctx: &mut Ctx,
@@ -97,7 +97,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Tells what some of those that are open stand still for, unless that is what is waited for.
+    /// Prints why some of the open runs do not proceed, unless that is the wanted state.
     fn tell(&self, ctx: &mut Ctx, replies: &[Option<Reply>], teller: &mut TellerOfMany) -> Result<(), Failure> {
         let open: Vec<usize> = (0..self.runs.len()).filter(|&index| replies[index].is_none()).collect();
         let places = teller.next_places(open.len());

@@ -20,46 +20,46 @@ use crate::select::worst;
 use crate::session::long_poll::{of_runs, remaining, show_params};
 use crate::session::stand_still::{LOOK_EVERY, LOOKED_AT, TellerOfMany};
 
-/// Which lines are printed, and when.
+/// Which lines are printed, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lines {
-    /// One for each run, in the order in which they were named.
+    /// One for each run, in the order of the arguments.
     AsNamed,
-    /// One for each run, as they end.
+    /// One for each run, in the order of the ends.
     AsTheyEnd,
-    /// That of the first that ends.
+    /// One for the first run that ends.
     First,
 }
 
-/// How long a run that asks is waited for to say so of itself.
+/// How long a run that asks a question is given to report it itself.
 const SOON: Duration = Duration::from_millis(20);
-/// Levels of a tree that are looked at for a run above one that asks.
+/// Levels of a tree that are searched for a run above one that asks.
 const MOST_LEVELS: usize = 64;
 
-/// Several runs that are waited for.
+/// Several runs that the command waits for.
 #[derive(Debug)]
 pub(crate) struct Many {
     runs: Vec<RunId>,
     lines: Lines,
-    /// Those that are known to have ended, in the order in which that became known.
+    /// Runs that are known to have ended, in the order of that knowledge.
     ended: Vec<RunId>,
-    /// How often runs are named that are named more than once.
+    /// How often a run is named, if more than once.
     times: BTreeMap<RunId, usize>,
-    /// Those that ask, or below which something asks: they are looked at next.
+    /// Runs that ask, or that have such a run below them: the next look examines them.
     asking: BTreeSet<RunId>,
-    /// Those of them that are not known to have ended.
+    /// Runs that are not known to have ended.
     open: BTreeSet<RunId>,
     outcomes: BTreeMap<RunId, Outcome>,
     printed: usize,
     progress: Progress,
     teller: TellerOfMany,
     sink: Sink,
-    /// The epoch of the cursor.
+    /// The epoch that the cursor belongs to.
     epoch: Option<EpochId>,
 }
 
 impl Many {
-    /// These runs; lines are written to `sink`, in this order.
+    /// A wait for these runs; their lines are written to `sink`, in this order.
     pub(crate) fn new(runs: Vec<RunId>, sink: Sink) -> Self {
         let open = runs.iter().copied().collect();
         let mut times = BTreeMap::new();
@@ -81,19 +81,19 @@ impl Many {
         }
     }
 
-    /// Lines are written as they end.
+    /// Lines are written as the runs end.
     #[must_use]
     pub(crate) fn line_by_line(self) -> Self {
         Self { lines: Lines::AsTheyEnd, ..self }
     }
 
-    /// The first that ends is enough.
+    /// The first run that ends is enough.
     #[must_use]
     pub(crate) fn any(self) -> Self {
         Self { lines: Lines::First, ..self }
     }
 
-    /// Takes what is known already, those that ended first before the others.
+    /// Notes known states, those that ended first before the others.
     pub(crate) fn know_all(&mut self, runs: &[RunView]) {
         let mut by_end: Vec<&RunView> = runs.iter().collect();
         by_end.sort_by_key(|run| run.ended_at);
@@ -101,7 +101,7 @@ impl Many {
         self.asking.extend(runs.iter().filter(|run| !run.questions.is_empty()).map(|run| run.id));
     }
 
-    /// Takes what is known already.
+    /// Notes a known state.
     fn know(&mut self, run: &RunView) {
         if run.state.is_terminal() {
             self.settle(run.id, Outcome::of(run));
@@ -111,20 +111,20 @@ impl Many {
     fn settle(&mut self, run: RunId, outcome: Outcome) {
         if self.open.remove(&run) {
             self.outcomes.insert(run, outcome);
-            // One that is named twice has two lines.
+            // A run that is named twice has two lines.
             let times = self.times.get(&run).copied().unwrap_or(1);
             self.ended.extend(std::iter::repeat_n(run, times));
         }
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Whether the wait is over.
     fn is_over(&self) -> bool {
         self.open.is_empty() || (self.lines == Lines::First && !self.ended.is_empty())
     }
 
     /// Waits until all have ended, or the time is up, and prints a line for each; gives the exit code of section 12.
     ///
-    /// `after`: their ends have higher numbers than this. Without it they are asked for their states first.
+    /// `after`: all their ends have greater numbers than this. Without it, their states are requested first.
     pub(crate) fn wait(mut self, ctx: &mut Ctx, mut after: Option<Seq>, until: Option<Instant>) -> Result<u8, Failure> {
         ctx.session.heed_interrupts()?;
         let mut ask_first = after.is_none();
@@ -132,15 +132,15 @@ impl Many {
             match self.listen(ctx, &mut after, ask_first, until) {
                 Ok(()) => break,
                 Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
-                // The journal is not the one that the number is of: they are asked for.
+                // The number belongs to another journal: the states are requested.
                 Err(failure) if failure.is_unknown() && after.is_some() => Ok(()),
                 Err(failure) => Err(failure),
             }
             .map_err(|failure| {
                 of_runs(failure, &ctx.session, || self.open.iter().map(ToString::to_string).collect())
             })?;
-            // Some may have ended in between, whichever journal the daemon has: they are asked for, and followed from
-            // now on.
+            // Some may have ended in between, in whichever journal: their states are requested, and they are followed
+            // from now on.
             (ask_first, after) = (true, None);
         }
         self.progress.clear();
@@ -199,10 +199,10 @@ impl Many {
                     *after = Some(event.seq);
                     if let (Some(run), true) = (event.run, event.kind == "interaction-opened") {
                         self.asks(ctx, run)?;
-                        // The run itself may be one that is waited for.
+                        // The run itself may be one of those.
                         next_look = next_look.min(Instant::now() + SOON);
                     }
-                    // Others' answers are not even read.
+                    // The answers of other runs are not even parsed.
                     if let Some(run) = event.run.filter(|run| self.open.contains(run))
                         && let Some(EventBody::RunFinished { ending }) = event.event().map(|event| event.body)
                     {
@@ -218,7 +218,7 @@ impl Many {
         }
     }
 
-    /// A run asks: those that are waited for and have it below them are looked at next.
+    /// A run asks a question: the next look examines the wanted runs above it.
     fn asks(&mut self, ctx: &mut Ctx, run: RunId) -> Result<(), Failure> {
         let mut at = Some(run);
         for _ in 0..MOST_LEVELS {
@@ -227,7 +227,7 @@ impl Many {
                 self.asking.insert(run);
                 break;
             }
-            // One that may not be looked at is below none of them.
+            // A run that this caller may not see is below none of them.
             let shown = ctx.session.client()?.call::<method::RunShow>(&show_params(&run));
             let Ok(view) = shown.map(|shown| shown.run) else { break };
             if self.open.contains(&view.root) {
@@ -238,7 +238,7 @@ impl Many {
         Ok(())
     }
 
-    /// Tells what some of those that are open stand still for; a few of them each time, so that many cost no more.
+    /// Prints why some open runs do not proceed; each look examines a few of them, so that many runs cost no more.
     fn tell(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let places = self.teller.next_places(self.open.len());
         let all = places.len() == self.open.len();
@@ -262,7 +262,7 @@ impl Many {
         Ok(())
     }
 
-    /// Asks for the states of those that are not known to have ended.
+    /// Requests the states of runs that are not known to have ended.
     fn ask(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let open: Vec<RunId> = self.open.iter().copied().collect();
         let params: Vec<ShowParams> = open.iter().map(show_params).collect();
@@ -282,7 +282,7 @@ impl Many {
         refused.map_or(Ok(()), |error| Err(Failure::Refused(error)))
     }
 
-    /// Prints the lines that can be printed by now.
+    /// Prints the lines that are due.
     fn print(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let ready: Vec<RunId> = match self.lines {
             Lines::AsNamed if ctx.json => Vec::new(),
@@ -302,7 +302,7 @@ impl Many {
         Ok(())
     }
 
-    /// Writes the lines of these runs. As JSON they are whole, and so are asked for.
+    /// Writes the lines of these runs. In JSON they are whole run views, which are requested.
     fn write(&mut self, ctx: &mut Ctx, runs: &[RunId]) -> Result<(), Failure> {
         let known = |run: &RunId| self.outcomes.get(run).filter(|_| !ctx.json);
         let params: Vec<ShowParams> = runs.iter().filter(|run| known(run).is_none()).map(show_params).collect();
@@ -333,7 +333,7 @@ impl Many {
         self.sink.flush(&mut ctx.out)
     }
 
-    /// Prints the rest: lines of those that are live still, or of those that were kept for their order.
+    /// Prints the rest: lines of live runs, or lines that waited for their order.
     fn finish(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         self.print(ctx)?;
         self.progress.clear();

@@ -7,7 +7,7 @@ use crate::render::colour::Paint;
 
 /// Characters for the permits of a wide lane.
 const PERMITS_MAX: u32 = 40;
-/// Characters for those that wait, of each kind.
+/// Characters for waiting tickets, of each kind.
 const WAITING_MAX: u32 = 20;
 
 /// The bar of a lane.
@@ -29,7 +29,7 @@ pub(crate) fn bar(lane: &LaneReport, paint: Paint) -> String {
     text
 }
 
-/// How many of `shown` characters stand for `part` of `whole`: none only for none, all only for all.
+/// How many of `shown` characters stand for `part` of `whole`: none only for 0, all only for the whole.
 fn scale(part: u32, whole: u32, shown: u32) -> u32 {
     let part = part.min(whole);
     if whole <= shown || part == 0 {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use harness_protocol::run::RunState;
 
-/// What was asked for with `--color`.
+/// The value of `--color`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum ColourChoice {
     /// On a terminal, unless `NO_COLOR` is set.
@@ -16,7 +16,7 @@ pub(crate) enum ColourChoice {
     Never,
 }
 
-/// Puts colour around texts, or does not.
+/// Adds colours to texts, or leaves them plain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paint {
     on: bool,
@@ -27,11 +27,11 @@ impl Paint {
     #[cfg(test)]
     pub(crate) const OFF: Self = Self { on: false };
 
-    /// Colours for a stream that is a terminal or not.
+    /// Colours for a stream, depending on whether it is a terminal.
     pub(crate) fn new(choice: ColourChoice, terminal: bool) -> Self {
         Self {
             on: decide(choice, terminal, &|name| {
-                // What is not UTF-8 is set all the same.
+                // A value that is not UTF-8 counts as set.
                 std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
             }),
         }
@@ -41,37 +41,37 @@ impl Paint {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 
-    /// For what matters.
+    /// For important text.
     pub(crate) fn bold(self, text: impl Display) -> String {
         self.wrap("1", text)
     }
 
-    /// For what matters less.
+    /// For less important text.
     pub(crate) fn dim(self, text: impl Display) -> String {
         self.wrap("2", text)
     }
 
-    /// For what went wrong.
+    /// For failures.
     pub(crate) fn red(self, text: impl Display) -> String {
         self.wrap("31", text)
     }
 
-    /// For what went well.
+    /// For success.
     pub(crate) fn green(self, text: impl Display) -> String {
         self.wrap("32", text)
     }
 
-    /// For what waits.
+    /// For waiting things.
     pub(crate) fn yellow(self, text: impl Display) -> String {
         self.wrap("33", text)
     }
 
-    /// For what is at work.
+    /// For running things.
     pub(crate) fn cyan(self, text: impl Display) -> String {
         self.wrap("36", text)
     }
 
-    /// A state of a run.
+    /// A state of a run, in its colour.
     pub(crate) fn state(self, state: RunState) -> String {
         match state {
             RunState::Queued | RunState::Waiting | RunState::Paused => self.yellow(state),

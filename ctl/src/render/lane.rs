@@ -13,7 +13,7 @@ use crate::render::table::{Cell, Table};
 use crate::render::text::{cut_painted, first_line, one_line};
 use crate::render::units::{clock, count, span};
 
-/// Holders that a report has at most.
+/// Most holders in a report.
 const MOST_HOLDERS: usize = 100;
 
 /// Writes the block of one lane.
@@ -28,7 +28,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Tim
     lines.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// What there is to say of a lane but for who holds its permits. On a terminal no line is wider than that.
+/// The lines about a lane, without its holders. On a terminal none is wider than the terminal.
 pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<String> {
     let paint = look.paint;
     let mut lines = vec![format!("{}  {}", paint.bold(one_line(&lane.name)), bar(lane, paint))];
@@ -55,7 +55,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     };
     let paused = if lane.paused { paint.yellow("  paused") } else { String::new() };
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
-    // What holds grants back goes first: a narrow terminal cuts the end.
+    // The limiter goes first: a narrow terminal cuts the end.
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
     // For a lane that is merely full, the help is shown to the waiting runs instead.
     let is_plain = matches!(lane.limiter, Limiter::Width | Limiter::Share);
@@ -94,7 +94,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     lines
 }
 
-/// How many permits are wanted, and how many of these by runs that had one before.
+/// The number of wanted permits, and how many of these are wanted back.
 fn wanted(wanted: u32, resuming: u32) -> String {
     if resuming > 0 { format!("{wanted} ({resuming} resuming)") } else { wanted.to_string() }
 }
@@ -133,7 +133,7 @@ pub(crate) fn holders(lanes: &[&LaneReport], now: Timestamp) -> Table {
     table
 }
 
-/// Permits whose holders a report leaves out.
+/// Number of permits whose holders a report leaves out.
 pub(crate) fn untold(lane: &LaneReport) -> usize {
     let more = (lane.permits as usize).saturating_sub(lane.holders.len());
     if lane.holders.len() >= MOST_HOLDERS { more } else { 0 }

@@ -2,7 +2,7 @@
 //!
 //! Pure. Offsets decide: no byte is shown twice, and a missing part is asked for once, or reported as missing.
 
-/// What is to be done with a piece.
+/// What to do with a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     /// Show this part of it.
@@ -16,8 +16,8 @@ pub(crate) enum Piece<'a> {
 /// How far a stream has been shown.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Stream {
-    /// First byte that was not shown. After a piece with replacement characters it is only a guess: such a piece has
-    /// another length than the bytes that it stands for.
+    /// Offset of the first byte that was not shown. After a piece with replacement characters it is only a guess: such
+    /// a piece has another length than its bytes.
     next: u64,
     guess: bool,
     shown: bool,
@@ -39,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// A piece that began at `offset` was shown, in whole or its end.
+    /// Notes that a piece at `offset` was shown, in whole or its end.
     pub(crate) fn shown(&mut self, offset: u64, text: &str) {
         self.shown |= !text.is_empty();
         self.guess = text.contains('\u{FFFD}');
@@ -48,21 +48,21 @@ impl Stream {
         self.next = self.next.max(offset + least as u64);
     }
 
-    /// Bytes up to `end` were fetched and shown.
+    /// Notes that bytes up to `end` were fetched and shown.
     pub(crate) fn caught_up(&mut self, end: u64) {
         self.shown |= end > 0;
         self.guess = false;
         self.next = self.next.max(end);
     }
 
-    /// Whether something of it was shown.
+    /// Whether a part of it was shown.
     pub(crate) fn is_shown(&self) -> bool {
         self.shown
     }
 
-    /// The first byte that is missing, of `total`; `None` where all of it was shown.
+    /// The first missing byte, of `total`; `None` where all of it was shown.
     pub(crate) fn missing(&self, total: u64) -> Option<u64> {
-        // Where the count is a guess, the difference may as well be replacement characters.
+        // If the count is a guess, the difference may be due to replacement characters.
         (self.next < total && !self.guess).then_some(self.next)
     }
 }

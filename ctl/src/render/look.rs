@@ -2,12 +2,12 @@
 
 use crate::render::colour::Paint;
 
-/// How text is shown.
+/// The style of output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Look {
     /// Adds colours, where they are wanted.
     pub(crate) paint: Paint,
-    /// A person reads it on a terminal: control characters are taken out, tables are cut to its width.
+    /// The output is a terminal: control characters are removed, and tables are cut to its width.
     pub(crate) terminal: bool,
     /// Columns of the terminal.
     pub(crate) width: Option<usize>,

@@ -7,19 +7,19 @@ use harness_protocol::run::{RunState, RunView, exit};
 use crate::render::follow::Ended;
 use crate::render::text::first_line;
 
-/// How a run ended, or that it is not there.
+/// The end of a run, or that there is no such run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Outcome {
-    /// Its state; `None` where there is no such run.
+    /// State of the run; `None` where there is no such run.
     pub(crate) state: Option<RunState>,
-    /// Its exit code; `None` while it is live.
+    /// Exit code of the run; `None` while it is live.
     pub(crate) code: Option<u8>,
-    /// Its answer, or its error.
+    /// Answer or error of the run.
     pub(crate) text: String,
 }
 
 impl Outcome {
-    /// What its last event tells.
+    /// From the last event of a run.
     pub(crate) fn ended(ending: &Ending) -> Self {
         let (state, code, text) = match ending {
             Ending::Succeeded { answer } => (RunState::Succeeded, exit::SUCCEEDED, answer),
@@ -29,7 +29,7 @@ impl Outcome {
         Self { state: Some(state), code: Some(code), text: text.to_string() }
     }
 
-    /// What was seen of one that was followed.
+    /// From a followed run.
     pub(crate) fn of_followed(ended: &Ended) -> Self {
         let state = match ended.code {
             exit::SUCCEEDED => RunState::Succeeded,
@@ -40,13 +40,13 @@ impl Outcome {
         Self { state: Some(state), code: Some(ended.code), text: text.to_owned() }
     }
 
-    /// What a view tells.
+    /// From a view of the run.
     pub(crate) fn of(run: &RunView) -> Self {
         let text = run.answer.as_deref().or(run.error.as_deref()).unwrap_or_default();
         Self { state: Some(run.state), code: run.exit_code, text: text.to_owned() }
     }
 
-    /// That there is no such run.
+    /// For a run that does not exist.
     pub(crate) fn refused(error: &RpcError) -> Self {
         Self { state: None, code: Some(error.data.exit_code), text: error.message.clone() }
     }
@@ -56,7 +56,7 @@ impl Outcome {
         let state = self.state.map_or("unknown", RunState::as_str);
         let code = self.code.map_or_else(|| "-".to_owned(), |code| code.to_string());
         let text = first_line(&self.text);
-        // What is the same as the state says nothing more.
+        // A text that equals the state is left out.
         let text = if text == state { "" } else { &text };
         format!("{run} {state} {code} {text}").trim_end().to_owned()
     }

@@ -13,7 +13,7 @@ use crate::render::text::{clean_painted, first_line, one_line};
 use crate::render::transcript::block;
 use crate::render::units::{clock, span};
 
-/// Characters of an id that a list shows. They name the run as well as the whole id does.
+/// Characters of an id in a list. They are nearly always a unique prefix.
 const SHORT: usize = 8;
 
 /// The start of an id.
@@ -39,7 +39,7 @@ pub(crate) fn write_processes(out: &mut dyn Write, look: Look, processes: &[Proc
     Ok(())
 }
 
-/// Writes who is asked in place of its provider.
+/// Writes the fallbacks of the run's provider.
 pub(crate) fn write_fallbacks(out: &mut dyn Write, look: Look, fallbacks: &str) -> io::Result<()> {
     writeln!(out, "{} {fallbacks}", look.paint.dim(format!("{:<12}", "fallback")))
 }
@@ -47,7 +47,7 @@ pub(crate) fn write_fallbacks(out: &mut dyn Write, look: Look, fallbacks: &str) 
 /// Writes the page of one run.
 pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timestamp) -> io::Result<()> {
     let paint = look.paint;
-    // Whatever comes from outside is in one of these lines.
+    // Text from outside is in one of these lines.
     let mut line = |name: &str, value: &str| {
         let value = clean_painted(value);
         writeln!(out, "{} {}", paint.dim(format!("{name:<12}")), value.replace(['\n', '\t'], " "))
@@ -142,7 +142,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     Ok(())
 }
 
-/// How far a call is, and since when.
+/// The state of a call, and how long it has been in it.
 fn how_far(call: &LiveCall, now: Timestamp) -> String {
     let age = span(now.since(call.since));
     match call.state {
@@ -177,7 +177,7 @@ fn timing(run: &RunView) -> String {
     if parts.is_empty() { total } else { format!("{total} ({})", parts.join(", ")) }
 }
 
-/// The word of a plain enum, as in JSON.
+/// The name of a plain enum's variant, as in JSON.
 pub(crate) fn word<T: serde::Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,

@@ -9,12 +9,12 @@ use crate::render::lane::{holders, summary, untold};
 use crate::render::look::Look;
 use crate::render::text::cut;
 
-/// What is shown of the lanes in so many rows.
+/// The lines about the lanes that fit into `rows` rows.
 pub(crate) fn screen(look: Look, lanes: &[LaneReport], now: Timestamp, rows: usize) -> Vec<String> {
     let summaries: Vec<Vec<String>> = lanes.iter().map(|lane| summary(look, lane, now)).collect();
     let table = holders(&lanes.iter().collect::<Vec<_>>(), now).lines(look, "  ");
     let spaced = summaries.join(&String::new());
-    // The lines between the lanes are the first to go.
+    // Blank lines between the lanes are dropped first.
     let mut lines = if spaced.len() + table.len() <= rows { spaced } else { summaries.concat() };
     if lines.len() > rows {
         let kept = rows.saturating_sub(1);
@@ -32,7 +32,7 @@ pub(crate) fn screen(look: Look, lanes: &[LaneReport], now: Timestamp, rows: usi
         (_, 0, _) if table.len() <= room => lines.extend(table),
         (.., 1 | 2) => lines.push(cut_to(look, &format!("  … {} hold permits", told + untold))),
         _ => {
-            // The names of the columns and the line about the rest take one each.
+            // The header and the line about the rest take one row each.
             let shown = told.min(room - 2);
             lines.extend(table.into_iter().take(1 + shown));
             lines.push(cut_to(look, &format!("  … and {} more", told + untold - shown)));

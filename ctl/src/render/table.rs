@@ -21,7 +21,7 @@ impl Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        // Names and commands come from outside: none of them may break the line or drive the terminal.
+        // Names and commands come from outside: none of them may break the line or control the terminal.
         let plain: String = text.into();
         Self { plain: one_line(&plain).into_owned(), painted: None }
     }
@@ -58,7 +58,7 @@ impl Table {
         self.lines(look, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// Its lines, the names of the columns first; on a terminal none is wider than that.
+    /// The lines of the table, the header first; on a terminal none is wider than the terminal.
     pub(crate) fn lines(&self, look: Look, indent: &str) -> Vec<String> {
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
         let last = self.header.len().saturating_sub(1);

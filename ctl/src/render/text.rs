@@ -55,7 +55,7 @@ pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A JSON text, fit for a terminal and the same for a program: what is harmful there can only stand in texts, and is
+/// A JSON text, fit for a terminal and the same for a program: harmful characters can only be in strings, and are
 /// escaped.
 pub(crate) fn harmless_json(json: &str) -> Cow<'_, str> {
     let harmful = |c: char| is_harmful(c) && c != '\n';
@@ -75,7 +75,7 @@ pub(crate) fn harmless_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Cuts a text to so many columns, with an ellipsis where something is missing.
+/// Cuts a text to this number of columns, with an ellipsis where a part is missing.
 pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -95,11 +95,11 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Cuts a line with colours to so many columns; they take none, and end with it.
+/// Cuts a line with colours to this number of columns; colours take none, and end with the line.
 pub(crate) fn cut_painted(line: &str, columns: usize) -> Cow<'_, str> {
     let mut kept = String::new();
     let (mut used, mut colour) = (0, false);
-    // Where the line has to end if it turns out too long: one column is left for the ellipsis.
+    // The place where the line ends if it is too long: one column is left for the ellipsis.
     let mut fits = None;
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -125,7 +125,7 @@ pub(crate) fn cut_painted(line: &str, columns: usize) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
-/// Why a run ended as it did: its error, unless that only says the same as its state.
+/// The reason of a run's end: its error, unless that equals the state.
 pub(crate) fn why(state: &str, error: &str) -> String {
     if error.trim() == state { String::new() } else { format!(": {}", clean(error)) }
 }

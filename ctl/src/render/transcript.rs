@@ -32,12 +32,12 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, entry: &Entry) -> io::Resul
     }
 }
 
-/// What is told before a summary.
+/// The line before a summary.
 pub(crate) fn summary_line(entries: u32) -> String {
     format!("[from here on the model reads this summary in place of the first {entries} entries]")
 }
 
-/// What a person said, each line after a mark.
+/// A message of a person, each line after a mark.
 pub(crate) fn user(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()> {
     let text = shown(look, text);
     for line in text.lines() {
@@ -46,7 +46,7 @@ pub(crate) fn user(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()
     Ok(())
 }
 
-/// The result of a call: what it wrote, then how it ended.
+/// The result of a call: its output, then how it ended.
 pub(crate) fn write_result(out: &mut dyn Write, look: Look, result: &CallResult) -> io::Result<()> {
     let text = body(result);
     if !text.is_empty() {
@@ -59,7 +59,7 @@ pub(crate) fn write_result(out: &mut dyn Write, look: Look, result: &CallResult)
     }
 }
 
-/// A text that ends its line.
+/// A text that ends with a line break.
 pub(crate) fn block(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()> {
     out.write_all(with_newline(&shown(look, text)).as_bytes())
 }
@@ -79,7 +79,7 @@ pub(crate) fn command(request: &CallRequest, look: Look) -> String {
     shown(look, &text).into_owned()
 }
 
-/// What a call wrote: the envelope without the line of its exit code, which stands at the end for people.
+/// The output of a call: the envelope without the line of its exit code, which comes last for people.
 pub(crate) fn body(result: &CallResult) -> &str {
     match result.exit_code {
         Some(_) => result.envelope.split_once('\n').map_or("", |(_, body)| body),

@@ -5,13 +5,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::words::Clock;
 
-/// The wall clock. Ages are told by it; nothing is decided by it.
+/// The wall clock. It is used to show ages, never to decide anything.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// The clock by which times of day are told: in the zone of this machine.
+/// The clock for times of day: in the zone of this machine.
 pub(crate) fn clock(now: Timestamp) -> Clock {
     Clock { now, zone: jiff::tz::TimeZone::system() }
 }

@@ -11,7 +11,7 @@ use crate::render::units::span;
 /// Characters of the longest bar.
 const WIDTH: u64 = 40;
 
-/// A part of the wall time: its name, what it is, and how to read it.
+/// A part of the wall time: its name, its meaning, and how to read it.
 type Part = (&'static str, &'static str, fn(&Timing) -> Span);
 
 /// The parts of a run's wall time.
@@ -26,7 +26,7 @@ const PARTS: [Part; 8] = [
     ("down", "the daemon was not there", |timing| timing.down),
 ];
 
-/// Writes where it all went.
+/// Writes the use of time and money.
 pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView) -> io::Result<()> {
     let (paint, total) = (look.paint, run.timing.total());
     writeln!(out, "run {}, {}, {} step(s), {}", run.id, run.state.as_str(), run.steps, span(total))?;

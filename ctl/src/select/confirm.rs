@@ -16,7 +16,7 @@ pub(crate) fn more_than_one(runs: usize, yes: bool, question: &str) -> Result<()
     any(runs.saturating_sub(1), yes, question)
 }
 
-/// The same where one run is enough to be asked about.
+/// The same, but a single run also needs an answer.
 ///
 /// # Errors
 /// Where the answer is anything else.
@@ -25,7 +25,7 @@ pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure>
         return Ok(());
     }
     let mut err = io::stderr().lock();
-    // Where it cannot be asked, there is no answer below.
+    // If the question cannot be written, there is no answer below.
     let _asked = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
@@ -35,7 +35,7 @@ pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure>
     Err(Failure::Other { code: exit::USAGE, message: "nothing was done".to_owned(), hint: None })
 }
 
-/// Whether a person is there, who reads the question and types the answer.
+/// Whether a person can read the question and type the answer.
 pub(crate) fn is_attended() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }

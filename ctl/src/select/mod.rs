@@ -22,26 +22,26 @@ use crate::render::run::short;
 use crate::session::long_poll::show_params;
 use crate::spec::stdin;
 
-/// What stands for ids on standard input.
+/// The argument that means ids on standard input.
 const STDIN: &str = "-";
 /// Runs of a page.
 const PAGE: u32 = 500;
 /// Names in one request.
 const NAMES: usize = 500;
-/// What is right where no run is named.
+/// The hint where no run is named.
 const HINT: &str =
     "name runs, or select them: -l KEY=VALUE, --state STATE, --waiting-for WHAT, --all, or - for ids on standard input";
 
-/// The runs that were chosen.
+/// The chosen runs.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// As they were when they were looked at, each once, in the order in which they were named; else the oldest first.
+    /// Their views at that time, each once, in the order of the names; otherwise the oldest first.
     pub(crate) runs: Vec<RunView>,
-    /// One run was named, and nothing else was typed: a verb that shows one run shows it as it is.
+    /// Exactly one run was named, without criteria: a command shows such a run without a header.
     pub(crate) is_one: bool,
 }
 
-/// The selector that was typed. Nothing typed selects nothing: that is a mistake, not everything.
+/// The selector of the arguments. Without arguments it is an error: it never means every run.
 pub(crate) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
     let select = typed(args)?;
     if select == Selector::default() {
@@ -50,7 +50,7 @@ pub(crate) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
     Ok(select)
 }
 
-/// The same for a verb to which nothing typed means everything.
+/// The same for a command that without arguments means every run.
 pub(crate) fn typed(args: &SelectArgs) -> Result<Selector, Failure> {
     let mut names = Vec::new();
     let mut is_read = false;
@@ -62,7 +62,7 @@ pub(crate) fn typed(args: &SelectArgs) -> Result<Selector, Failure> {
         }
     }
     if is_read && names.is_empty() {
-        // With a label beside it that would be every run of the label.
+        // With a label beside it, this would select every run with the label.
         return Err(Failure::nothing_applied("standard input names no run"));
     }
     Ok(args.filter.selector(&names))
@@ -89,12 +89,12 @@ fn ids(text: &str) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// Whether runs were selected by what they are, beside any names.
+/// Whether there are criteria beside names.
 pub(crate) fn is_selected(select: &Selector) -> bool {
     select.all || select.has_filter()
 }
 
-/// Only live runs, where nothing but `--all` was typed: there may be any number of others.
+/// Restricts a bare `--all` to live runs: there may be any number of others.
 pub(crate) fn live_of_all(mut select: Selector) -> Selector {
     if select.all && select.runs.is_empty() && !select.has_filter() {
         select.states = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
@@ -102,7 +102,7 @@ pub(crate) fn live_of_all(mut select: Selector) -> Selector {
     select
 }
 
-/// The one run that was named, where nothing else was typed: such a verb shows it as it is.
+/// The name, where exactly one run was named, without criteria.
 pub(crate) fn only_name(args: &SelectArgs) -> Option<&str> {
     match args.runs.as_slice() {
         [name] if name != STDIN && !is_selected(&args.filter.selector(&[])) => Some(name),
@@ -110,10 +110,10 @@ pub(crate) fn only_name(args: &SelectArgs) -> Option<&str> {
     }
 }
 
-/// Finds the runs that were typed.
+/// Finds the selected runs.
 ///
 /// # Errors
-/// Where a run that is named is not there, or none fits.
+/// If a named run does not exist, or no run meets the criteria.
 pub(crate) fn choose(ctx: &mut Ctx, args: &SelectArgs) -> Result<Chosen, Failure> {
     let select = live_of_all(selector(args)?);
     let is_one = only_name(args).is_some();
@@ -124,7 +124,7 @@ pub(crate) fn choose(ctx: &mut Ctx, args: &SelectArgs) -> Result<Chosen, Failure
     Ok(Chosen { runs, is_one })
 }
 
-/// The runs of a selector; one that is named twice comes twice.
+/// The selected runs; one that is named twice comes twice.
 pub(crate) fn find(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
     let mut runs = if select.runs.is_empty() { listed(ctx, select)? } else { named(ctx, &select.runs)? };
     if !select.runs.is_empty() {
@@ -133,7 +133,7 @@ pub(crate) fn find(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Fai
     Ok(runs)
 }
 
-/// Each run once.
+/// Removes repeated runs.
 pub(crate) fn once(mut runs: Vec<RunView>) -> Vec<RunView> {
     let mut seen = BTreeSet::new();
     runs.retain(|run| seen.insert(run.id));
@@ -155,7 +155,7 @@ fn listed(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
     }
 }
 
-/// The runs of these names, in their order. The first that is not there is told.
+/// The runs with these names, in that order. The error names the first that does not exist.
 pub(crate) fn named(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
     let mut runs = Vec::new();
     for names in names.chunks(NAMES) {
@@ -178,7 +178,7 @@ fn shown(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
     })?;
     let told = |(name, view): (&String, Result<RunView, RpcError>)| {
         view.map_err(|mut error| {
-            // Of several names it is told which one is meant.
+            // With several names, the error says which one it is.
             if names.len() > 1 && error.kind() == ErrorKind::NotFound && !error.message.contains(name.as_str()) {
                 error.message = format!("{name:?}: {}", error.message);
             }
@@ -188,12 +188,12 @@ fn shown(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
     names.iter().zip(views.into_iter().flatten()).map(told).collect()
 }
 
-/// Asks on a terminal before more than one run is changed. Runs that are named one by one are meant.
+/// Asks on a terminal before more than one run is changed. Runs that were named one by one need no question.
 pub(crate) fn confirm(select: &Selector, runs: usize, yes: bool, what: &str) -> Result<(), Failure> {
     if is_selected(select) { confirm::more_than_one(runs, yes, &format!("{what} {runs} runs?")) } else { Ok(()) }
 }
 
-/// What stands before what is printed of one of several runs.
+/// The header before the output about one of several runs.
 pub(crate) fn head(run: &RunView) -> String {
     match &run.name {
         Some(name) => format!("==> {} ({name}) <==", run.id),
@@ -201,7 +201,7 @@ pub(crate) fn head(run: &RunView) -> String {
     }
 }
 
-/// What the lines of one of several runs begin with: its name, or the start of its id.
+/// The begin of the lines of one of several runs: its name, or the start of its id.
 pub(crate) fn tag(run: &RunView) -> String {
     run.name.as_deref().map_or_else(|| short(run.id), ToOwned::to_owned)
 }
@@ -211,8 +211,8 @@ pub(crate) fn ids_of(runs: &[RunView]) -> Vec<RunId> {
     runs.iter().map(|run| run.id).collect()
 }
 
-/// From the worst to the best: what is still open comes first, then what would hit every other run as well, then what
-/// failed for reasons of its own.
+/// From the worst to the best: first unknown outcomes, then failures that would affect every other run as well, then
+/// failures of single runs.
 const WORST_FIRST: [u8; 9] = [
     exit::STILL_RUNNING,
     exit::INTERNAL,
@@ -229,7 +229,7 @@ const WORST_FIRST: [u8; 9] = [
 pub(crate) fn worst(codes: impl IntoIterator<Item = u8>) -> u8 {
     let place = |code: u8| match code {
         exit::SUCCEEDED => usize::MAX,
-        // What is not known is a failure.
+        // An unknown code is a failure.
         code => WORST_FIRST.iter().position(|other| *other == code).unwrap_or(3),
     };
     codes.into_iter().min_by_key(|code| place(*code)).unwrap_or(exit::SUCCEEDED)

@@ -65,7 +65,7 @@ fn unknown(run: &str) -> Failure {
     }
 }
 
-/// The daemon that has come back has not the journal that was followed.
+/// The daemon that has come back has another journal than before.
 pub(crate) fn another_journal(why: &str) -> Failure {
     Failure::Other {
         code: exit::NOT_FOUND,
@@ -76,7 +76,7 @@ pub(crate) fn another_journal(why: &str) -> Failure {
     }
 }
 
-/// The id of the run that a name means now. By the time of another daemon the name may mean another one.
+/// The id of the run that a name means now. At another daemon the name may mean another run.
 pub(crate) fn id_of(session: &mut Session, name: &str) -> Result<String, Failure> {
     Ok(session.call::<method::RunShow>(&show_params(name))?.run.id.to_string())
 }
@@ -106,7 +106,7 @@ pub(crate) fn one(
 }
 
 fn ask(session: &mut Session, run: &str, states: &[RunState], until: Option<Instant>) -> Result<WaitReply, Failure> {
-    // In pieces: between two of them the run is looked at.
+    // In pieces: between two of them, a look examines the run.
     let until = until.map_or_else(|| Instant::now() + LOOK_EVERY, |until| until.min(Instant::now() + LOOK_EVERY));
     let params = wait_params(run, states, Some(until));
     let limit = params.timeout_seconds.map(|span| span.to_std() + PATIENCE);
@@ -117,7 +117,7 @@ pub(crate) fn wait_params(run: &str, states: &[RunState], until: Option<Instant>
     WaitParams { run: run.to_owned(), states: states.to_vec(), timeout_seconds: remaining(until).map(Span::from) }
 }
 
-/// A run without its transcript.
+/// Parameters for a run without its transcript.
 pub(crate) fn show_params(run: &(impl ToString + ?Sized)) -> ShowParams {
     ShowParams { run: run.to_string(), ..ShowParams::default() }
 }

@@ -37,40 +37,40 @@ const READS: &[&str] = &[
     "lane.list",
     "event.subscribe",
 ];
-/// How many daemons that leave before they read anything are replaced.
+/// How many daemons are replaced that leave before they read anything.
 const ATTEMPTS: u32 = 5;
-/// Between two looks for a daemon that comes back.
+/// Time between two looks for a daemon that comes back.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The way to the daemon.
+/// A command's session with the daemon.
 #[derive(Debug)]
 pub(crate) struct Session {
     place: Place,
     may_start: bool,
-    /// Its user asked for a daemon, and for nothing else.
+    /// The user asked for a daemon, and for nothing else.
     asked_to_start: bool,
     client: Option<Client>,
     started: bool,
-    /// A daemon has read something of ours, or may have.
+    /// A daemon has read a request, or may have.
     reached: bool,
-    /// It was lost at least once.
+    /// The connection was lost at least once.
     lost: bool,
-    /// Until when a daemon may come back that has not answered since it was lost.
+    /// Until when a daemon may come back that has not answered since the loss.
     gone_until: Option<Instant>,
-    /// Until when its user waits for a daemon, where that is longer than usual.
+    /// Until when the user waits for a daemon, where that is longer than usual.
     patient_until: Option<Instant>,
     /// Daemons of every version are asked.
     across: bool,
-    /// Daemons that left before they read anything of ours, one after the other.
+    /// Number of daemons that left before they read any request, one after the other.
     replaced: u32,
     interrupt: Option<Interrupt>,
 }
 
 impl Session {
-    /// A session on `socket`, or on the one that the environment tell.
+    /// A session on `socket`, or on the socket that the environment names.
     ///
     /// # Errors
-    /// Where a variable that tells it cannot be read.
+    /// If a variable that names the socket or the state directory cannot be read.
     pub(crate) fn new(socket: Option<PathBuf>, may_start: bool) -> Result<Self, Failure> {
         let var = |name: &str| std::env::var_os(name);
         let variables = Variables::new(&var);
@@ -102,22 +102,22 @@ impl Session {
         })
     }
 
-    /// Where the daemon is looked for, or where it was found.
+    /// The place where the daemon is looked for, or where it was found.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
 
-    /// From here on no daemon is started.
+    /// No daemon is started from here on.
     pub(crate) fn never_start(&mut self) {
         self.may_start = false;
     }
 
-    /// Its user asked for a daemon, and for nothing else.
+    /// The user asked for a daemon, and for nothing else.
     pub(crate) fn asked_to_start(&mut self) {
         self.asked_to_start = true;
     }
 
-    /// From here on a daemon of another protocol is asked all the same.
+    /// A daemon with another protocol version is asked, too, from here on.
     pub(crate) fn across_versions(&mut self) {
         self.across = true;
     }
@@ -170,32 +170,32 @@ impl Session {
         Ok(())
     }
 
-    /// A daemon that has gone is waited for until then, where that is longer than usual.
+    /// Waits for a daemon that has gone until this time, where that is longer than usual.
     pub(crate) fn be_patient_until(&mut self, until: Option<Instant>) {
         self.patient_until = until;
     }
 
-    /// Forgets the connection; the next request makes a new one, and starts no daemon for it.
+    /// Drops the connection; the next request makes a new one, and starts no daemon for it.
     pub(crate) fn hang_up(&mut self) {
         self.reached |= self.client.take().is_some();
     }
 
-    /// The process at the other end of the connection, where there is one.
+    /// Pid of the daemon at the other end of the connection, where there is one.
     pub(crate) fn peer(&self) -> Option<u32> {
         self.client.as_ref().and_then(Client::pid)
     }
 
-    /// Whether a daemon was lost, so that the one that answers now may be another.
+    /// Whether a daemon was lost, so that the present one may be another.
     pub(crate) fn was_lost(&self) -> bool {
         self.lost
     }
 
-    /// A request, 10 s at most.
+    /// Makes a request, within 10 s.
     pub(crate) fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, Failure> {
         self.ask::<M>(params, Some(PATIENCE), READS.contains(&M::NAME))
     }
 
-    /// A request that may take any time, or as long as `limit`.
+    /// Makes a request within `limit`, or without a limit.
     pub(crate) fn call_within<M: Method>(
         &mut self,
         params: &M::Params,
@@ -204,8 +204,7 @@ impl Session {
         self.ask::<M>(params, limit, READS.contains(&M::NAME))
     }
 
-    /// A request that may take any time, as a change of many runs does; `each_second` is called while there is no
-    /// reply.
+    /// Makes a request without a limit, such as a change of many runs; calls `each_second` while there is no reply.
     pub(crate) fn call_watched<M: Method>(
         &mut self,
         params: &M::Params,
@@ -242,7 +241,7 @@ impl Session {
         }
     }
 
-    /// After a loss: a daemon that left before it read anything of ours is replaced at once, one that served us is
+    /// After a loss: a daemon that left before it read any request is replaced at once; a daemon that served us is
     /// waited for.
     pub(crate) fn recover(&mut self, failure: &Failure) -> Result<(), Failure> {
         if failure.is_unread() && !self.reached && self.replaced < ATTEMPTS {
@@ -253,13 +252,13 @@ impl Session {
         self.come_back(failure)
     }
 
-    /// Waits for a daemon that comes back by itself, 10 s unless its user is more patient, and connects to it.
+    /// Waits for a daemon that comes back by itself, 10 s unless the user is more patient, and connects to it.
     fn come_back(&mut self, failure: &Failure) -> Result<(), Failure> {
         let served = self.client.as_ref().is_some_and(Client::was_answered) && !failure.is_stopping();
         self.client = None;
         self.reached = true;
         self.lost = true;
-        // A daemon that takes connections and never answers on them has not come back.
+        // A daemon that takes connections but never answers has not come back.
         let until = match self.gone_until {
             Some(until) if !served => until,
             _ => Instant::now() + PATIENCE,

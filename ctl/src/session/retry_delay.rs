@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use harness_protocol::rpc::RpcError;
 use harness_protocol::time::Span;
 
-/// Between two attempts, where the daemon does not say when to come back.
+/// Time between two attempts, where the daemon does not say when to retry.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long to wait before the next attempt; `None` when there is no more time.
+/// The wait before the next attempt; `None` when there is no more time.
 pub(crate) fn pause_before_retry(error: &RpcError, until: Option<Instant>) -> Option<Duration> {
     let left = until?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
     Some(error.data.retry_after_seconds.map_or(TRY_AGAIN, Span::to_std).min(left))

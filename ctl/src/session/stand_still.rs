@@ -16,28 +16,28 @@ use crate::render::units::{clock, now};
 
 /// Time between two looks, so that the user is told within a second.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Lines that a look at many runs makes at most, and things that are remembered as told.
+/// Most lines of one look at many runs, and most remembered lines.
 const MOST_LINES: usize = 8;
 const MOST_TOLD: usize = 10_000;
-/// Runs of many that are looked at together.
+/// Runs that one look examines.
 pub(crate) const LOOKED_AT: usize = 64;
 
-/// What was told of one run.
+/// The lines that were printed about one run.
 #[derive(Debug, Default)]
 pub(crate) struct Teller {
     quiet: bool,
     last: Option<Kind>,
-    /// Questions that were told.
+    /// Questions that were printed.
     asked: BTreeSet<InteractionId>,
 }
 
 impl Teller {
-    /// One that tells, or keeps quiet.
+    /// A teller that prints, or keeps quiet.
     pub(crate) fn new(quiet: bool) -> Self {
         Self { quiet, ..Self::default() }
     }
 
-    /// The line about a run, where there is something new; `None` where not.
+    /// The line about a run, where there is news.
     pub(crate) fn news(&mut self, run: &RunView) -> Option<String> {
         let kind = words::kind_of(run);
         if self.quiet || kind == self.last {
@@ -50,7 +50,7 @@ impl Teller {
         }
     }
 
-    /// Lines about questions of the runs below a run that were not told yet. Its own is what it stands still for.
+    /// Lines about new questions of the runs below a run. The run's own question is the reason why it does not proceed.
     pub(crate) fn questions(&mut self, run: &RunView) -> Vec<String> {
         if self.quiet {
             return Vec::new();
@@ -64,7 +64,7 @@ impl Teller {
         lines
     }
 
-    /// Tells what is new of a run.
+    /// Prints the news of a run.
     pub(crate) fn look(&mut self, run: &RunView) {
         for asks in self.questions(run) {
             note(format_args!("harnessctl: {asks}"));
@@ -75,7 +75,7 @@ impl Teller {
     }
 }
 
-/// That a run asks, and how it is answered.
+/// The line about a question, with the command that answers it.
 pub(crate) fn asks(question: &OpenQuestion) -> String {
     format!(
         "run {} asks: {}; harnessctl reply {} TEXT",
@@ -85,17 +85,17 @@ pub(crate) fn asks(question: &OpenQuestion) -> String {
     )
 }
 
-/// What was told of many runs: one line for each thing that any of them stands still for.
+/// The lines that were printed about many runs: one for each reason why some of them do not proceed.
 #[derive(Debug, Default)]
 pub(crate) struct TellerOfMany {
     told: BTreeSet<Kind>,
     asked: BTreeSet<InteractionId>,
-    /// Where the next look begins.
+    /// Position of the next look among the runs.
     next: usize,
 }
 
 impl TellerOfMany {
-    /// Those of so many open runs that are looked at next, by their places.
+    /// Positions of the runs that the next look examines, among `open` runs.
     pub(crate) fn next_places(&mut self, open: usize) -> Vec<usize> {
         if open == 0 {
             return Vec::new();
@@ -105,8 +105,7 @@ impl TellerOfMany {
         (first..first + LOOKED_AT.min(open)).map(|place| place % open).collect()
     }
 
-    /// Lines about runs that were looked at. Where those are all of them, what no run stands still for any more may be
-    /// told again.
+    /// Lines about the examined runs. If these are all runs, reasons that no longer hold may be printed again later.
     pub(crate) fn news<'r>(&mut self, runs: impl IntoIterator<Item = &'r RunView>, all: bool) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let mut lines = Vec::new();
@@ -122,7 +121,7 @@ impl TellerOfMany {
             };
             let is_new = !self.told.contains(&kind) && !seen.contains(&kind);
             if is_new && lines.len() == MOST_LINES {
-                // It is told with the next look.
+                // The next look prints it.
                 continue;
             }
             if is_new {

@@ -23,15 +23,15 @@ use crate::session::Session;
 use crate::session::retry_delay::pause_before_retry;
 use crate::spec::env;
 
-/// Connections that may be lost, one after the other, without a reply on any of them.
+/// Number of connections that may be lost, one after the other, without a reply.
 const LOSSES: u32 = 5;
-/// Between two looks for a daemon that is not there.
+/// Time between two looks for a daemon.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Minor version of the protocol since which there are such keys.
+/// First minor version of the protocol with such keys.
 const KEYS_SINCE_MINOR: u32 = 1;
-/// Minor version since which the daemon is told which folder the working directory is, and may ask for variables.
+/// First minor version in which a client names the folder of the working directory, and may be asked for variables.
 const FOLDERS_SINCE_MINOR: u32 = 2;
-/// Where randomness comes from.
+/// Source of random bytes.
 const RANDOM: &str = "/dev/urandom";
 
 /// A random key that no submit has had before.
@@ -43,36 +43,36 @@ pub(crate) fn fresh_key() -> Result<SubmitKey, Failure> {
     Ok(SubmitKey::from_u128(u128::from_ne_bytes(bytes)))
 }
 
-/// A request that is sent under a key, so that it is done once however often it is sent.
+/// A request that is sent under a key, so that it takes effect once, however often it is sent.
 pub(crate) trait Keyed: Method<Reply = Submitted> {
-    /// Minor version of the protocol since which it has one.
+    /// First minor version of the protocol in which it has a key.
     const SINCE: u32;
 
-    /// Its key, and whether that is sent for the first time.
+    /// Its key, and whether the key is sent for the first time.
     fn key(params: &mut Self::Params) -> (&mut Option<SubmitKey>, &mut bool);
 
-    /// Whether its user gave it a key.
+    /// Whether the user gave it a key.
     fn has_other_key(_: &Self::Params) -> bool {
         false
     }
 
-    /// Leaves out what a daemon of this minor version does not know yet. Says whether that was something.
+    /// Removes fields that a daemon of this minor version does not know. Gives whether there were any.
     fn leave_out(params: &mut Self::Params, minor: u32) -> bool {
         let (key, first) = Self::key(params);
         let leaves = key.is_some() && minor < Self::SINCE;
         if leaves {
             (*key, *first) = (None, false);
         }
-        // Both are left out, whatever the first one came to.
+        // Both are removed, whatever the first gives.
         leaves | Self::leave_out_later(params, minor)
     }
 
-    /// The same of what came later than the key.
+    /// The same for fields that are newer than the key.
     fn leave_out_later(_: &mut Self::Params, _minor: u32) -> bool {
         false
     }
 
-    /// Sends variables along that the daemon wants, as far as they are set here.
+    /// Adds variables that the daemon wants, as far as they are set here.
     fn pass_variables(_: &mut Self::Params, _: &RpcError) {}
 }
 
@@ -117,7 +117,7 @@ impl Keyed for method::RunMessage {
     }
 }
 
-/// Submits one run, tries one again, or tells one something.
+/// Sends one submit, retry or message.
 pub(crate) fn one<M: Keyed>(
     session: &mut Session,
     params: M::Params,
@@ -126,7 +126,7 @@ pub(crate) fn one<M: Keyed>(
     one_passing::<M>(session, params, None, retry_for)
 }
 
-/// The same, with a descriptor beside it, which a daemon that is too old for that does not take.
+/// The same, with a descriptor beside it, which an older daemon does not take.
 pub(crate) fn one_passing<M: Keyed>(
     session: &mut Session,
     mut params: M::Params,
@@ -139,7 +139,7 @@ pub(crate) fn one_passing<M: Keyed>(
         let has_other = M::has_other_key(&params);
         let failed = match asked {
             Ok(submitted) => return Ok(submitted),
-            // It has told by now which protocol it speaks, and has done nothing: it does not know what came later.
+            // The greeting says by now which protocol it speaks. It refused because it does not know newer fields.
             Err(Failure::Refused(error))
                 if error.kind() == ErrorKind::Invalid
                     && M::leave_out(&mut params, session.client()?.greeting()?.protocol_minor) =>
@@ -156,7 +156,7 @@ pub(crate) fn one_passing<M: Keyed>(
         let (key, first) = M::key(&mut params);
         let key = *key;
         *first = false;
-        // Without a key it might be done twice.
+        // Without a key it might take effect twice.
         if key.is_none() && !has_other && !failed.is_unread() && is_undecided(&failed) {
             return Err(failed);
         }
@@ -165,26 +165,25 @@ pub(crate) fn one_passing<M: Keyed>(
     }
 }
 
-/// Whether the daemon only wants variables of our environment sent along.
+/// Whether the daemon only wants variables of our environment.
 pub(crate) fn wants_variables(error: &RpcError) -> bool {
     error.data.reason == Some(Reason::PassVariables)
 }
 
-/// Sends along what it wants, as far as it is set here.
+/// Adds the variables that the daemon wants, as far as they are set here.
 pub(crate) fn pass_variables(params: &mut SubmitParams, error: &RpcError) {
     let names = error.data.subject.as_deref().unwrap_or_default();
     env::pass(&mut params.spec.env, names.split(','), &env::here);
     params.asks_variables = false;
 }
 
-/// Leaves out what the daemon does not know yet, because it is of an earlier minor version. Says whether that was
-/// something.
+/// Removes fields that a daemon of an earlier minor version does not know. Gives whether there were any.
 pub(crate) fn leave_out(session: &mut Session, params: &mut SubmitParams) -> Result<bool, Failure> {
     let minor = session.client()?.greeting()?.protocol_minor;
     Ok(method::RunSubmit::leave_out(params, minor))
 }
 
-/// What is known of a submit, or of many, that did not go well at once.
+/// The attempts at a submit, or at many, after a first failure.
 #[derive(Debug)]
 pub(crate) struct Attempts {
     until: Option<Instant>,
@@ -194,7 +193,7 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// None yet. With `retry_for` it is tried as long as that.
+    /// No attempt yet. With `retry_for`, attempts go on for that long.
     pub(crate) fn new(retry_for: Option<Span>) -> Self {
         Self { until: retry_for.map(|span| Instant::now() + span.to_std()), losses: 0, undecided: false }
     }
@@ -204,10 +203,10 @@ impl Attempts {
         self.losses = 0;
     }
 
-    /// After a failure: waits as long as it takes until it can be tried again.
+    /// After a failure: waits until the next attempt.
     ///
     /// # Errors
-    /// Where there is nothing more to be tried: that failure, or the one that came meanwhile.
+    /// If no further attempt makes sense: that failure, or a later one.
     pub(crate) fn again(&mut self, session: &mut Session, failure: Failure) -> Result<(), Failure> {
         self.undecided |= is_undecided(&failure);
         session.be_patient_until(self.until);
@@ -245,8 +244,8 @@ impl Attempts {
         }
     }
 
-    /// How it ends with `left` runs of which no reply has come, and `done` that were queued: what may have been taken
-    /// is not told as if it were refused, and what is there already is not queued again with the rest.
+    /// The final failure, with `left` runs without a reply and `done` queued ones. Runs that may have been queued are
+    /// not reported as refused, and queued ones are not submitted again with the rest.
     pub(crate) fn end(&self, why: Failure, key: Option<SubmitKey>, left: usize, done: usize) -> Failure {
         if !self.undecided && done == 0 {
             return why;
@@ -256,7 +255,7 @@ impl Attempts {
     }
 }
 
-/// Whether what was sent may take effect, or has.
+/// Whether the request may have taken effect.
 fn is_undecided(failure: &Failure) -> bool {
     match failure {
         Failure::Client(ClientError::Lost { taken }) => *taken == Taken::Maybe,

@@ -18,13 +18,13 @@ use crate::spec::{script, workdir};
 /// One run of a batch.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// The line that it stands on, from 1.
+    /// Number of the line, from 1.
     pub(crate) line: usize,
     /// The submit that the line and the defaults make.
     pub(crate) params: SubmitParams,
 }
 
-/// The key of the first line, which the others follow, and whether they are sent for the first time.
+/// The random key of the first line, from which the others are derived, and whether they are sent for the first time.
 pub(crate) type OwnKey = (SubmitKey, bool);
 
 /// Reads a batch from a file, or from standard input for `-`.
@@ -100,7 +100,7 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
         return Err("script and script_file are there, and one is enough".to_owned());
     }
     let mut whole = base.clone();
-    // A script of the line replaces the one of the command line, which is not copied through JSON for nothing.
+    // The script of a line replaces that of the command line, which need not be copied through JSON.
     whole.remove("script");
     for (name, value) in own {
         match (whole.get_mut(&name), value) {
@@ -121,7 +121,7 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
         None if spec.script.is_none() => return Err("there is no prompt and no script".to_owned()),
         _ => {}
     }
-    // That of the command line was looked at already.
+    // The directory of the command line was checked already.
     if let Some(dir) = spec.workdir.as_deref().filter(|dir| Some(*dir) != defaults.workdir.as_deref()) {
         let found = workdir(Path::new(dir)).map_err(|e| e.to_string())?;
         (spec.workdir, spec.workdir_id) = (Some(found.path), Some(found.id));

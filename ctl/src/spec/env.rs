@@ -17,7 +17,7 @@ pub(crate) fn here(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// What is named, and PATH. `--env` goes before `--env-file`, later ones before earlier ones.
+/// The named variables, and PATH. `--env` goes before `--env-file`, later ones before earlier ones.
 pub(crate) fn collect(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = named(words, files, var)?;
     if let (false, Some(path)) = (env.contains_key("PATH"), var("PATH")) {
@@ -26,7 +26,7 @@ pub(crate) fn collect(words: &[String], files: &[PathBuf], var: Var<'_>) -> Resu
     Ok(env)
 }
 
-/// What is named, and nothing else.
+/// The named variables, and nothing else.
 pub(crate) fn named(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = BTreeMap::new();
     for file in files {
@@ -48,8 +48,8 @@ pub(crate) fn named(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result
     Ok(env)
 }
 
-/// Adds the values that these variables have here, where they have some and none was named. What cannot be passed is
-/// told.
+/// Adds the values that these variables have here, if they are set and were not named. Reports values that cannot be
+/// passed.
 pub(crate) fn pass<'a>(env: &mut BTreeMap<String, String>, names: impl Iterator<Item = &'a str>, var: Var<'_>) {
     for name in names.filter(|name| variable::check_name(name).is_ok()) {
         if env.contains_key(name) {
@@ -63,7 +63,7 @@ pub(crate) fn pass<'a>(env: &mut BTreeMap<String, String>, names: impl Iterator<
     }
 }
 
-/// `KEY=VALUE`, or `KEY` for the value that it has here. Values are taken as they are, quotes included.
+/// Reads `KEY=VALUE`, or `KEY` for its value here. Values are taken unchanged, quotes included.
 fn variable(word: &str, var: Var<'_>) -> Result<(String, String), String> {
     let (key, value) = match word.split_once('=') {
         Some((key, value)) => (key, Some(value.to_owned())),
@@ -80,7 +80,7 @@ fn variable(word: &str, var: Var<'_>) -> Result<(String, String), String> {
     Ok((key.to_owned(), value))
 }
 
-/// The value of a variable, which goes into JSON and so is a text.
+/// The value of a variable, which must be UTF-8 for JSON.
 fn text(key: &str, value: OsString) -> Result<String, String> {
     value.into_string().map_err(|_| format!("{key} is set here, but its value is not UTF-8: give it another one"))
 }

@@ -22,14 +22,14 @@ use crate::cli::submit::{ChangesArgs, SubmitArgs};
 use crate::cli::values::Deadline;
 use crate::error::Failure;
 
-/// The specification that the flags describe, with its prompt, and its working directory.
+/// The specification from the options, with its prompt, and its working directory.
 pub(crate) fn run(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
     let (mut spec, workdir) = with_workdir(args)?;
     spec.prompt = prompt(args.prompt.as_deref(), spec.script.is_some())?;
     Ok((spec, workdir))
 }
 
-/// The specification that the flags describe, without a prompt.
+/// The specification from the options, without a prompt.
 pub(crate) fn defaults(args: &SubmitArgs) -> Result<RunSpec, Failure> {
     with_workdir(args).map(|(spec, _)| spec)
 }
@@ -58,7 +58,7 @@ fn with_workdir(args: &SubmitArgs) -> Result<(RunSpec, OwnedFd), Failure> {
     Ok((spec, workdir.folder))
 }
 
-/// The limits that the flags name.
+/// The limits from the options.
 fn limits(settings: &ChangesArgs) -> Limits {
     let (deadline_seconds, deadline_at) = match settings.deadline {
         None => (None, None),
@@ -82,7 +82,7 @@ fn limits(settings: &ChangesArgs) -> Limits {
     limits
 }
 
-/// What the flags of a retry change of what the first run had.
+/// The changes of a retry from the options.
 pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Result<SpecChanges, Failure> {
     let name = |text: &Option<String>| text.as_deref().map(Arc::from);
     Ok(SpecChanges {
@@ -92,14 +92,14 @@ pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Re
         priority: settings.priority.map(Into::into),
         provider: name(&settings.provider),
         model: name(&settings.model),
-        // What the first run got of its environment, such as its PATH, stays.
+        // The environment of the first run, such as its PATH, stays.
         env: env::named(&settings.env, &settings.env_file, &env::here)?,
         limits: limits(settings),
         on_interaction: settings.on_interaction.map(Into::into),
     })
 }
 
-/// What one takes from standard input, another cannot.
+/// Refuses two readers of standard input.
 fn one_reader_of_stdin(args: &SubmitArgs) -> Result<(), Failure> {
     let dash = Some(Path::new("-"));
     let readers = [
@@ -133,13 +133,13 @@ fn prompt(typed: Option<&str>, has_script: bool) -> Result<Option<Arc<str>>, Fai
     Ok(Some(text.into()))
 }
 
-/// A text as typed, or from standard input where `-` was typed.
+/// A text argument, or standard input for `-`.
 pub(crate) fn text(typed: &str, what: &str) -> Result<Arc<str>, Failure> {
     let text = if typed == "-" { stdin::read(what)? } else { typed.to_owned() };
     if text.trim().is_empty() { Err(Failure::usage(format!("{what} is empty"))) } else { Ok(text.into()) }
 }
 
-/// A working directory: what it is called, which folder that is here, and the folder itself.
+/// A working directory: its path, its identity, and the open folder.
 #[derive(Debug)]
 pub(crate) struct Workdir {
     pub(crate) path: Arc<str>,
@@ -147,8 +147,8 @@ pub(crate) struct Workdir {
     pub(crate) folder: OwnedFd,
 }
 
-/// A directory as an absolute path, and which one it is: the daemon has another working directory than we have, and
-/// perhaps another view of the file system. What is not there, or no directory, is a mistake that is better known now.
+/// A directory as an absolute path, with its identity: the daemon has another working directory than we have, and
+/// perhaps another view of the file system. A path that is no directory is an error that is better reported now.
 pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;
@@ -157,7 +157,7 @@ pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     if !path.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory, and no call could start there", path.display())));
     }
-    // Only to say which one it is: it need not be readable.
+    // The descriptor only identifies the folder: the folder need not be readable.
     let flags = nix::libc::O_PATH | nix::libc::O_DIRECTORY;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
     let stat = folder.metadata().map_err(failed)?;

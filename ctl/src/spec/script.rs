@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::render::text::cut;
 use crate::spec::stdin;
 
-/// Columns of what is said to be wrong.
+/// Most columns of an error message.
 const MOST_SAID: usize = 300;
 
 /// Reads a script from a file, or from standard input for `-`.
@@ -16,7 +16,7 @@ pub(crate) fn read(path: &Path) -> Result<Script, Failure> {
     if path == Path::new("-") { check(&stdin::read("the script")?, "standard input") } else { read_file(path) }
 }
 
-/// Reads a script from a file, whatever it is called.
+/// Reads a script from a file of any name.
 pub(crate) fn read_file(path: &Path) -> Result<Script, Failure> {
     let text = std::fs::read_to_string(path).map_err(|source| Failure::Read { path: path.to_owned(), source })?;
     check(&text, &path.display().to_string())
@@ -33,10 +33,10 @@ fn check(text: &str, place: &str) -> Result<Script, Failure> {
     Ok(script)
 }
 
-/// The script, or `LINE:COLUMN: what is wrong`.
+/// Parses a script; the error is `LINE:COLUMN: message`.
 fn parse(text: &str) -> Result<Script, String> {
     toml::from_str(text).map_err(|error| {
-        // A message may have the whole of a value in it.
+        // The message may contain a whole value.
         let message = error.message().trim().replace('\n', ", ");
         let message = cut(&message, MOST_SAID);
         match error.span() {
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Result<Script, String> {
     })
 }
 
-/// Line and column, both from 1, of a byte.
+/// Line and column of a byte, both from 1.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -6,7 +6,7 @@ use harness_protocol::MAX_FRAME_BYTES;
 
 use crate::error::Failure;
 
-/// Standard input, whole. Reads no further than a request could carry.
+/// The whole of standard input. Reads no further than a request could carry.
 pub(crate) fn read(what: &str) -> Result<String, Failure> {
     let failed = |source| Failure::Read { path: "standard input".into(), source };
     let mut bytes = Vec::new();

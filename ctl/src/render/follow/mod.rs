@@ -18,7 +18,7 @@ use crate::render::look::Look;
 use crate::render::text::{clean, clean_painted, first_line, one_line, why};
 use crate::render::transcript::{self, command};
 
-/// Bytes of a stream that were missed, from an offset on; `None` where they cannot be had.
+/// Fetches missed bytes of a stream, from an offset on; `None` where that is impossible.
 pub(crate) type Fetch<'a> = &'a mut dyn FnMut(CallId, OutputStream, u64) -> Option<Vec<u8>>;
 
 /// How a followed run ended.
@@ -28,12 +28,12 @@ pub(crate) struct Ended {
     pub(crate) code: u8,
     /// The run's answer, where it succeeded.
     pub(crate) answer: Option<Arc<str>>,
-    /// Why it has none.
+    /// The run's error, where it has no answer.
     pub(crate) error: Option<Arc<str>>,
 }
 
 impl Ended {
-    /// What its last event tells.
+    /// The ending, from the last event.
     pub(crate) fn of(ending: &Ending) -> Self {
         match ending {
             Ending::Succeeded { answer } => Self { code: exit::SUCCEEDED, answer: Some(answer.clone()), error: None },
@@ -43,7 +43,7 @@ impl Ended {
     }
 }
 
-/// What wrote last. A line that was begun by one is ended before another goes on.
+/// The source of the latest text. Its unfinished line is ended before another source writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Model,
@@ -55,22 +55,22 @@ enum Source {
 struct Live {
     request: CallRequest,
     begun: bool,
-    /// The question stands there already, and the answer will.
+    /// The question is shown already, and so will be the answer.
     asked: bool,
     stdout: Stream,
     stderr: Stream,
 }
 
-/// Renders one run.
+/// Renders the events of one run as text.
 #[derive(Debug)]
 pub(crate) struct Follower {
     look: Look,
     notes: Paint,
-    /// Shows what people told the run, too.
+    /// Prompts and messages of people are shown, too.
     prompts: bool,
     source: Source,
     line_open: bool,
-    /// What was shown of the text that the model is saying.
+    /// The text of the model's present answer that was shown.
     text: String,
     text_stream: Stream,
     calls: BTreeMap<CallId, Live>,
@@ -78,7 +78,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Renders on something that looks like `look`, notes with `notes`.
+    /// A renderer in the style `look`, with notes in the style `notes`.
     pub(crate) fn new(look: Look, notes: Paint, prompts: bool) -> Self {
         Self {
             look,
@@ -93,7 +93,7 @@ impl Follower {
         }
     }
 
-    /// A piece of live output.
+    /// Renders a piece of live output.
     pub(crate) fn delta(&mut self, out: &mut dyn Write, delta: &Delta, fetch: Fetch<'_>) -> io::Result<()> {
         let stream = match (delta.stream, delta.call) {
             (DeltaStream::Text, _) => return self.model_delta(out, delta),
@@ -103,7 +103,7 @@ impl Follower {
             (_, None) => return Ok(()),
         };
         let (call, stream) = stream;
-        // A call that has its result was shown whole; one that has not begun for us begins with its event.
+        // A call with a result was shown whole; a call that has not begun here begins with its event.
         let Some(seen) = self.calls.get(&call).filter(|live| live.begun) else { return Ok(()) };
         let mut seen = if stream == OutputStream::Stdout { seen.stdout.clone() } else { seen.stderr.clone() };
         if let Piece::Missing(from) = seen.piece(delta.offset, &delta.text) {
@@ -119,7 +119,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Shows the bytes from `from` on; where they cannot be had, says so and goes on at `to`.
+    /// Shows the bytes from `from` on; where they cannot be fetched, says so and continues at `to`.
     fn catch_up(
         &mut self,
         out: &mut dyn Write,
@@ -149,7 +149,7 @@ impl Follower {
         if delta.offset == 0 && !self.text.is_empty() {
             self.drop_text(out)?;
         }
-        // A missing piece is not asked for: the whole text comes with the event.
+        // A missing piece is not fetched: the event brings the whole text.
         if let Piece::Show(text) = self.text_stream.piece(delta.offset, &delta.text) {
             self.text.push_str(text);
             self.raw(out, Source::Model, text)?;
@@ -158,7 +158,7 @@ impl Follower {
         Ok(())
     }
 
-    /// What the model said until now does not count: it starts over.
+    /// The shown text of the model is void: it starts over.
     fn drop_text(&mut self, out: &mut dyn Write) -> io::Result<()> {
         if !self.text.is_empty() {
             self.say(out, &self.look.paint.dim("[the model starts over]"))?;
@@ -168,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// An event; tells when it was the last one. `notes` takes the lines about states.
+    /// Renders an event; gives the ending if it was the last one. `notes` gets the lines about states.
     pub(crate) fn event(
         &mut self,
         out: &mut dyn Write,
@@ -199,7 +199,7 @@ impl Follower {
                 let next = if retry_at.is_some() { "; it is asked again" } else { "" };
                 let note = match fault {
                     ProviderFault::ContextTooLong => format!("too long for the model: {}", first_line(error)),
-                    // What it waits for, and until when, is told beside this.
+                    // Another note says what it waits for, and until when.
                     ProviderFault::Quota => format!("quota: {}", first_line(error)),
                     ProviderFault::RateLimit => format!("rate-limit: {}", first_line(error)),
                     ProviderFault::NoKey => format!("key: {}", first_line(error)),
@@ -260,7 +260,7 @@ impl Follower {
         Ok(None)
     }
 
-    /// The model has said all of `text`. What was shown of it already is not shown again.
+    /// The model's answer is complete. The part that was shown already is not repeated.
     fn model_said(&mut self, out: &mut dyn Write, text: &Arc<str>, calls: &[CallRequest]) -> io::Result<()> {
         let shown = std::mem::take(&mut self.text);
         self.text_stream = Stream::default();
@@ -328,7 +328,7 @@ impl Follower {
         self.end_line(out)?;
         match ending {
             Ending::Succeeded { answer } => {
-                // What the model said last stands there already; what was added to it does not.
+                // The model's last text is shown already; text that was added to it is not.
                 let said = self.last_text.take().unwrap_or_default();
                 let rest = answer.strip_prefix(&*said).map_or(&**answer, |rest| rest.trim_start_matches('\n'));
                 if !rest.is_empty() {
@@ -363,7 +363,7 @@ impl Follower {
         self.raw(out, Source::Call(call, stream), text)
     }
 
-    /// Writes on, on the line where this source stopped.
+    /// Continues on the line where this source stopped.
     fn raw(&mut self, out: &mut dyn Write, source: Source, text: &str) -> io::Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -383,7 +383,7 @@ impl Follower {
         Ok(())
     }
 
-    /// A line of its own.
+    /// Writes a line of its own.
     fn say(&mut self, out: &mut dyn Write, line: &str) -> io::Result<()> {
         self.end_line(out)?;
         self.source = Source::Ours;
@@ -396,7 +396,7 @@ impl Follower {
         transcript::user(out, self.look, text)
     }
 
-    /// A line about the state of the run.
+    /// Writes a line about the state of the run.
     fn note(&mut self, out: &mut dyn Write, notes: &mut dyn Write, line: &str) -> io::Result<()> {
         if self.look.terminal {
             self.end_line(out)?;
