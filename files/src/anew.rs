@@ -12,10 +12,10 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::dir::{Dir, Refusal};
 
-/// Tells several of one process apart.
+/// Distinguishes several hidden directories of one process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A hidden directory beside a name that is to be taken. What is left in it is removed with it.
+/// A hidden directory beside the final name. What is left in it is removed with it.
 #[derive(Debug)]
 pub struct Anew {
     parent: Dir,
@@ -30,7 +30,7 @@ impl Anew {
     /// Makes the hidden directory beside `path`.
     ///
     /// # Errors
-    /// Where it cannot be made, or the way there is another user's: a [`Refusal`].
+    /// If it cannot be made, or another user controls the path to it: a [`Refusal`].
     pub fn beside(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let (Some(name), Some(parent_path)) = (path.file_name(), path.parent()) else {
@@ -51,7 +51,7 @@ impl Anew {
         &self.dir
     }
 
-    /// Its path. It is sure to mean this directory where [`Self::is_ours`].
+    /// Its path. It certainly leads to this directory if [`Self::is_ours`] holds.
     pub fn path(&self) -> PathBuf {
         self.parent_path.join(&self.hidden)
     }
@@ -61,14 +61,14 @@ impl Anew {
         self.parent.is_ours()
     }
 
-    /// Gives what is called `from` in the hidden directory the name `to` beside it. Nothing is replaced.
+    /// Moves the entry `from` of the hidden directory to the name `to` beside it. Nothing is replaced.
     ///
     /// # Errors
-    /// Where something of that name is there.
+    /// If the name exists already.
     pub fn place(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         match renameat_with(&self.dir, from, &self.parent, to, RenameFlags::NOREPLACE) {
-            // Some file systems cannot promise it. To rename follows no link, and replaces a name and no content.
+            // Some file systems cannot promise it. A rename follows no link, and replaces a name but no content.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 if statat(&self.parent, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     return Err(Errno::EXIST.into());
@@ -79,7 +79,7 @@ impl Anew {
         }
     }
 
-    /// Gives the hidden directory itself the name that is to be taken: where there is nothing, or an empty directory.
+    /// Gives the hidden directory itself the final name, if there is nothing of that name, or an empty directory.
     ///
     /// # Errors
     /// Where something is there, or another process put another directory in its place.
@@ -90,11 +90,11 @@ impl Anew {
     }
 }
 
-/// Removes the hidden directories from `dir` that processes which are gone have left. A name of this very process is of
-/// an earlier one that had its number: to be called before it begins something there.
+/// Removes hidden directories from `dir` whose processes are gone. A name with the pid of this process belongs to an
+/// earlier process with that pid, so call this before this process makes one there.
 ///
 /// # Errors
-/// Where `dir` cannot be read. What cannot be removed stays.
+/// If `dir` cannot be read. A directory that cannot be removed stays.
 pub fn remove_left(dir: &Path) -> io::Result<()> {
     let dir = Dir::open(dir)?;
     for (name, is_dir) in dir.names()? {
@@ -107,7 +107,7 @@ pub fn remove_left(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that made a hidden directory of this name; none where it is something else.
+/// The process that made the hidden directory of this name; `None` where it is something else.
 fn process_of(hidden: &OsStr) -> Option<Pid> {
     let (_, made_by) = hidden.to_str()?.strip_prefix('.')?.rsplit_once(".partial-")?;
     let (process, number) = made_by.split_once('-')?;

@@ -15,29 +15,29 @@ use rustix::process::geteuid;
 
 use crate::private_group;
 
-/// Links that are followed on one way, as by the kernel.
+/// Most links that are followed on one path, as in the kernel.
 const LINKS: usize = 40;
 
-/// Why a place is not written to, or a file not believed.
+/// Why nothing is written to a place, or a file is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another user made a link on the way, and may turn it to any file.
     #[error("{0:?} is a link that another user (uid {1}) made; name the place that it leads to")]
     Link(OsString, u32),
-    /// What was made was replaced before it could be opened, or cannot be kept from others.
+    /// The new file was replaced before it could be opened, or cannot be kept from others.
     #[error(
         "{0:?} was replaced by somebody else, or others may write to it; name a directory to which only you may write"
     )]
     Replaced(OsString),
-    /// A file with several names in a directory of others.
+    /// A file with several names in a directory that others may write to.
     #[error(
         "{0:?} is also another file, and others may write to its directory; name a new file, or a directory of your own"
     )]
     Linked(OsString),
-    /// What is there is a link, a pipe, a device or the like. To open it could last for ever.
+    /// The path is a link, a pipe, a device or the like. To open it could last for ever.
     #[error("{0:?} is no regular file")]
     NoFile(OsString),
-    /// Another user may have written anything into it.
+    /// Another user may have written its content.
     #[error("{0:?} belongs to another user (uid {1}), who may have written anything into it")]
     OfAnother(OsString, u32),
     /// Another user may write to it.
@@ -55,20 +55,20 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// A directory that is held open: what becomes of its name does not matter any more.
+/// An open directory: what happens to its path does not matter any more.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
     ours: bool,
 }
 
-/// Where a way ends that was gone step by step.
+/// The end of a path that was walked step by step.
 pub(crate) enum End {
-    /// There is nothing of this name in the directory.
+    /// The directory has no entry of this name.
     New(Dir, OsString),
     /// It is this directory.
     Dir(Dir),
-    /// Something else of this name in the directory, no link but one that the kernel alone can follow.
+    /// Another entry of this name in the directory: no link, except one that only the kernel can follow.
     Other(Dir, OsString),
 }
 
@@ -76,10 +76,10 @@ const HOLD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Dir {
-    /// The directory of that path; no link on the way to it is another user's.
+    /// Opens the directory at that path; no link on the way belongs to another user.
     ///
     /// # Errors
-    /// Also a [`Refusal`].
+    /// An error of the system, or a [`Refusal`].
     pub fn open(path: &Path) -> io::Result<Self> {
         match Self::walk(path)? {
             End::Dir(dir) => Ok(dir),
@@ -88,7 +88,7 @@ impl Dir {
         }
     }
 
-    /// Goes a way step by step.
+    /// Walks a path step by step.
     pub(crate) fn walk(path: &Path) -> io::Result<End> {
         let mut ahead: VecDeque<OsString> = VecDeque::new();
         let path = std::path::absolute(path)?;
@@ -118,7 +118,7 @@ impl Dir {
                         return Err(Refusal::Link(name, found.st_uid).into());
                     }
                     is_ours &= dir.ours;
-                    // What /proc shows as links are none: their text says nothing.
+                    // Entries that /proc shows as links are no links: their text says nothing.
                     if fstatfs(&dir.fd)?.f_type == PROC_SUPER_MAGIC {
                         if ahead.is_empty() {
                             return Ok(End::Other(dir.by_way(is_ours), name));
@@ -146,12 +146,12 @@ impl Dir {
         Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd })
     }
 
-    /// The same; it is not ours where another user may turn a link on the way to it.
+    /// The same; it is not ours where another user may change a link on the way to it.
     fn by_way(self, is_ours: bool) -> Self {
         Self { ours: self.ours && is_ours, ..self }
     }
 
-    /// One in which can be made something; one that may only be passed through stays as it is.
+    /// Opens it for making files; a directory that may only be passed through stays as it is.
     fn readable(self, is_ours: bool) -> io::Result<Self> {
         let dir = self.by_way(is_ours);
         match openat(&dir.fd, ".", READ, Mode::empty()) {
@@ -166,10 +166,10 @@ impl Dir {
         self.ours
     }
 
-    /// Makes a directory here for its owner alone. It must not be there.
+    /// Makes a directory here, for its owner alone.
     ///
     /// # Errors
-    /// Where it is there, or was replaced.
+    /// If it exists already, or was replaced.
     pub fn make(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         mkdirat(&self.fd, name, Mode::RWXU)?;
@@ -177,33 +177,34 @@ impl Dir {
         let made = Self::below(self, name).map_err(|_| replaced())?;
         let found = fstat(&made.fd)?;
         let is_empty = made.names()?.is_empty();
-        // Some file systems give everything the mode and the owner that they were mounted with.
+        // Some file systems give every file the mode and the owner of the mount.
         let is_closed = found.st_uid == geteuid().as_raw() && found.st_mode & 0o022 == 0;
         if is_closed && is_empty { Ok(made) } else { Err(replaced()) }
     }
 
-    /// The directory of this name here, which is no link.
+    /// Opens the directory of this name here. A link is refused.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If it is no directory.
     pub fn below(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let fd = openat(&self.fd, name.as_ref(), READ, Mode::empty())?;
         Ok(Self { ours: self.ours && is_safe(&fd, &fstat(&fd)?), fd })
     }
 
-    /// Makes a file here, which must not be there.
+    /// Makes a new file here.
     ///
     /// # Errors
-    /// Where it is there, or cannot be made.
+    /// If it exists already, or cannot be made.
     pub fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.fd, name.as_ref(), flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// The regular file of this name here, to be read; none where it is something else, as a link or a pipe.
+    /// Opens the regular file of this name here, for reading; `None` where it is something else, such as a link or a
+    /// pipe.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If it cannot be opened.
     pub fn file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name.as_ref(), flags, Mode::empty()) {
@@ -213,10 +214,10 @@ impl Dir {
         Ok(file.metadata()?.is_file().then_some(file))
     }
 
-    /// What is here: names, and whether each is a directory.
+    /// The entries: names, and whether each is a directory.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the directory cannot be read.
     pub fn names(&self) -> io::Result<Vec<(OsString, bool)>> {
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -237,11 +238,11 @@ impl Dir {
         Ok(found)
     }
 
-    /// Copies what is in `from` into this one: directories and files, for their owner alone, each made anew. Links are
-    /// left out, as is what goes away meanwhile. Gives the bytes.
+    /// Copies the content of `from` into this directory: directories and files, for their owner alone, each made anew.
+    /// Links are left out, and so are files that are removed meanwhile. Gives the number of bytes.
     ///
     /// # Errors
-    /// Where something is there already, or cannot be copied.
+    /// If an entry exists already, or cannot be copied.
     pub fn copy_from(&self, from: &Self) -> io::Result<u64> {
         let mut bytes = 0;
         for (name, is_dir) in from.names()? {
@@ -268,7 +269,7 @@ impl Dir {
         }
     }
 
-    /// Removes all that is in it. What cannot be removed stays.
+    /// Removes all of its content. An entry that cannot be removed stays.
     pub(crate) fn clear(&self) {
         for (name, is_dir) in self.names().unwrap_or_default() {
             if is_dir && let Ok(below) = self.below(&name) {
@@ -294,7 +295,7 @@ impl AsFd for Dir {
     }
 }
 
-/// Puts the steps of a path before those that are ahead.
+/// Puts the steps of a path before the remaining ones.
 fn push(ahead: &mut VecDeque<OsString>, path: &Path) {
     let steps = path.components().filter_map(|step| match step {
         Component::Normal(name) => Some(name.to_owned()),
@@ -306,7 +307,7 @@ fn push(ahead: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Whether a user may do anyway what we do.
+/// Whether a user has our rights anyway.
 pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

@@ -8,11 +8,11 @@ use rustix::fs::{Mode, OFlags, openat};
 
 use crate::dir::{Dir, End, Refusal};
 
-/// The file of that path, emptied; it is made where it is not there. No link on the way is another user's, nor is the
-/// file one of several names in a directory that others may write to.
+/// Opens the file at that path, emptied; it is made if it does not exist. No link on the way belongs to another user,
+/// and the file has no second name in a directory that others may write to.
 ///
 /// # Errors
-/// Also a [`Refusal`].
+/// An error of the system, or a [`Refusal`].
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     let (dir, name, more) = match Dir::walk(path)? {
         End::Dir(_) => return Err(io::ErrorKind::IsADirectory.into()),

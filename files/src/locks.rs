@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// A lock that is held.
+/// A lock of a process on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Pid of the process that took it.
@@ -30,7 +30,7 @@ pub fn holders(path: &Path) -> Vec<i32> {
     on(&file.into()).into_iter().map(|held| held.pid).collect()
 }
 
-/// The locks on an open file; none where that cannot be told.
+/// The locks on an open file; empty where they cannot be determined.
 pub fn on(file: &File) -> Vec<Held> {
     let Some((device, inode)) = identity(file) else { return Vec::new() };
     all().filter(|held| (held.device, held.inode) == (device, inode)).collect()
@@ -47,7 +47,8 @@ fn all() -> impl Iterator<Item = Held> {
     held.into_iter()
 }
 
-/// A line as `1: FLOCK  ADVISORY  WRITE 815 08:01:3932170 0 EOF`. Nothing for one who waits, which has `->` there.
+/// Parses a line such as `1: FLOCK  ADVISORY  WRITE 815 08:01:3932170 0 EOF`. `None` for a waiting process, which has
+/// `->` there.
 fn parse(line: &str) -> Option<Held> {
     let mut words = line.split_ascii_whitespace().skip(1);
     if words.next()? != "FLOCK" {
@@ -61,8 +62,8 @@ fn parse(line: &str) -> Option<Held> {
     Some(Held { pid, is_exclusive, device, inode: file.next()?.parse().ok()? })
 }
 
-/// Device and inode by which the kernel lists a file. Where file systems have several devices, as btrfs, `st_dev` is
-/// another one than that of the mount.
+/// Device and inode under which the kernel lists a file. Where file systems have several devices, as btrfs does,
+/// `st_dev` differs from the device of the mount.
 fn identity(file: &File) -> Option<(u64, u64)> {
     let found = file.metadata().ok()?;
     Some((device_of_mount(file).unwrap_or_else(|| found.dev()), found.ino()))

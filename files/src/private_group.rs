@@ -6,15 +6,15 @@ use nix::unistd::{Gid, Group, Uid, User};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
 
-/// Whether the group of a directory to which its group may write is that of this user alone.
+/// Whether the group of a group-writable directory is that of this user alone.
 pub(crate) fn is_alone(dir: BorrowedFd<'_>, gid: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::effective()) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(gid)) else { return false };
     is_private(&user, &group) && has_no_list(dir)
 }
 
-/// Users that have a group for their first one are not in its list. One that has the name of a user is made for that
-/// user; root's is also that of others on many systems.
+/// The list of a group leaves out users for whom it is the primary group. A group with the name of a user was made for
+/// that user; root's group has other members on many systems.
 fn is_private(user: &User, group: &Group) -> bool {
     !user.uid.is_root()
         && user.gid == group.gid
@@ -22,7 +22,7 @@ fn is_private(user: &User, group: &Group) -> bool {
         && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// With an access control list the bits of the group are those of all that it names.
+/// With an access control list, the group bits of the mode are those of all entries of the list.
 fn has_no_list(dir: BorrowedFd<'_>) -> bool {
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let found = getxattr(path, "system.posix_acl_access", &mut [0_u8; 0]);

@@ -17,13 +17,13 @@ pub enum Opening {
     Keep,
 }
 
-/// What was to be opened is a pipe, a device, a directory or a socket.
+/// The path is a pipe, a device, a directory or a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is no regular file")]
 pub struct NotRegular;
 
 impl NotRegular {
-    /// Whether this is why something was not opened.
+    /// Whether this is the reason of the error.
     pub fn is_why(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())
     }
@@ -38,7 +38,7 @@ impl From<NotRegular> for io::Error {
 /// Opens a regular file. Never waits for the other end of a pipe.
 ///
 /// # Errors
-/// Also [`NotRegular`].
+/// An error of the system, or [`NotRegular`].
 pub fn open_regular(path: &Path, opening: Opening) -> io::Result<File> {
     let how = match opening {
         Opening::Read => OFlags::RDONLY,

@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write, open_trusted, remove_left};
 
-/// What must stay as it is.
+/// Content that must stay as it is.
 const PRECIOUS: &str = "precious";
 
-/// A directory that others may write to, with a file beside it that they may not.
+/// A directory that others may write to, beside a file that they may not write to.
 fn shared() -> (TempDir, std::path::PathBuf, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let (shared, precious) = (dir.path().join("shared"), dir.path().join("precious"));
@@ -144,7 +144,7 @@ fn nix_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
 }
 
-/// The ways of naming a place that people have.
+/// The usual ways to name a path.
 #[test]
 fn a_file_that_is_named_is_written_to_as_a_shell_does() {
     let dir = tempfile::tempdir().unwrap();

@@ -9,22 +9,22 @@ use rustix::fs::{AtFlags, Stat, fstat, statat};
 
 use crate::dir::{Dir, End, Refusal, is_trusted};
 
-/// A regular file that is held open, and where it lies.
+/// An open regular file, with its place.
 #[derive(Debug)]
 pub struct Trusted {
     /// The file, to be read.
     pub file: File,
-    /// The directory in which it was found.
+    /// The directory of the file.
     pub dir: Dir,
-    /// Its name there.
+    /// Name of the file in that directory.
     pub name: OsString,
 }
 
-/// Opens the regular file of that path once, to be read; its owner is this user or root, and no other user may write to
-/// it.
+/// Opens the regular file at that path once, for reading. Its owner is this user or root, and no other user may write
+/// to it.
 ///
 /// # Errors
-/// Also a [`Refusal`].
+/// An error of the system, or a [`Refusal`].
 pub fn open_trusted(path: &Path) -> io::Result<Trusted> {
     match Dir::walk(path)? {
         End::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
@@ -33,17 +33,17 @@ pub fn open_trusted(path: &Path) -> io::Result<Trusted> {
     }
 }
 
-/// Whether something is at that path, and no other user can make the path mean something else.
+/// Whether the path exists, and no other user can make it lead to something else.
 pub fn is_ours(path: &Path) -> bool {
     matches!(Dir::walk(path), Ok(End::Other(dir, _) | End::Dir(dir)) if dir.is_ours())
 }
 
 impl Dir {
-    /// The regular file of this name here, to be read; its owner is this user or root, and no other user may write to
-    /// it.
+    /// Opens the regular file of this name here, for reading. Its owner is this user or root, and no other user may
+    /// write to it.
     ///
     /// # Errors
-    /// Also a [`Refusal`].
+    /// An error of the system, or a [`Refusal`].
     pub fn trusted_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let name = name.as_ref();
         let file = self.file(name)?.ok_or_else(|| Refusal::NoFile(name.to_owned()))?;
@@ -55,10 +55,10 @@ impl Dir {
         Ok(file)
     }
 
-    /// Whether there is anything of this name here.
+    /// Whether there is an entry of this name here.
     ///
     /// # Errors
-    /// Where that cannot be told.
+    /// If that cannot be determined.
     pub fn has(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
         match statat(self, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -67,11 +67,11 @@ impl Dir {
         }
     }
 
-    /// Copies what is in `from`, which is called `name`, as [`Self::copy_from`] does, and nothing that another user
+    /// Copies the content of `from`, which is called `name`, like [`Self::copy_from`], but nothing that another user
     /// may have written.
     ///
     /// # Errors
-    /// As there; also a [`Refusal`] where `from` or something in it is another user's, or others may write to it.
+    /// As there; also a [`Refusal`] if `from` or its content belongs to another user, or others may write to it.
     pub fn copy_trusted_from(&self, from: &Self, name: impl AsRef<OsStr>) -> io::Result<u64> {
         believe(name.as_ref(), &fstat(from)?)?;
         let mut bytes = 0;
@@ -85,11 +85,11 @@ impl Dir {
         Ok(bytes)
     }
 
-    /// Refuses what [`Self::copy_trusted_from`] would refuse of this directory, which is called `name`, without a copy.
-    /// Gives the bytes that a copy would have.
+    /// Checks this directory, which is called `name`, like [`Self::copy_trusted_from`], without a copy. Gives the bytes
+    /// that a copy would have.
     ///
     /// # Errors
-    /// As for a copy: where it cannot be read, or another user may have written it.
+    /// As for a copy: if it cannot be read, or another user may have written it.
     pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<u64> {
         believe(name.as_ref(), &fstat(self)?)?;
         let mut bytes: u64 = 0;
@@ -104,7 +104,7 @@ impl Dir {
     }
 }
 
-/// Refuses what another user has made, or may write to.
+/// Refuses a file that another user has made, or may write to.
 fn believe(name: &OsStr, found: &Stat) -> Result<(), Refusal> {
     if !is_trusted(found.st_uid) {
         return Err(Refusal::OfAnother(name.to_owned(), found.st_uid));

@@ -1,11 +1,11 @@
 //! The text of a finished call as the model reads it: exit code, stdout, stderr, a note.
 //!
 //! Bounding keeps head and tail of a stream, before rendering, cut at character boundaries. Bytes are decoded once.
-//! Never runs anything and never decides what the exit code is.
+//! Never executes anything and never decides the exit code.
 
 use std::borrow::Cow;
 
-/// One stream of a finished call, as far as it was kept.
+/// One stream of a finished call, with the kept bytes.
 ///
 /// `head` holds the first bytes and `tail` the last ones; between them `omitted` bytes and `omitted_lines` newlines are
 /// missing. With nothing missing the stream is `head` followed by `tail`.
@@ -15,20 +15,20 @@ pub struct Kept {
     pub head: Vec<u8>,
     /// The last bytes.
     pub tail: Vec<u8>,
-    /// Bytes between the two.
+    /// Number of bytes between the two.
     pub omitted: u64,
-    /// Newlines among these.
+    /// Number of newlines among these.
     pub omitted_lines: u64,
 }
 
 impl Kept {
-    /// Bytes that were written in all.
+    /// Number of bytes that were written in all.
     pub fn total(&self) -> u64 {
         self.head.len() as u64 + self.omitted + self.tail.len() as u64
     }
 
-    /// Takes an incomplete character away from the end of the head and from the start of the tail, where bytes are
-    /// missing between them, so that no cut makes a replacement character that the process did not cause.
+    /// Removes an incomplete character from the end of the head and from the start of the tail, if bytes are missing
+    /// between them, so that no cut makes a replacement character that the process did not cause.
     fn cut_at_characters(&self) -> (&[u8], &[u8], u64) {
         if self.omitted == 0 {
             return (&self.head, &self.tail, 0);
@@ -41,7 +41,7 @@ impl Kept {
     }
 }
 
-/// Bytes at the end of `bytes` that begin a character of UTF-8 and do not complete it.
+/// Number of bytes at the end of `bytes` that begin a UTF-8 character without completing it.
 pub fn incomplete_suffix(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let byte = bytes[bytes.len() - back];
@@ -63,7 +63,7 @@ pub struct Bounded {
     kept: Kept,
     head_max: usize,
     tail_max: usize,
-    /// Where the oldest byte of the tail stands once the tail is full and is written as a ring.
+    /// Position of the oldest byte of the tail, once the tail is full and is written as a ring.
     start: usize,
 }
 
@@ -93,7 +93,7 @@ impl Bounded {
             self.omit(bytes.len(), newlines(bytes));
             return;
         }
-        // Of what comes now only the last `tail_max` bytes can stay.
+        // Of these bytes only the last `tail_max` can stay.
         let skipped = bytes.len().saturating_sub(self.tail_max);
         self.omit(skipped, newlines(&bytes[..skipped]));
         let mut bytes = &bytes[skipped..];
@@ -118,7 +118,7 @@ impl Bounded {
         self.kept.total()
     }
 
-    /// What was kept, in order.
+    /// The kept bytes, in order.
     pub fn finish(mut self) -> Kept {
         self.kept.tail.rotate_left(self.start);
         self.kept
@@ -134,16 +134,16 @@ fn newlines(bytes: &[u8]) -> u64 {
 pub struct Envelope {
     /// The whole text, as the model reads it.
     pub text: String,
-    /// Bytes of stdout that are not in it.
+    /// Bytes of stdout that the text leaves out.
     pub stdout_omitted: u64,
-    /// Bytes of stderr that are not in it.
+    /// Bytes of stderr that the text leaves out.
     pub stderr_omitted: u64,
 }
 
 /// Renders the envelope of a process whose end was seen.
 ///
-/// `how_to_read` tells how the missing bytes of a stream can be had (`harnessctl logs …`); `note` is the harness's own
-/// remark.
+/// `how_to_read` is the command that reads the missing bytes of a stream (`harnessctl logs …`); `note` is a remark of
+/// the harness.
 pub fn render(exit_code: u8, stdout: &Kept, stderr: &Kept, note: Option<&str>, how_to_read: &str) -> Envelope {
     let mut bytes = Vec::with_capacity(
         64 + stdout.head.len() + stdout.tail.len() + stderr.head.len() + stderr.tail.len() + note.map_or(0, str::len),

@@ -1,14 +1,14 @@
-//! Lists that are read once and kept for long: they take the room of their elements, and no more.
+//! Lists that are read once and kept for long: they allocate exactly the memory of their elements.
 //!
-//! A list that grows as it is read has room for four elements from the first one on. A hundred thousand runs hold such
+//! A list that grows while it is read allocates room for four elements at first. A hundred thousand runs have such
 //! lists in their specifications and transcripts. Pure.
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a list and gives the room back that its elements do not use. For `#[serde(deserialize_with)]`.
+/// Reads a list and frees the memory that its elements do not use. For `#[serde(deserialize_with)]`.
 ///
 /// # Errors
-/// Those of the list's own `Deserialize`.
+/// The errors of the list's own `Deserialize`.
 pub(crate) fn deserialize<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,6 +1,6 @@
 //! Numbers of 128 bits as hexadecimal digits, without an allocation: each record of a submit has two of them. Pure.
 
-/// Digits of such a number.
+/// Number of digits.
 pub(crate) const DIGITS: usize = 32;
 
 /// The digits of a number, in lower case.
@@ -14,8 +14,7 @@ pub(crate) fn encode(number: u128) -> [u8; DIGITS] {
     text
 }
 
-/// The number that so many digits mean, in either case; `None` where one of them is none, or where they are not
-/// [`DIGITS`].
+/// The number with these digits, in either case; `None` for a wrong digit, or where there are not [`DIGITS`] of them.
 pub(crate) fn decode(text: impl IntoIterator<Item = u8>) -> Option<u128> {
     let (mut number, mut count) = (0, 0);
     for byte in text {

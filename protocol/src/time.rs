@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last instant that can be written down and read back: 9999-12-30T21:59:59.999999Z. What is later is taken as
-    /// this one.
+    /// The last instant that can be written and read back: 9999-12-30T21:59:59.999999Z. Later ones are taken as this
+    /// one.
     pub const MAX: Self = Self(253_402_207_199_999_999);
 
     /// The instant `micros` microseconds after the epoch, at the latest [`Timestamp::MAX`].
@@ -34,7 +34,7 @@ impl Timestamp {
 }
 
 impl Timestamp {
-    /// The time that was `span` before this one; never before 1970.
+    /// The instant that was `span` before this one; never before 1970.
     #[must_use]
     pub const fn before(self, span: Span) -> Self {
         Self(self.0.saturating_sub(span.0))
@@ -48,7 +48,7 @@ impl Add<Span> for Timestamp {
     }
 }
 
-/// What was written once for what is later than can be read back.
+/// The text that older versions wrote for instants after the last readable one.
 const BEYOND: &str = "9999-12-31T23:59:59.999999Z";
 
 impl fmt::Display for Timestamp {
@@ -56,7 +56,7 @@ impl fmt::Display for Timestamp {
         let micros = i64::try_from(self.0).unwrap_or(i64::MAX);
         match jiff::Timestamp::from_microsecond(micros) {
             Ok(instant) => write!(f, "{instant:.6}"),
-            // It cannot be: every one is at most the last.
+            // This cannot fail: no instant is later than the last one.
             Err(_) => f.write_str(BEYOND),
         }
     }
@@ -86,10 +86,10 @@ impl<'de> Deserialize<'de> for Timestamp {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// The span of length zero.
     pub const ZERO: Self = Self(0);
-    /// The longest span, 8,000,000,000 seconds (253 years): up to here a number of seconds tells every microsecond.
-    /// What is longer is taken as this one where it is computed, and refused where it is read.
+    /// The longest span, 8,000,000,000 seconds (253 years): up to here a number of seconds is exact to the microsecond.
+    /// Longer ones are taken as this one in computations, and refused in input.
     pub const MAX: Self = Self(8_000_000_000_000_000);
 
     /// A span of `micros` microseconds, at most [`Span::MAX`].
@@ -107,21 +107,21 @@ impl Span {
         self.0
     }
 
-    /// Seconds, with their fraction.
+    /// The length in seconds, with the fraction.
     #[expect(clippy::cast_precision_loss, reason = "the longest span still has its microseconds")]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// The same as a `std` duration.
+    /// The span as a `std` duration.
     pub const fn to_std(self) -> Duration {
         Duration::from_micros(self.0)
     }
 
-    /// A span from seconds; `None` for what is negative, not a number or longer than [`Span::MAX`].
+    /// A span from seconds; `None` for a number that is negative, not a number or longer than [`Span::MAX`].
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked before the cast")]
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
-        // Seconds and their fraction by themselves: the product of a large number would lose microseconds.
+        // Seconds and fraction are converted separately: the product of a large number would lose microseconds.
         let read = |secs: f64| (secs.trunc() as u64).saturating_mul(1_000_000) + (secs.fract() * 1e6).round() as u64;
         let in_range = (0.0..=Self::MAX.as_secs()).contains(&secs);
         in_range.then(|| Self::from_micros(read(secs)))

@@ -7,51 +7,51 @@ use std::collections::BTreeMap;
 
 use crate::shown;
 
-/// Names that begin like this are ours: a call's own run, its socket, where a daemon's things are.
+/// Prefix of the harness's own names: a call's run, its socket, the daemon's paths.
 pub const RESERVED: &str = "HARNESS_";
 /// Most variables of one run.
 pub const MOST: usize = 1_024;
-/// Bytes of a name.
+/// Bytes of the longest name.
 pub const LONGEST_NAME: usize = 255;
-/// Bytes of a variable with its name: the kernel takes no string of 128 KiB.
+/// Bytes of the largest variable, with its name: the kernel takes no string of 128 KiB.
 pub const LONGEST: usize = 128 * 1024 - 2;
-/// Bytes of all variables of one run together. The kernel takes about 2 MiB of arguments and environment.
+/// Bytes of all variables of one run together, at most. The kernel takes about 2 MiB of arguments and environment.
 pub const MOST_BYTES: usize = 1024 * 1024;
 
-/// Why a variable, or an environment as a whole, is not taken.
+/// Why a variable, or an environment as a whole, is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {
-    /// It is no name.
+    /// The name is empty, too long, or contains a character that no name has.
     #[error("{0} cannot be the name of an environment variable")]
     Name(String),
-    /// The harness sets those that begin like this.
+    /// The harness itself sets variables with this prefix.
     #[error("{0} cannot be set: variables that begin with {RESERVED} are those of the harness")]
     Reserved(String),
-    /// It has a NUL byte.
+    /// The value contains a NUL byte.
     #[error("the value of the environment variable {0} has a NUL byte")]
     Nul(String),
     /// The kernel takes no variable of that size.
     #[error("the environment variable {0} has {1} bytes with its name; at most {LONGEST} are taken")]
     TooLong(String, usize),
-    /// There are too many.
+    /// There are too many variables.
     #[error("the environment has {0} variables; at most {MOST} are taken")]
     TooMany(usize),
-    /// Together they are too large.
+    /// All variables together are too large.
     #[error("the environment has {0} bytes; at most {MOST_BYTES} are taken")]
     TooLarge(usize),
 }
 
 impl VariableError {
-    /// Whether it is one of size.
+    /// Whether the error is about a size.
     pub const fn is_of_size(&self) -> bool {
         matches!(self, Self::TooLong(..) | Self::TooMany(_) | Self::TooLarge(_))
     }
 }
 
-/// Whether a variable may be named so.
+/// Checks the name of a variable.
 ///
 /// # Errors
-/// Where it may not.
+/// If a variable must not have this name.
 pub fn check_name(name: &str) -> Result<(), VariableError> {
     let shown = || crate::json_size::quoted(name);
     let is_name = !name.is_empty()
@@ -65,10 +65,10 @@ pub fn check_name(name: &str) -> Result<(), VariableError> {
     }
 }
 
-/// Whether these can be variables, whatever their size.
+/// Checks all names and values, but not their sizes.
 ///
 /// # Errors
-/// The first thing that is wrong with them.
+/// The first problem.
 pub fn check_all_names(env: &BTreeMap<String, String>) -> Result<(), VariableError> {
     for (name, value) in env {
         check_name(name)?;
@@ -79,10 +79,10 @@ pub fn check_all_names(env: &BTreeMap<String, String>) -> Result<(), VariableErr
     Ok(())
 }
 
-/// Whether these variables are taken, also for their size.
+/// Checks all names, values and sizes.
 ///
 /// # Errors
-/// The first thing that is wrong with them.
+/// The first problem.
 pub fn check(env: &BTreeMap<String, String>) -> Result<(), VariableError> {
     if env.len() > MOST {
         return Err(VariableError::TooMany(env.len()));

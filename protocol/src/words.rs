@@ -10,14 +10,14 @@ use crate::lane::{LaneReport, Limiter};
 use crate::run::{InferenceView, OpenQuestion, RunState, RunView, WaitKind, WaitingFor};
 use crate::time::{Span, Timestamp};
 
-/// Characters of an id that are shown in the middle of a sentence.
+/// Characters of an id within a sentence.
 const SHORT: usize = 8;
-/// A time that is no further away is told with its seconds.
+/// Times closer than this are shown with seconds.
 const SOON: Span = Span::from_secs(120);
-/// The name of the lane that is no provider's.
+/// Name of the tool lane, the only one that is not a provider's.
 const TOOL_LANE: &str = "tool";
 
-/// Now, and the zone in which times of day are told.
+/// The present time, and the time zone of the reader.
 #[derive(Debug, Clone)]
 pub struct Clock {
     /// The present time.
@@ -32,7 +32,7 @@ impl Clock {
         Self { now, zone: TimeZone::UTC }
     }
 
-    /// A time as people read it: `06:34`, with seconds where it is near, with the date where it is not today.
+    /// A time for people: `06:34`, with seconds if it is near, with the date if it is not today.
     pub fn at(&self, at: Timestamp) -> String {
         let local = |at: Timestamp| {
             let micros = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
@@ -50,12 +50,12 @@ impl Clock {
     }
 }
 
-/// What something stands still for.
+/// The reason why a run or a lane does not proceed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// What for, in a few words.
+    /// The reason, in a few words.
     pub what: String,
-    /// What the provider said, or what the run asks, where it did.
+    /// The provider's error, or the run's question, where there is one.
     pub why: Option<String>,
     /// The command that helps, or that none does.
     pub help: Option<String>,
@@ -75,7 +75,7 @@ impl Standing {
     }
 }
 
-/// What holds a lane back: `quota, until 06:34, 41 runs wait`.
+/// Why a lane grants no permit: `quota, until 06:34, 41 runs wait`.
 pub fn hold(limiter: Limiter, until: Option<Timestamp>, waiting: u32, clock: &Clock) -> String {
     let mut text = limiter.as_str().to_owned();
     match (limiter, until) {
@@ -91,7 +91,7 @@ pub fn hold(limiter: Limiter, until: Option<Timestamp>, waiting: u32, clock: &Cl
     text
 }
 
-/// The command that helps where that holds the lane back; `None` where nothing has to be done.
+/// The command that helps against this limiter; `None` where nothing has to be done.
 pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String> {
     let check = format!("harnessctl provider check {lane}");
     Some(match limiter {
@@ -113,7 +113,7 @@ pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String
     })
 }
 
-/// What a lane stands still for; `None` where it grants, or nothing waits and it would.
+/// Why a lane does not proceed; `None` where it grants, or would grant.
 pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
     let waiting = lane.wanted();
     let held = lane.held.as_ref().filter(|held| held.limiter.is_none_or(|limiter| limiter == lane.limiter));
@@ -125,7 +125,7 @@ pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
     })
 }
 
-/// What a run stands still for; `None` where it goes on, or has ended.
+/// Why a run does not proceed; `None` where it proceeds, or has ended.
 pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
     if run.state.is_terminal() {
         return None;
@@ -140,12 +140,12 @@ pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
     Some(waiting(&seen, waits?, clock))
 }
 
-/// What is known of a run that waits, be it the one that is looked at or one that it waits for.
+/// The facts about a waiting run: the shown one, or one that it waits for.
 struct Seen<'r> {
     id: RunId,
     share: &'r str,
     inference: Option<&'r InferenceView>,
-    /// The questions of the one that is looked at, and of all below it.
+    /// The questions of the shown run, and of all runs below it.
     asked: &'r [OpenQuestion],
 }
 
@@ -173,7 +173,7 @@ fn waiting(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     }
 }
 
-/// It waits for a run; where that stands still as well, also for what.
+/// It waits for a run; if that does not proceed either, the reason for that.
 fn for_run(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let what = format!("run {}", short(&waits.id));
     let Some(held) = &waits.because else { return Standing { what, why: None, help: None } };
@@ -184,7 +184,7 @@ fn for_run(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     Standing { what: format!("{what}: {by_way}{}", standing.what), ..standing }
 }
 
-/// An id in the middle of a sentence.
+/// An id within a sentence.
 fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
@@ -195,7 +195,7 @@ fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let place = waits.position.map(|position| format!(" (place {position})")).unwrap_or_default();
     let said = waits.error.as_ref().or(run.inference.map(|inference| &inference.error));
     let why = said.filter(|_| waits.kind == WaitKind::Provider).map(|error| error.to_string());
-    // Between two tries it stands in no lane.
+    // Between two attempts it is in no lane.
     if let (None, Some(next), Some(inference)) = (waits.limiter, waits.until, run.inference) {
         let what =
             format!("{noun} {id}: retry, try {} of {} at {}", inference.attempt, inference.attempts, clock.at(next));
@@ -217,20 +217,19 @@ fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     Standing { what, why, help }
 }
 
-/// What tells one standing still from another: who else waits, and the place in the queue, may change without that
-/// being another.
+/// The identity of a reason: the number of waiting runs and the place in the queue may change without a new reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     what: &'static str,
     id: String,
     limiter: Option<&'static str>,
     until: Option<Timestamp>,
-    /// That of the run that it waits for, where that stands still as well.
+    /// The reason of the run that it waits for, if that does not proceed either.
     because: Option<Box<Self>>,
 }
 
 impl Kind {
-    /// The question that is waited for, where it comes down to a person's answer.
+    /// The question that has to be answered, if the reason is a person's answer in the end.
     pub fn person(&self) -> Option<InteractionId> {
         match &self.because {
             Some(because) => because.person(),
@@ -250,7 +249,7 @@ impl Kind {
     }
 }
 
-/// The kind of what a run stands still for.
+/// The identity of the reason why a run does not proceed.
 pub fn kind_of(run: &RunView) -> Option<Kind> {
     if run.state.is_terminal() {
         return None;

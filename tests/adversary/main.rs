@@ -74,7 +74,7 @@ fn standard_input() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }
 
-/// What is looked for until it is there, and not for ever.
+/// Searches until something is found, but not for ever.
 fn found<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -271,7 +271,7 @@ fn hold(count: usize, part: &[u8]) {
     for _ in 0..count {
         let Ok(mut stream) = UnixStream::connect(path()) else { continue };
         stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-        // One that is refused is closed meanwhile.
+        // A refused connection is closed meanwhile.
         let _ = stream.write_all(part);
         held.push(stream);
     }

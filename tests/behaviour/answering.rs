@@ -115,7 +115,7 @@ fn a_question_that_is_left_open_stays_open_and_it_is_said_how_it_is_answered() {
         follows.shows("(Ctrl-D: later): ");
         match (gives_up, code) {
             (_, Some(_)) => follows.interrupts(),
-            // What is no end is no answer either, as long as its line is open.
+            // Without its end, the line is no answer yet.
             ("half\u{3}", _) => follows.types("half"),
             (keys, _) => follows.types(keys),
         }

@@ -52,7 +52,7 @@ fn half_frames_take_no_more_than_the_memory_that_is_set_for_them() {
     let mut refused = 0;
     for size in [1, 2, 3, 5, 7, 8].into_iter().cycle().take(60) {
         let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-        // One that is refused may be closed before all of it is written.
+        // A refused connection may be closed before all of it is written.
         let _ = std::io::Write::write_all(&mut stream, &vec![b'a'; size * MIB]);
         held.push(stream);
     }

@@ -53,7 +53,7 @@ fn choose(chance: &mut Chance) -> End {
     }
 }
 
-/// What is done beside the killing, so many times out of a hundred.
+/// Actions beside the killing, each with its percentage.
 const BACKUPS: u64 = 40;
 const RESTORES: u64 = 12;
 const COPIES: u64 = 10;

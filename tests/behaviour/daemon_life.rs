@@ -160,7 +160,7 @@ fn a_reload_changes_the_width_and_a_wrong_configuration_changes_nothing() {
     daemon.ctl(["lane", "resize", "3"]).ok();
     daemon.configure("[lane.tool]\nwidth = 7\n");
     daemon.ctl(["daemon", "reload"]).ok();
-    // What was set by hand stays.
+    // A width that was set by hand stays.
     assert_eq!((daemon.lane("tool").width, daemon.lane("tool").configured_width), (3, 7));
 }
 

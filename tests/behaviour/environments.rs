@@ -31,7 +31,7 @@ fn calls_get_what_the_configuration_names_from_whoever_submits_and_nothing_from_
     let mine = [("SSH_AUTH_SOCK", "/mine"), ("GH_TOKEN", "t=1 $x"), ("ODD", ""), ("TERM", "xterm"), ("SECRET", "s")];
     let seen = ["SSH_AUTH_SOCK=/mine", "GH_TOKEN=t=1 $x", "ODD=", "GONE=none", "TERM=xterm", "SECRET=none"];
     assert_eq!(submits(&daemon, &[], &mine), seen);
-    // What is named on the command line goes before it.
+    // A variable on the command line goes before it.
     let own = ["--env", "GH_TOKEN=own", "--env", "SECRET"];
     let seen = ["SSH_AUTH_SOCK=/mine", "GH_TOKEN=own", "ODD=", "GONE=none", "TERM=xterm", "SECRET=s"];
     assert_eq!(submits(&daemon, &own, &mine), seen);

@@ -160,7 +160,7 @@ fn followers_are_told_whichever_backups_are_restored_in_whichever_order() {
     daemon.rpc("run.prune", json!({"select": {"runs": [passing.id]}}));
     let third_seen = last(&daemon);
     assert!(third_from > second_seen, "{third_from} was used in an epoch that is gone");
-    // What was pruned has no reason.
+    // A gap of pruned events has no reason.
     let told = |after, epoch: &Value| -> (Vec<_>, Vec<_>) {
         gaps(&daemon, after, epoch).into_iter().partition(|(_, _, reason)| reason.is_null())
     };

@@ -50,7 +50,7 @@ fn waiting() -> Value {
     json!({"on_interaction": "wait", "script": {"turn": [{"call": [call]}, {"text": "x"}]}})
 }
 
-/// One that asks now and then, each time for everything that matters.
+/// A client that asks now and then, each time for everything that matters.
 struct Prober {
     line: Client,
     took: Vec<(Duration, &'static str)>,

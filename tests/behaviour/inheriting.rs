@@ -15,7 +15,7 @@ fn above() -> Value {
     })
 }
 
-/// Those that a run above has spawned.
+/// The children of a run.
 fn children(daemon: &Daemon, of: &Run) -> Vec<RunView> {
     let listed = daemon.rpc("run.list", json!({"root": of.id}));
     let runs: Vec<RunView> = serde_json::from_value(listed["runs"].clone()).unwrap();

@@ -109,7 +109,7 @@ fn patterns_that_would_hold_the_daemon_up_are_refused_with_a_reason() {
     assert_eq!(refused(&deep), (json!("pattern-too-large"), json!("script a.b, turn 2")));
     assert_eq!(refused(&turn("").turn("").capture("x", "(")), (json!("bad-pattern"), json!("script, turn 2")));
     assert_eq!(refused(&turn("${y}")).0, "bad-script");
-    // What is usual is taken, and works.
+    // Usual patterns are accepted, and work.
     let usual = turn("")
         .shell("echo 'the size is 42 KiB'")
         .turn("${n} ${u}")

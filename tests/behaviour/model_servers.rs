@@ -30,7 +30,7 @@ fn call(command: &str) -> Value {
     json!({"name": "shell", "arguments": json!({"command": command}).to_string()})
 }
 
-/// What was streamed of a run until it ended, by stream: pieces in their order.
+/// The live output of a run until its end, by stream: pieces in order.
 pub(crate) fn streamed(client: &mut Client, run: &Run) -> Vec<(String, String)> {
     let mut pieces = Vec::new();
     loop {

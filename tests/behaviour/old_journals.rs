@@ -94,7 +94,7 @@ fn a_journal_of_every_version_opens_and_shows_the_same_runs() {
         let open: Vec<&str> = expected["open"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
         assert_eq!(runs.len(), over.len() + open.len(), "{version}");
 
-        // What was under way goes on.
+        // The work in progress goes on.
         let asked = daemon.rpc("interaction.list", json!({}));
         assert_eq!(asked["interactions"][0]["id"], expected["question"], "{version}");
         daemon.rpc("interaction.answer", json!({"interaction": expected["question"], "answer": "yes"}));

@@ -74,7 +74,7 @@ fn so_it_is_when_the_daemon_runs_in_the_foreground_of_a_terminal() {
     let run = daemon.submit(&turn("").shell("ps -o tty= -p $$,$PPID 2>/dev/null || tty").turn("done"));
     assert_eq!(run.answer(), "done");
     assert!(!run.envelopes()[0].contains("pts/"), "{}", run.envelopes()[0]);
-    // Those who wait are stopped by their terminal, if they have one; the daemon is not.
+    // Processes that read are stopped by their terminal, if they have one; the daemon is not.
     assert!(process.is_alive() && !process.is_stopped() && process.is_called("harnessd"));
 }
 

@@ -15,7 +15,7 @@ fn soaks() -> bool {
     std::env::var_os("HARNESS_SOAK").is_some()
 }
 
-/// One that writes much: its command, its time limit, and the bytes of both streams where they are known.
+/// A command with much output: its text, its time limit, and the bytes of both streams where they are known.
 struct Noisy {
     command: String,
     timeout: f64,

@@ -113,7 +113,7 @@ fn a_kept_connection_that_dies_after_the_request_was_written_is_not_told_of() {
         assert_eq!((run.answer(), server.count() - before), ("two".to_owned(), 2));
         assert_eq!((attempts(&daemon, &run), failures(&daemon, &run).len()), (1, 0));
     }
-    // One that is new and dies, too, is a failure like any other.
+    // A new connection that dies, too, is a failure like any other.
     server.answer(Answer::default().cut()).answer(Answer::default().cut()).answer(says("three"));
     let run = daemon.ask("say it");
     assert_eq!(run.answer(), "three");

@@ -12,7 +12,7 @@ pub(crate) fn attempts(daemon: &Daemon, run: &Run) -> usize {
     daemon.events(run).iter().filter(|event| started(event)).count()
 }
 
-/// What was told of those that failed.
+/// The notes about failed attempts.
 pub(crate) fn failures(daemon: &Daemon, run: &Run) -> Vec<String> {
     let failed = |event: Event| match event.body {
         EventBody::InferenceFailed { error, .. } => Some(error.to_string()),

@@ -112,7 +112,7 @@ fn attempts_are_bounded_and_the_last_error_is_told() {
     eventually("it was tried more than once", || failures(&daemon, &run).len() >= 3);
     run.cancel();
     assert_eq!(run.wait().state, RunState::Cancelled);
-    // What is wrong with the request is told at once.
+    // A wrong request is reported at once.
     server.always(Answer::refusal(400, &[], "messages: at least one is required"));
     let view = daemon.ask("say it").wait();
     assert!(view.error.as_deref().unwrap().contains("at least one is required"), "{:?}", view.error);

@@ -62,7 +62,7 @@ fn a_wait_for_any_returns_with_the_first_end_says_which_and_has_its_code() {
     open(&daemon, "other");
     let output = waits.finish().exits(0);
     assert!(output.stdout.starts_with(&format!("{} succeeded 0", other.id)) && output.stdout.lines().count() == 1);
-    // One that has ended already is the first, whatever it ended with; selectors choose as well.
+    // A run that has ended already is the first, whatever its ending; selectors choose as well.
     let failed = fails(&daemon, "fail");
     failed.wait();
     let output = daemon.ctl(["wait", "--any", &slow.id, &failed.id]).exits(9);
@@ -208,7 +208,7 @@ fn retry_takes_many_and_changes_what_is_named() {
         assert_eq!((&run["labels"], &run["priority"]), (&json!({"job": "n", "try": "2"}), &json!("low")));
         assert!(failed.iter().any(|first| run["retry_of"] == *first.id), "{run}");
     }
-    // What was tried again is not tried once more by a selector; by name it is.
+    // A selector does not retry a run a second time; its id does.
     daemon.ctl(["retry", "-l", "job=n"]).exits(6).tells("tried again already");
     let again = daemon.ctl(["retry", &failed[0].id, &failed[1].id, "--max-steps", "2", "--wait"]).exits(0);
     assert_eq!(again.stdout.lines().count(), 2);
@@ -363,7 +363,7 @@ fn what_shows_one_run_shows_several() {
     }
     let used = daemon.ctl(["usage", "-l", "of=s", "--by", "state"]).ok();
     assert!(used.contains("succeeded") && used.lines().nth(1).unwrap().contains(" 2 "), "{used}");
-    // One that has no answer does not keep the others from being shown.
+    // A run without an answer does not keep the others from being shown.
     let live = daemon.submit(&until_there_is("never"));
     let output = daemon.ctl(["show", "--answer", &live.id, &other.id]).exits(6).tells("no answer yet");
     assert!(output.stdout.contains("second answer"), "{output}");

@@ -88,7 +88,7 @@ fn rounds(daemon: &Daemon, calls: usize) {
     }
 }
 
-/// What there is of a daemon that has nothing to do.
+/// The resources of an idle daemon.
 #[derive(Debug, PartialEq, Eq)]
 struct Size {
     descriptors: usize,

@@ -53,7 +53,7 @@ fn a_time_that_was_once_in_the_future_is_told_wherever_a_daemon_tells_of_itself(
         assert_eq!((told.is_some(), status.contains("ahead of the clock")), (is_told, is_told), "{ahead}: {status}");
         let about = told.unwrap_or(ahead as f64);
         assert!(!is_told || (ahead as f64 - about).abs() < 60.0, "{ahead}: {about}");
-        // What is submitted now goes on all the same.
+        // A new run goes on all the same.
         assert_eq!(daemon.submit(&says("on")).answer(), "on", "{ahead}");
         drop(stop(daemon));
         std::fs::remove_dir_all(place.state("")).unwrap();

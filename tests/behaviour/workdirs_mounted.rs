@@ -48,7 +48,7 @@ fn a_client_in_another_mount_namespace_is_told_and_nothing_is_executed_in_the_wr
         let below = daemon.ctl(["submit", "-C", "sub", "--script", &script]).exits(2);
         assert!(below.stderr.contains("another folder") || below.stderr.contains("does not exist for the daemon"));
         assert!(!place.path("work/executed").exists() && !place.path("other/executed").exists());
-        // One that is the same for both is taken.
+        // A folder that is the same for both is accepted.
         let answer = daemon.ctl(["submit", "--wait", "-C", place.path("run").to_str().unwrap(), "--script", &script]);
         assert_eq!(answer.line(), "done");
         assert!(place.path("run/executed").exists());

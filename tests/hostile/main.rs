@@ -178,7 +178,7 @@ fn main() -> ExitCode {
     // It ends with the test that has started it.
     let parent = std::os::unix::process::parent_id();
     while std::os::unix::process::parent_id() == parent {
-        // One that is refused tries again at once.
+        // A refused client tries again at once.
         drop(once(socket));
     }
     ExitCode::SUCCESS

@@ -52,7 +52,7 @@ impl Aimock {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
-    /// What was asked of it and what it did, in its own words.
+    /// Its requests and answers, in its own words.
     pub fn journal(&self) -> Vec<Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(crate::PATIENCE)).unwrap();

@@ -60,7 +60,7 @@ impl Recorded {
     }
 }
 
-/// What is done in place of an answer, step by step.
+/// The steps of an answer.
 #[derive(Clone)]
 enum Act {
     /// Bytes, as they are, in one write.

@@ -46,7 +46,7 @@ impl Schemas {
             Value::Object(schema) => schema,
             other => return Err(format!("{at}: no schema: {other}")),
         };
-        // One that says nothing of what may be there takes everything.
+        // A schema without a statement about properties accepts everything.
         if !["$ref", "type", "const", "enum", "properties", "oneOf", "anyOf"]
             .iter()
             .any(|word| schema.contains_key(*word))

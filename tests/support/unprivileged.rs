@@ -46,7 +46,7 @@ impl Place {
         let ours = ["harnessd", "harnessctl"].map(program);
         for own in ours.iter().map(std::path::PathBuf::as_path).chain(more.iter().copied()) {
             let to = bin.join(own.file_name().unwrap());
-            // What is executed now cannot be written to.
+            // A file that is being executed cannot be written to.
             if !to.exists() {
                 copy_program(own, &to);
             }

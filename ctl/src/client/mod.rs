@@ -33,48 +33,48 @@ use crate::client::incoming::{Incoming, parse};
 use crate::client::interrupt::Interrupt;
 use crate::client::timeouts::{PATIENCE, poll_timeout};
 
-/// Requests that are out at once on one connection.
+/// Requests at once on one connection.
 pub(crate) const WINDOW: usize = 256;
 /// Bytes of requests that are gathered before they are written.
 const GATHER: usize = 64 * 1024;
-/// The daemon keeps to the protocol's bound; this one only keeps a stranger on the socket from filling our memory.
+/// The daemon keeps to the protocol's bound; this one only protects our memory from a stranger on the socket.
 const MAX_REPLY_BYTES: usize = 4 * MAX_FRAME_BYTES;
 
-/// Names a request whose reply is still to come.
+/// A request whose reply is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-/// A reply, and the request that it is to.
+/// A reply, and its request.
 pub(crate) type Replied<R> = (Ticket, Result<R, RpcError>);
 
 /// What to do after a reply of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Send the next ones.
+    /// Send the next requests.
     Go,
-    /// Send no more; only wait for what is out.
+    /// Send no more; only wait for pending replies.
     Stop,
 }
 
-/// What came while something unasked was waited for.
+/// The outcome of a wait for a notification.
 #[derive(Debug)]
 pub(crate) enum Came {
     /// The notification that was waited for.
     Note(Note),
-    /// The other descriptor can be read.
+    /// The other descriptor is readable.
     Input,
-    /// Nothing, until the time was up.
+    /// The time was up.
     Nothing,
 }
 
-/// What can be read.
+/// The readable descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
     /// The socket of the connection.
     Socket,
     /// The other descriptor.
     Input,
-    /// Nothing until then.
+    /// None, within the time limit.
     Nothing,
 }
 
@@ -83,7 +83,7 @@ enum Ready {
 pub(crate) struct Client {
     stream: UnixStream,
     decoder: Decoder,
-    /// Gathered, not written yet.
+    /// Gathered requests that are not written yet.
     unwritten: Vec<u8>,
     last_id: u64,
     replies: BTreeMap<u64, Result<String, RpcError>>,
@@ -91,11 +91,11 @@ pub(crate) struct Client {
     interrupt: Option<Interrupt>,
     pid: Option<u32>,
     answered: bool,
-    /// The request that says hello: it goes out with the first other one.
+    /// The greeting: it goes out with the first other request.
     hello: u64,
-    /// What the daemon said of itself; `None` before that, or where it says nothing.
+    /// The daemon's greeting; `None` before it has come, or where it has none.
     greeted: Option<Result<Hello, RpcError>>,
-    /// Whether it does not matter that the daemon speaks another protocol.
+    /// Whether a daemon with another protocol version is accepted.
     across: bool,
 }
 
@@ -104,7 +104,7 @@ impl Client {
     pub(crate) fn new(stream: UnixStream, interrupt: Option<Interrupt>) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        // A socket that systemd listens on names systemd as the peer, which would mislead.
+        // For a socket that systemd listens on, the peer is systemd, which would mislead.
         let pid = getsockopt(&stream, sockopt::PeerCredentials)
             .ok()
             .and_then(|peer| u32::try_from(peer.pid()).ok())
@@ -123,7 +123,7 @@ impl Client {
             greeted: None,
             across: false,
         };
-        // Only gathered: it costs no round trip, and no write of its own.
+        // It is only gathered: it costs no round trip, and no write of its own.
         let params = HelloParams {
             protocol_major: PROTOCOL_MAJOR,
             protocol_minor: PROTOCOL_MINOR,
@@ -133,12 +133,12 @@ impl Client {
         Ok(client)
     }
 
-    /// From now on a daemon of another protocol is asked all the same: what is asked means the same to each.
+    /// Accepts a daemon with another protocol version from now on: the requests mean the same in each.
     pub(crate) fn across_versions(&mut self) {
         self.across = true;
     }
 
-    /// What the daemon says of itself; waits for it, if need be.
+    /// The daemon's greeting; waits for it, if need be.
     pub(crate) fn greeting(&mut self) -> Result<&Hello, ClientError> {
         self.flush()?;
         let until = Instant::now() + PATIENCE;
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Whether the daemon speaks a protocol of another major than we do, and that matters.
+    /// Whether the daemon has another major version of the protocol, and that matters.
     fn foreign(&self) -> Result<(), ClientError> {
         match &self.greeted {
             Some(Err(error)) if !self.across && error.kind() == ErrorKind::Version => {
@@ -172,17 +172,17 @@ impl Client {
         }
     }
 
-    /// Requests that were sent, beside the greeting.
+    /// Number of requests that were sent, without the greeting.
     fn asked(&self) -> u64 {
         self.last_id - self.hello
     }
 
-    /// The process at the other end, where that is known.
+    /// Pid of the process at the other end, where it is known.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Whether anything came from it.
+    /// Whether a frame has come from it.
     pub(crate) fn was_answered(&self) -> bool {
         self.answered
     }
@@ -225,7 +225,7 @@ impl Client {
         Ok(ticket)
     }
 
-    /// Adds a request to what the next [`Self::flush`] writes.
+    /// Adds a request to the next [`Self::flush`].
     fn gather<M: Method>(&mut self, params: &M::Params) -> Result<Ticket, ClientError> {
         let id = self.last_id + 1;
         let start = self.unwritten.len();
@@ -240,12 +240,12 @@ impl Client {
         Ok(Ticket(id))
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered requests.
     fn flush(&mut self) -> Result<(), ClientError> {
         self.flush_passing(None)
     }
 
-    /// Writes what was gathered, with a descriptor beside its first byte.
+    /// Writes the gathered requests, with a descriptor beside the first byte.
     fn flush_passing(&mut self, mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         let bytes = std::mem::take(&mut self.unwritten);
         let mut rest = bytes.as_slice();
@@ -262,7 +262,7 @@ impl Client {
                 Ok(written) => rest = &rest[written..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent(PATIENCE)),
-                // A frame that was not written whole was not read whole.
+                // A frame that was written in part was not read as a whole.
                 Err(e) if is_loss(&e) && self.asked() == 1 => return Err(ClientError::Lost { taken: Taken::No }),
                 Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Err(e) => return Err(e.into()),
@@ -299,7 +299,7 @@ impl Client {
         }
     }
 
-    /// Sends requests, [`WINDOW`] of them out at once, and hands over each reply with the position of its request.
+    /// Sends requests, [`WINDOW`] of them at once, and hands over each reply with the position of its request.
     ///
     /// `limit` bounds the time without any reply. Notifications that come meanwhile are kept.
     pub(crate) fn pipeline<'a, M: Method>(
@@ -334,7 +334,7 @@ impl Client {
                 }
             }
             self.foreign()?;
-            // Others may be replies to requests that are out beside these.
+            // Others may be replies to requests that are pending beside these.
             let came: Vec<u64> = self.replies.keys().copied().filter(|id| out.contains_key(id)).collect();
             for id in came {
                 let (Some(index), Some(result)) = (out.remove(&id), self.replies.remove(&id)) else { continue };
@@ -349,12 +349,12 @@ impl Client {
         }
     }
 
-    /// What has come unasked and was not handed over yet; does not wait.
+    /// A notification that has come already; does not wait.
     pub(crate) fn note_at_hand(&mut self) -> Option<Note> {
         self.notes.pop_front()
     }
 
-    /// What comes unasked next; `None` when nothing came within the limit.
+    /// The next notification; `None` when none came within the limit.
     pub(crate) fn note(&mut self, limit: Option<Duration>) -> Result<Option<Note>, ClientError> {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
@@ -367,7 +367,7 @@ impl Client {
         }
     }
 
-    /// What comes unasked next, or that `input` can be read.
+    /// The next notification, or that `input` is readable.
     pub(crate) fn note_or_input(
         &mut self,
         limit: Duration,
@@ -386,7 +386,7 @@ impl Client {
         }
     }
 
-    /// Any reply to one of these requests; `None` when none came within the limit. What else comes is kept.
+    /// Any reply to one of these requests; `None` when none came within the limit. Other frames are kept.
     pub(crate) fn any_reply<R: DeserializeOwned>(
         &mut self,
         of: &BTreeMap<Ticket, usize>,
@@ -432,7 +432,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Reads what is there, and sorts the frames in it.
+    /// Reads the available bytes, and sorts the frames in them.
     fn take_in(&mut self) -> Result<(), ClientError> {
         let mut chunk = [0; 64 * 1024];
         match self.stream.read(&mut chunk) {
@@ -449,7 +449,7 @@ impl Client {
             self.answered = true;
             match parse(line).map_err(ClientError::Garbled)? {
                 Incoming::Reply { id: Some(id), result } if id == self.hello => {
-                    // One that cannot be read says nothing; the daemon may be a later one of the same major.
+                    // An unreadable notification is ignored; the daemon may be a later one of the same major version.
                     self.greeted = match result {
                         Ok(text) => serde_json::from_str(&text).ok().map(Ok),
                         Err(error) => Some(Err(error)),
@@ -458,7 +458,7 @@ impl Client {
                 Incoming::Reply { id: Some(id), result } => {
                     self.replies.insert(id, result);
                 }
-                // A reply to something that the daemon could not read: the request that is out is the one.
+                // A reply to a request that the daemon could not read: it is the pending one.
                 Incoming::Reply { id: None, result } => {
                     return Err(match result {
                         Err(error) => ClientError::Refused(error),
@@ -471,8 +471,8 @@ impl Client {
         Ok(())
     }
 
-    /// A reset tells that the peer closed with unread bytes, or never accepted; with one request out, those were its
-    /// own.
+    /// A reset means that the peer closed with unread bytes, or never accepted. With one pending request, the bytes
+    /// were those of that request.
     fn taken(&self, error: &io::Error) -> Taken {
         match error.kind() {
             io::ErrorKind::ConnectionReset if self.asked() == 1 => Taken::No,

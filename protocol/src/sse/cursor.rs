@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::id::Seq;
 
-/// Where a reader of our events stands: the number of the last event that it has seen, 0 before the first.
+/// The position of a reader of our events: the number of the last event that it has seen, 0 before the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(pub Seq);
 
@@ -24,7 +24,7 @@ impl fmt::Display for Cursor {
 impl FromStr for Cursor {
     type Err = CursorError;
     fn from_str(text: &str) -> Result<Self, CursorError> {
-        // The parser of numbers takes a sign as well.
+        // The parser of numbers accepts a sign as well.
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(CursorError);
         }

@@ -20,21 +20,21 @@ use super::events::Events;
 use super::field::{ERROR, Field};
 use super::held::{Fields, Held};
 
-/// An event is longer than the decoder's limit. It is passed over; the events after it are whole.
+/// An event is longer than the decoder's limit. It is skipped; the events after it are whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is longer than {limit} bytes")]
 pub struct EventTooLarge {
-    /// The limit that it broke.
+    /// The exceeded limit, in bytes.
     pub limit: usize,
 }
 
-/// Where the next byte stands.
+/// The position of the next byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// At the start of the stream, after so many bytes of a byte order mark.
+    /// At the start of the stream, after this number of bytes of a byte order mark.
     Start(usize),
     LineStart,
-    /// At the start of a line that a carriage return at the end of a chunk has begun.
+    /// At the start of a line, after a carriage return at the end of a chunk.
     AfterCr,
     /// In a line whose beginning is in the buffer.
     InLine,
@@ -64,14 +64,14 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 #[derive(Clone)]
 pub struct Decoder {
     pub(super) limit: usize,
-    /// Whether a line `error: …` is an event.
+    /// Whether a line `error: …` counts as an event.
     pub(super) tells_errors: bool,
     at: At,
-    /// Whether the open event has broken the limit: its lines are passed over.
+    /// Whether the open event has exceeded the limit: its lines are skipped.
     too_large: bool,
-    /// Bytes of the open event's whole lines.
+    /// Number of bytes of the open event's whole lines.
     pub(super) size: usize,
-    /// What there is of a line that has not ended.
+    /// The begin of an unfinished line.
     line: Vec<u8>,
     pub(super) held: Held,
     pub(super) id: String,

@@ -7,15 +7,14 @@ pub struct Event<'a> {
     pub name: &'a str,
     /// Its data lines, with a line feed between each two.
     pub data: &'a str,
-    /// The cursor of the stream after this event: the last `id` that was given, with this event or before it; empty
-    /// where there was none.
+    /// The cursor of the stream after this event: the last `id` so far; empty where there was none.
     pub id: &'a str,
 }
 
-/// The name of an event that was given none.
+/// The name of an event without one.
 pub(super) const DEFAULT_NAME: &str = "message";
 
-/// `bytes` as text. What is no UTF-8 is replaced as the encoding standard says, and then lies in `scratch`.
+/// `bytes` as text. Invalid UTF-8 is replaced by the encoding standard's rules; the text is then in `scratch`.
 pub(super) fn text<'a>(bytes: &'a [u8], scratch: &'a mut String) -> &'a str {
     match str::from_utf8(bytes) {
         Ok(text) => text,
@@ -30,7 +29,7 @@ fn replaced<'a>(bytes: &[u8], scratch: &'a mut String) -> &'a str {
     scratch
 }
 
-/// Appends `bytes` as text, with a replacement character for each maximal part of what is no UTF-8.
+/// Appends `bytes` as text, with a replacement character for each maximal invalid part.
 pub(super) fn push_text(bytes: &[u8], out: &mut String) {
     for chunk in bytes.utf8_chunks() {
         out.push_str(chunk.valid());

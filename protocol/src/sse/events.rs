@@ -1,7 +1,7 @@
 //! The events of one chunk, read where they lie.
 //!
 //! This is the hot path: an event that lies whole within the chunk is found, checked and lent without a copy and
-//! without an allocation. What begins or ends in another chunk is left to the [`Decoder`] and its buffers.
+//! without an allocation. Events across chunks are left to the [`Decoder`] and its buffers.
 
 use super::decoder::{Decoder, EventTooLarge, is_end};
 use super::event::{DEFAULT_NAME, Event, push_text, text};
@@ -21,12 +21,12 @@ pub struct Events<'d, 'c> {
     valid: Option<&'c str>,
 }
 
-/// Fields of the open event that lie in the chunk, by place.
+/// Fields of the open event that lie in the chunk, by position.
 #[derive(Default)]
 struct Open {
     name: Option<Span>,
     id: Option<Span>,
-    /// The only data line so far, if it is here. As soon as there is a second one, all are held by the decoder.
+    /// The only data line so far, if it lies in the chunk. With a second one, the decoder holds them all.
     data: Option<Span>,
 }
 
@@ -42,7 +42,7 @@ impl<'d, 'c> Events<'d, 'c> {
         Self { decoder, chunk, at: 0, valid: None }
     }
 
-    /// What was not looked at yet.
+    /// The unread bytes.
     pub fn rest(&self) -> &'c [u8] {
         self.chunk.get(self.at..).unwrap_or_default()
     }
@@ -51,15 +51,15 @@ impl<'d, 'c> Events<'d, 'c> {
     /// event without its blank line is dropped.
     ///
     /// # Errors
-    /// For an event over the limit, once. What follows it is decoded as if it had not been there.
+    /// For an event over the limit, once. The events after it are decoded as if it had not been there.
     #[expect(clippy::should_implement_trait, reason = "it lends, which an iterator cannot")]
     #[inline(always)]
     pub fn next(&mut self) -> Option<Result<Event<'_>, EventTooLarge>> {
         if !self.decoder.is_between_events() {
             return self.next_resumed();
         }
-        // Nearly every event is one data line, perhaps with a name before it. That is read straight on; whatever turns
-        // out to be otherwise is handed over with what was found, so that no line is searched twice.
+        // Nearly every event is one data line, perhaps after a name. That is read directly; any other event is handed
+        // over with the results so far, so that no line is searched twice.
         let mut rest = self.rest();
         let mut at = self.at;
         let mut name = None;
@@ -82,13 +82,13 @@ impl<'d, 'c> Events<'d, 'c> {
         Some(Ok(self.lend_here(name, Span { start: at + 6, end })))
     }
 
-    /// Goes on with what an earlier chunk has begun.
+    /// Continues an event of an earlier chunk.
     #[inline(never)]
     fn next_resumed(&mut self) -> Option<Result<Event<'_>, EventTooLarge>> {
         if !self.decoder.is_at_line() {
             let mut rest = self.rest();
             let resumed = self.decoder.resume(&mut rest);
-            // What follows begins with a whole character again.
+            // The rest begins with a whole character again.
             (self.chunk, self.at, self.valid) = (rest, 0, None);
             if let Err(error) = resumed {
                 return Some(Err(error));
@@ -97,7 +97,7 @@ impl<'d, 'c> Events<'d, 'c> {
                 return None;
             }
         }
-        // Where events come in pieces, the blank line is mostly what is still missing.
+        // Where events come in pieces, mostly only the blank line is still missing.
         if self.decoder.held.has.data && self.rest().first() == Some(&b'\n') {
             let open = Open::default();
             self.at += 1;
@@ -108,7 +108,7 @@ impl<'d, 'c> Events<'d, 'c> {
         self.next_of_any(self.at, None, None)
     }
 
-    /// Keeps the line at `at`, which does not end in the chunk, and the name in the line before it, if there is one.
+    /// Keeps the unfinished line at `at`, and the name in the line before it, if there is one.
     #[inline(never)]
     fn put_aside(&mut self, at: usize, name: Option<Span>) -> Option<Result<Event<'_>, EventTooLarge>> {
         if let Err(error) = self.count_name(at, name) {
@@ -122,15 +122,15 @@ impl<'d, 'c> Events<'d, 'c> {
         self.decoder.begin_line(rest).err().map(Err)
     }
 
-    /// Moves on to `at`, and counts the line before it if that was one of a name.
+    /// Moves on to `at`, and counts the line before it if that was a name.
     fn count_name(&mut self, at: usize, name: Option<Span>) -> Result<(), EventTooLarge> {
         let line = at - self.at;
         self.at = at;
         if name.is_some() { self.decoder.count(line - 1) } else { Ok(()) }
     }
 
-    /// The next event, whatever it looks like, from `at` on. `name` is that of the line before, which was not counted
-    /// yet; `found` is the length of the first line, if that is known.
+    /// The next event of any form, from `at` on. `name` is that of the line before, which was not counted yet; `found`
+    /// is the length of the first line, if that is known.
     #[inline(never)]
     fn next_of_any(
         &mut self,
@@ -203,7 +203,7 @@ impl<'d, 'c> Events<'d, 'c> {
         self.decoder.held.push_data(value);
     }
 
-    /// Copies what would be lost with the chunk.
+    /// Copies the parts that would be lost with the chunk.
     fn keep(&mut self, open: &Open) {
         if let Some(name) = open.name {
             self.decoder.held.set_name(&self.chunk[name.start..name.end]);
@@ -216,8 +216,7 @@ impl<'d, 'c> Events<'d, 'c> {
         }
     }
 
-    /// Ends the open event at its blank line: moves the cursor, and says which fields are held if there is something to
-    /// lend.
+    /// Ends the open event at its blank line: moves the cursor, and gives the held fields if there is an event to lend.
     #[inline]
     fn close(&mut self, open: &Open) -> Option<Fields> {
         let Decoder { size, held, id, .. } = &mut *self.decoder;
@@ -245,7 +244,7 @@ impl<'d, 'c> Events<'d, 'c> {
         }
     }
 
-    /// Lends any event: fields in the chunk, and held ones.
+    /// Lends any event: from fields in the chunk, and held ones.
     #[inline(never)]
     fn lend(&mut self, open: &Open, has: Fields) -> Event<'_> {
         let valid = if open.name.is_some() || open.data.is_some() { self.valid() } else { "" };
@@ -265,8 +264,8 @@ impl<'d, 'c> Events<'d, 'c> {
         Event { name: if name.is_empty() { DEFAULT_NAME } else { name }, data, id }
     }
 
-    /// The whole lines of the chunk as text, as far as they are. They are checked at once: that costs half of what it
-    /// costs event by event.
+    /// The whole lines of the chunk as text, as far as they are UTF-8. They are checked at once: that costs half as
+    /// much as event by event.
     #[inline]
     fn valid(&mut self) -> &'c str {
         match self.valid {

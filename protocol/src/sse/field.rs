@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A line that is not blank and no comment, without its end.
+/// A line that is neither blank nor a comment, without its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Field<'a> {
     Data(&'a [u8]),
@@ -10,15 +10,15 @@ pub(super) enum Field<'a> {
     /// An id without NUL.
     Id(&'a [u8]),
     Retry(Duration),
-    /// An error in a line of its own, and where in the line the word stands: no field of the standard, so ignored
-    /// unless it is asked for.
+    /// An error in a line of its own, and its position in the line: no field of the standard, so ignored unless the
+    /// caller wants it.
     Error {
-        /// Where `error` begins.
+        /// Position of `error` in the line.
         word: usize,
-        /// What it says.
+        /// Text of the error.
         value: &'a [u8],
     },
-    /// An unknown field, or a known one with a value that is to be ignored.
+    /// An unknown field, or a known one with a value that must be ignored.
     Ignored,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Field<'a> {
         if let Some(id) = value_of(b"id", line) {
             return if id.contains(&0) { Self::Ignored } else { Self::Id(id) };
         }
-        // `error: {…}` (llama.cpp), and an object that stands in the stream as it is.
+        // `error: {…}` (llama.cpp), and a bare object in the stream.
         if line.starts_with(b"error:") {
             return value_of(b"error", line).map_or(Self::Ignored, |value| Self::Error { word: 0, value });
         }
@@ -49,10 +49,10 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The name of an event that was made of a line of an error.
+/// The name of an event that is made of such an error line.
 pub(super) const ERROR: &[u8] = b"error";
 
-/// The value, if the field has this name: what follows the colon and one space, or nothing where there is no colon.
+/// The value, if the field has this name: the text after the colon and one space; empty where there is no colon.
 #[inline]
 fn value_of<'a, const N: usize>(name: &[u8; N], line: &'a [u8]) -> Option<&'a [u8]> {
     let (found, rest) = line.split_first_chunk::<N>()?;

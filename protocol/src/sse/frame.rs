@@ -6,7 +6,7 @@ use std::io::Write;
 use super::cursor::Cursor;
 use super::name::EventName;
 
-/// What stands above the data of an event that we send.
+/// The lines before the data of an event that we send.
 ///
 /// ```
 /// use harness_protocol::id::Seq;
@@ -20,9 +20,9 @@ use super::name::EventName;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frame<'a> {
-    /// Its name. Without one, readers call it `message`.
+    /// Name of the event. Without one, readers call it `message`.
     pub event: Option<EventName<'a>>,
-    /// Where a reader stands that has seen it.
+    /// The cursor of a reader that has seen it.
     pub id: Option<Cursor>,
 }
 
@@ -38,7 +38,7 @@ impl Frame<'_> {
     /// Appends an event with `payload` as JSON.
     ///
     /// # Errors
-    /// Only where `payload` has no JSON form, such as a map whose keys are no texts; then nothing is appended.
+    /// Only where `payload` has no JSON form, such as a map whose keys are not texts; then nothing is appended.
     pub fn json<T: serde::Serialize + ?Sized>(&self, payload: &T, out: &mut Vec<u8>) -> serde_json::Result<()> {
         let start = out.len();
         self.head(out);
@@ -48,7 +48,7 @@ impl Frame<'_> {
             out.truncate(start);
             return Err(error);
         }
-        // Only raw JSON that came from elsewhere has line breaks, between its tokens.
+        // Only raw JSON from elsewhere has line breaks, between its tokens.
         if memchr::memchr2(b'\n', b'\r', &out[json..]).is_some() {
             let broken = out.split_off(json);
             out.truncate(json - b"data: ".len());
@@ -70,13 +70,13 @@ impl Frame<'_> {
     }
 }
 
-/// Appends a comment, which readers pass over: it shows that the connection lives.
+/// Appends a comment, which readers skip: it shows that the connection lives.
 pub fn keep_alive(out: &mut Vec<u8>) {
     out.extend_from_slice(b":\n\n");
 }
 
 fn field(name: &str, value: impl Display, out: &mut Vec<u8>) {
-    // Writing to memory does not fail.
+    // A write to memory does not fail.
     let _ = writeln!(out, "{name}: {value}");
 }
 

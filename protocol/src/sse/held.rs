@@ -1,6 +1,6 @@
 //! The copied parts of an event whose end has not come yet.
 
-/// Fields of the open event that had to be copied. The buffers keep their room from event to event.
+/// Fields of the open event that had to be copied. The buffers keep their capacity from event to event.
 #[derive(Clone, Default)]
 pub(super) struct Held {
     /// Which of the buffers hold a field of the open event.
@@ -8,11 +8,11 @@ pub(super) struct Held {
     name: Vec<u8>,
     id: Vec<u8>,
     data: Vec<u8>,
-    /// Where the data begin: in front of them stands the name of the field, where the buffer was a whole line.
+    /// Position of the data: before it is the name of the field, where the buffer was a whole line.
     data_start: usize,
 }
 
-/// Which fields are there.
+/// Which fields are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fields {
     pub(super) name: bool,
@@ -21,8 +21,7 @@ pub(super) struct Fields {
 }
 
 impl Held {
-    /// The buffer of the name. Which of these three is a field of the event is what `has` says, or said before it was
-    /// taken.
+    /// The buffer of the name. Only `has` says which of these three is a field of the event.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }

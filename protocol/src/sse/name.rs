@@ -7,10 +7,10 @@ pub struct EventName<'a>(&'a str);
 /// Why a text cannot name an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EventNameError {
-    /// Readers take an event with an empty name for one of the default name.
+    /// Readers treat an empty name like the default name.
     #[error("the name of an event is not empty")]
     Empty,
-    /// What follows the line break would be a field of its own.
+    /// The text after the line break would be a field of its own.
     #[error("the name of an event has no line breaks")]
     LineBreak,
 }
@@ -19,7 +19,7 @@ impl<'a> EventName<'a> {
     /// Checks a name. `const`, so that fixed names are checked when compiled.
     ///
     /// # Errors
-    /// For an empty name, and for one with a line feed or a carriage return.
+    /// For an empty name, and for a name with a line feed or a carriage return.
     pub const fn new(name: &'a str) -> Result<Self, EventNameError> {
         let bytes = name.as_bytes();
         if bytes.is_empty() {
@@ -35,7 +35,7 @@ impl<'a> EventName<'a> {
         Ok(Self(name))
     }
 
-    /// The name itself.
+    /// The name as text.
     pub const fn as_str(self) -> &'a str {
         self.0
     }

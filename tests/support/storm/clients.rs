@@ -61,7 +61,7 @@ pub(super) fn submit(shared: &Shared, mut chance: Chance) {
     }
 }
 
-/// What is submitted next: something new, or what was submitted already under a key; nothing where there is enough.
+/// The next submit: a new one, or a repeated one under its key; `None` where there are enough.
 fn next(
     shared: &Shared,
     chance: &mut Chance,

@@ -11,7 +11,7 @@ use super::ids::Ids;
 /// Everything that clients were told, and what they found wrong on the spot.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// What was promised, and has to be there in the end.
+    /// The promises that must hold in the end.
     pub promises: Promises,
     /// How often a backup took the journal's place so far: what was promised before that may be gone.
     pub era: u64,
@@ -30,7 +30,7 @@ pub struct Told {
     pub disk_was_full: bool,
     /// How often a call may have executed once more, since it had not begun where a history branched.
     pub again: BTreeMap<String, u32>,
-    /// What was wrong at the time.
+    /// The errors that were noticed at the time.
     pub wrong: Vec<String>,
     /// How often what happened.
     pub counts: BTreeMap<&'static str, u64>,

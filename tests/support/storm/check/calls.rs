@@ -31,7 +31,7 @@ pub(super) fn check(found: &mut Found<'_>, place: &Place) -> (usize, usize) {
             _ => {}
         }
     }
-    // One that had not begun where a history branched may execute in each branch.
+    // A call that had not begun where a history branched may execute in each branch.
     let again = |call: &str| found.told.again.get(call).copied().unwrap_or(0);
     for (call, times) in executed.iter().filter(|(call, times)| **times > 1 + again(call)) {
         wrong.push(format!("call {call} of run {:?} executed {times} times", asked.get(call.as_str())));
@@ -97,7 +97,7 @@ fn families(found: &Found<'_>, results: &BTreeMap<&str, &Value>, wrong: &mut Vec
     }
 }
 
-/// What is shown of a run is what its events say. Where there are very many, some of them are looked at.
+/// Checks that the view of a run agrees with its events. Of very many runs, some are checked.
 fn transcripts(found: &Found<'_>, place: &Place, wrong: &mut Vec<String>) {
     let mut client = place.connect();
     for (id, run) in found.runs.iter().step_by(1 + found.runs.len() / MOST_SHOWN) {
@@ -107,7 +107,7 @@ fn transcripts(found: &Found<'_>, place: &Place, wrong: &mut Vec<String>) {
         let shown: Vec<&Value> = shown.collect();
         let events = found.of(id).filter(|(_, event)| event["kind"] == "call-finished");
         let events: Vec<&Value> = events.map(|(_, event)| &event["result"]).collect();
-        // One that goes on from another begins with what that one was.
+        // A run that continues another one begins with that one's entries.
         let goes_on = run.continues.is_some() || run.retry_of.is_some();
         if !shown.ends_with(&events) || (!goes_on && shown.len() != events.len()) {
             wrong.push(format!("run {id} shows the results {shown:?}, and its events are {events:?}"));

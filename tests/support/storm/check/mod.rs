@@ -17,7 +17,7 @@ use super::line::{Line, Note};
 use super::told::{Seen, Told};
 use crate::{PATIENCE, Place, TOKENS, now};
 
-/// What is there, as the socket shows it.
+/// The state of the daemon, from the socket.
 struct Found<'t> {
     told: &'t Told,
     /// Every event, by number.

@@ -38,7 +38,7 @@ fn submits(found: &Found<'_>, wrong: &mut Vec<String>) {
                 }
             }
             Some(_) => wrong.push(format!("submit {number} {submit:?} was acknowledged, and there are {there:?}")),
-            // Whose reply was lost and who did not ask again may have made one, and no more.
+            // A client whose reply was lost and that did not ask again may have made one run, and no more.
             None if there.len() <= 1 => {}
             None => wrong.push(format!("submit {number} {submit:?} made {there:?}")),
         }
