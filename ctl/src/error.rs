@@ -87,7 +87,7 @@ pub(crate) enum Failure {
         (left, false) => format!("{left} runs were not queued"),
     })]
     Unsettled {
-        /// The cause.
+        /// The failure that left them unsettled.
         why: Box<Self>,
         /// Runs without a reply.
         left: usize,

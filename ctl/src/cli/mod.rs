@@ -108,7 +108,7 @@ pub(crate) struct Global {
     pub(crate) color: ColourChoice,
 }
 
-/// The commands.
+/// The commands of `harnessctl`, each with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Queue a run, and print its id

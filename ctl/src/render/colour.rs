@@ -51,12 +51,12 @@ impl Paint {
         self.wrap("2", text)
     }
 
-    /// For failures.
+    /// Red, for failures.
     pub(crate) fn red(self, text: impl Display) -> String {
         self.wrap("31", text)
     }
 
-    /// For success.
+    /// Green, for success.
     pub(crate) fn green(self, text: impl Display) -> String {
         self.wrap("32", text)
     }

@@ -342,7 +342,7 @@ impl<'o> Sink<'o> {
 /// The older events, and the party that takes turns at reading them.
 #[derive(Debug, Clone)]
 pub(super) struct Past {
-    /// The journal.
+    /// Reads of the journal.
     pub(super) history: History,
     /// Executes the reads.
     pub(super) blocking: Blocking,

@@ -117,7 +117,7 @@ pub struct Parts<J> {
     pub ballast: Option<Ballast>,
     /// The damage that a start found in the journal.
     pub damage: Damage,
-    /// Executes jobs.
+    /// Executes the jobs that effects start.
     pub executor: Executor,
     /// Publishes committed events.
     pub feed: Feed,

@@ -14,7 +14,7 @@ use crate::world::api::{Reply, ReplyId};
 
 /// What to do with the answer to a command.
 pub(super) enum Pending {
-    /// Send it.
+    /// Send it to the client.
     Answer(Responder),
     /// Send it together with named runs that have left the world: they have ended.
     Changed(Vec<Unchanged>, Responder),

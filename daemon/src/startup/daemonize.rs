@@ -21,7 +21,7 @@ pub const READY_LINE: &str = "ready\n";
 /// Inherited settings that were changed: processes that are started for others get them back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Resource limits.
+    /// Resource limits of the starter, for tools.
     pub limits: Limits,
 }
 

@@ -94,7 +94,7 @@ pub enum LockError {
     /// The path is a pipe, a device or the like. To open it could last for ever.
     #[error("{} is no regular file; remove it", path.display())]
     NoFile {
-        /// The path.
+        /// The path that was to be locked.
         path: PathBuf,
     },
     /// The system refused.
