@@ -1,23 +1,32 @@
 //! The order in which runs are served: by priority, by share, by tree. Each test fills a paused lane, then checks the
 //! order.
 
+use std::collections::BTreeMap;
+
 use harness_protocol::lane::Limiter;
 use harness_tests::{Daemon, Script, eventually, json, runs, turn};
 
 use crate::lane::{open, until_there_is};
 
+/// Notes which run this is, and what it is of.
 fn notes(letter: &str) -> Script {
-    runs(&format!("echo {letter} >> order"))
+    runs(&format!("echo $HARNESS_RUN_ID {letter} >> order"))
 }
 
-/// The order in which a lane serves what `fill` puts into it.
-fn order(daemon: &Daemon, batches: u32, fill: impl FnOnce()) -> Vec<String> {
+/// The order in which a lane grants permits to what `fill` puts into it. Processes that execute at once may write in
+/// another order.
+fn order(daemon: &Daemon, batches: usize, fill: impl FnOnce()) -> Vec<String> {
+    let mut grants = daemon.connect();
+    grants.subscribe(json!({"kinds": ["call-started"]}));
     daemon.rpc("lane.pause", json!({}));
     fill();
-    eventually("all batches are queued", || daemon.lane("tool").queued == batches);
+    eventually("all batches are queued", || daemon.lane("tool").queued as usize == batches);
     daemon.rpc("lane.resume", json!({}));
-    eventually("all were served", || daemon.written("order").lines().count() == batches as usize);
-    daemon.written("order").lines().map(str::to_owned).collect()
+    eventually("all were served", || daemon.written("order").lines().count() == batches);
+    let notes = daemon.written("order");
+    let notes: BTreeMap<&str, &str> = notes.lines().filter_map(|line| line.split_once(' ')).collect();
+    assert_eq!(notes.len(), batches, "each run notes itself once");
+    (0..batches).map(|_| notes[grants.event()["run"].as_str().unwrap()].to_owned()).collect()
 }
 
 fn places(order: &[String], letter: &str) -> Vec<usize> {
