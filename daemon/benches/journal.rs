@@ -288,7 +288,7 @@ fn start(runs: usize, events: usize) {
     let bytes = file.metadata().unwrap().len();
     for _ in 0..3 {
         let begun = Instant::now();
-        let restored = restore(dir.path(), &config).unwrap();
+        let restored = restore(dir.path(), &config, false).unwrap();
         let took = begun.elapsed();
         assert_eq!(restored.engine.counts().values().sum::<u32>(), live);
         assert_eq!(restored.engine.last_seq(), engine.last_seq());

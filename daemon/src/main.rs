@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,13 +24,14 @@ use harnessd::control::socket::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt, lock_path};
 use harnessd::inference::http::Variables;
 use harnessd::journal::backup::{PutBackError, check, put_back};
+use harnessd::journal::made::{Made, made};
 use harnessd::journal::salvage::{SalvageError, salvage};
 use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::supervisor::launch;
 use harnessd::process::{
-    InsideError, KeepersLock, Standing, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
-    supervisor,
+    InsideError, KeepersLock, Standing, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket,
+    may_mend, supervisor,
 };
 use harnessd::startup::daemonize::{self, Inherited, Starting};
 use harnessd::startup::scrub_env::shed;
@@ -165,7 +167,7 @@ fn run(
     let served = catch_unwind(AssertUnwindSafe(|| {
         // Before the recovery, and before any client can connect.
         starting.doing("waiting until nothing is left of the calls of an earlier daemon");
-        let keepers_lock = KeepersLock::take_over(state_dir.path(), standing)?;
+        let keepers_lock = KeepersLock::take_over(state_dir.path(), state_of(state_dir.path()), standing)?;
         keepers_lock.mark_this_process()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let background = blocking::background()?;
@@ -211,7 +213,7 @@ fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), Lo
     for tried in 0..TRIES_FOR_STATE {
         match StateDir::open(dir) {
             Err(error) if error.is_held() => {
-                if !end_false_holders(dir, &StateDir::lock_file(dir), standing) {
+                if !end_false_holders(dir, &StateDir::lock_file(dir), state_of(dir), standing) {
                     return Err(error);
                 }
             }
@@ -219,6 +221,15 @@ fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), Lo
         }
     }
     Ok((StateDir::open(dir)?, true))
+}
+
+/// Whose a state directory is, by what its journal says.
+fn state_of(dir: &Path) -> StateOf {
+    match made(dir) {
+        Made::Nowhere => StateOf::Nobody,
+        Made::Inside => StateOf::Inside,
+        Made::Outside => StateOf::Outside,
+    }
 }
 
 /// Does something about a journal that no daemon serves.
@@ -229,7 +240,7 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
         Verb::Restore { file, check: true } => check(&paths()?.state_dir, file)?,
         Verb::Restore { file, check: false } => {
             let paths = paths()?;
-            may_mend(&paths.state_dir, standing)?;
+            may_mend(&paths.state_dir, state_of(&paths.state_dir), standing)?;
             let (state_dir, _) = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
@@ -242,7 +253,8 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
             // The new journal may be meant for the place of the old one.
             for file in [from, to] {
                 let at = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-                may_mend(at.parent().unwrap_or(file), standing)?;
+                let dir = at.parent().unwrap_or(file);
+                may_mend(dir, state_of(dir), standing)?;
             }
             let saved = salvage(from, to)?;
             let told = format!("{} events of {} runs were saved into {}", saved.events, saved.runs, to.display());

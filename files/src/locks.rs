@@ -4,6 +4,7 @@
 //! descriptor.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -36,6 +37,54 @@ pub fn on(file: &File) -> Vec<Held> {
     all().filter(|held| (held.device, held.inode) == (device, inode)).collect()
 }
 
+/// By which the kernel lists locks on the file or the directory at `path`: its device and its inode.
+pub fn identity_of(path: &Path) -> Option<(u64, u64)> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    identity(&rustix::fs::open(path, flags, Mode::empty()).ok()?.into())
+}
+
+/// Whether process `pid` has a lock on one of these `files`, whoever has taken it: through a descriptor of its own, or
+/// by having mapped what was locked. Nothing where that cannot be told: it hides its descriptors, or some are under way
+/// to it.
+pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
+    let mut is_told = true;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let descriptors = match fs::read_dir(task.path().join("fdinfo")) {
+            Ok(descriptors) => descriptors,
+            // This thread has ended.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(_) => return None,
+        };
+        for descriptor in descriptors.flatten() {
+            // One that was closed meanwhile has none.
+            let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
+            let held = info.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
+            if held.into_iter().any(|held| files.contains(&(held.device, held.inode))) {
+                return Some(true);
+            }
+            let under_way = info.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+            is_told &= under_way.is_none_or(|count| count.trim() == "0");
+        }
+    }
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    if maps.lines().filter_map(mapped).any(|file| files.contains(&file)) {
+        return Some(true);
+    }
+    is_told.then_some(false)
+}
+
+/// The file of a line as `7f00-7f01 r--s 00000000 fe:00 3932170 /a/file`.
+fn mapped(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.split_ascii_whitespace().skip(3);
+    Some((device(&mut words.next()?.split(':'))?, words.next()?.parse().ok()?))
+}
+
+/// A device by its two numbers in hexadecimal.
+fn device<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<u64> {
+    let mut number = || u32::from_str_radix(words.next()?, 16).ok();
+    Some(rustix::fs::makedev(number()?, number()?))
+}
+
 /// The locks that process `pid` has taken.
 pub fn held_by(pid: i32) -> Vec<Held> {
     all().filter(|held| held.pid == pid).collect()
@@ -57,8 +106,7 @@ fn parse(line: &str) -> Option<Held> {
     let is_exclusive = words.nth(1)? == "WRITE";
     let pid = words.next()?.parse().ok()?;
     let mut file = words.next()?.split(':');
-    let mut device = || u32::from_str_radix(file.next()?, 16).ok();
-    let device = rustix::fs::makedev(device()?, device()?);
+    let device = device(&mut file)?;
     Some(Held { pid, is_exclusive, device, inode: file.next()?.parse().ok()? })
 }
 
@@ -103,6 +151,44 @@ mod tests {
         ] {
             assert_eq!(parse(line), None, "{line}");
         }
+    }
+
+    /// Whoever took the lock, those have it that have the descriptor.
+    #[test]
+    fn a_process_that_has_inherited_a_lock_has_it_and_who_only_opened_the_file_has_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let file = File::create(&path).unwrap();
+        let files = [identity_of(&path).unwrap()];
+        let with = |file: &File| {
+            let mut command = std::process::Command::new("sleep");
+            let child = command.arg("100").stdin(file.try_clone().unwrap()).spawn().unwrap();
+            // It has become the program once it has no descriptors of ours but this.
+            while fs::read_link(format!("/proc/{}/exe", child.id())).unwrap() == std::env::current_exe().unwrap() {
+                std::thread::yield_now();
+            }
+            child
+        };
+        let (mut heir, mut other) = (with(&file), with(&File::open(&path).unwrap()));
+        let has = |child: &std::process::Child| has(i32::try_from(child.id()).unwrap(), &files);
+        assert_eq!((has(&heir), has(&other)), (Some(false), Some(false)));
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(file);
+        assert_eq!((has(&heir), has(&other)), (Some(true), Some(false)));
+        assert_eq!(holders(&path), [i32::try_from(std::process::id()).unwrap()], "who took it");
+        for child in [&mut heir, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(super::has(i32::try_from(heir.id()).unwrap(), &files), None, "a process that is no more");
+    }
+
+    #[test]
+    fn a_line_of_a_mapping_is_understood() {
+        let line = "7f0a4000-7f0a5000 r--s 00000000 fe:1a 3932170                    /a b/lock";
+        assert_eq!(mapped(line), Some((makedev(0xfe, 0x1a), 3_932_170)));
+        assert_eq!(mapped("7ffd0000-7ffd1000 rw-p 00000000 00:00 0   [stack]"), Some((0, 0)));
+        assert_eq!(mapped("nonsense"), None);
     }
 
     #[test]

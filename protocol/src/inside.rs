@@ -57,6 +57,23 @@ pub const fn is_mark_of(hard: u64, daemon: u32) -> bool {
     is_marked(hard) && hard & u32::MAX as u64 == daemon as u64
 }
 
+/// Whether `run` is what a daemon with the mark `daemon` sets for what its keepers start.
+pub const fn is_set_by(daemon: u64, run: u64) -> bool {
+    let name = name_in(run);
+    is_marked(daemon) && name_in(daemon) == name && is_marked_below(run, daemon) && mark_below(daemon, name) == run
+}
+
+/// Whether `daemon` is the mark that a daemon gives itself which was started with the hard limit `above`.
+pub const fn is_of_a_daemon_below(daemon: u64, above: u64) -> bool {
+    is_marked_below(daemon, above) && mark_below(above, name_in(daemon)) == daemon
+}
+
+/// What tells the marks of one daemon from those of another.
+const fn name_in(mark: u64) -> u32 {
+    let [a, b, c, d, ..] = mark.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 /// The hard limit of file locks in a `/proc/PID/limits`.
 pub fn hard_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
@@ -117,6 +134,21 @@ mod tests {
             prop_assert!(!is_marked_below(one, one));
             prop_assert_eq!([u64::MAX, one, two, three].map(depth), [0, 1, 2, 3]);
             prop_assert!(is_mark_of(one, first) && is_mark_of(two, second) && is_mark_of(three, third));
+        }
+
+        /// Nothing that was lowered by hand passes for what a daemon has set, unless it is that very number.
+        #[test]
+        fn only_the_very_numbers_that_a_daemon_sets_are_taken_for_them(first: u32, second: u32, other: u64) {
+            let daemon = mark_below(u64::MAX, first);
+            let run = mark_below(daemon, first);
+            let nested = mark_below(run, second);
+            prop_assert!(is_of_a_daemon_below(daemon, u64::MAX) && is_of_a_daemon_below(nested, run));
+            prop_assert!(is_set_by(daemon, run) && is_set_by(nested, mark_below(nested, second)));
+            prop_assert!(!is_set_by(u64::MAX, run) && !is_of_a_daemon_below(run, u64::MAX));
+            prop_assert_eq!(is_set_by(daemon, other), other == run);
+            prop_assert_eq!(is_set_by(other, run), other == daemon);
+            let is_daemon = is_marked(other) && depth(other) == 1;
+            prop_assert_eq!(is_of_a_daemon_below(other, u64::MAX), is_daemon);
         }
 
         #[test]

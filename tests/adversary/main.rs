@@ -40,15 +40,26 @@ fn main() {
         ["pass-it-on"] => pass_it_on(),
         ["kill-the-keeper"] => without_the_keeper(Signal::SIGKILL),
         ["stop-the-keeper"] => without_the_keeper(Signal::SIGSTOP),
-        ["outlive", daemon] => outlive(daemon.parse().unwrap(), None, &[]),
-        ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), Some(1), &[]),
-        ["outlive-and-hold", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), None, locks),
-        ["outlive-hold-and-lower", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), Some(1), locks),
+        ["outlive", daemon] => outlive(daemon.parse().unwrap(), None, &[], by_itself),
+        ["outlive-and-lower-the-mark", daemon] => outlive(daemon.parse().unwrap(), Some(1), &[], by_itself),
+        ["outlive-and-hold", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), None, locks, by_itself),
+        ["outlive-hold-and-lower", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), Some(1), locks, by_itself),
+        ["outlive-hold-by-a-child", daemon, locks @ ..] => outlive(daemon.parse().unwrap(), None, locks, by_a_child),
+        ["outlive-hold-by-a-child-and-lower", daemon, locks @ ..] => {
+            outlive(daemon.parse().unwrap(), Some(1), locks, by_a_child);
+        }
+        ["take"] => flock(standard_input(), FlockOperation::LockExclusive).unwrap(),
         ["lower", pid, limit] => println!("{:?}", lower(pid.parse().unwrap(), limit.parse().unwrap())),
         ["lower-the-next-daemon", state, socket] => lower_the_next_daemon(state, socket),
         ["churn", count] => churn(count.parse().unwrap()),
         ["hold", count] => hold(count.parse().unwrap(), b""),
         ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
+        // As a keeper is called by whoever starts it so.
+        ["keeper", program, words @ ..] => drop(Command::new(program).args(words).status()),
+        ["ask-once", line] => match UnixStream::connect(path()) {
+            Ok(stream) => println!("{}", ask_over(stream, line)),
+            Err(error) => println!("not connected: {error}"),
+        },
         ["ask", line] => println!("{}", ask_over(UnixStream::connect(path()).unwrap(), line)),
         // What the ways start.
         ["connect"] => connect_to(&standard_input()),
@@ -205,7 +216,7 @@ fn without_the_keeper(signal: Signal) {
 
 /// Ends the keeper and the daemon, sheds what it can of what it was given, and speaks with whatever daemon comes next
 /// until one is there and has answered often enough. Says so in files of the working directory.
-fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
+fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str], take: fn(&str) -> std::fs::File) {
     nix::unistd::setsid().ok();
     if let Some(mark) = lower {
         // Others are not found by it any more. It cannot be raised.
@@ -220,7 +231,7 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
     // The daemon would end us once it has us, so it goes first.
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     kill(keeper, Signal::SIGKILL).unwrap();
-    let _held: Vec<std::fs::File> = locks.iter().map(|path| hold_a_lock(path, FlockOperation::LockExclusive)).collect();
+    let _held: Vec<std::fs::File> = locks.iter().map(|path| take(path)).collect();
     if !locks.is_empty() {
         // As whom a client would take for the daemon.
         std::fs::write("/proc/self/comm", "harnessd").unwrap();
@@ -233,6 +244,17 @@ fn outlive(daemon: i32, lower: Option<u64>, locks: &[&str]) {
             std::fs::write("outlived.answer", answer).unwrap();
         }
     }
+}
+
+fn by_itself(path: &str) -> std::fs::File {
+    hold_a_lock(path, FlockOperation::LockExclusive)
+}
+
+/// A child takes the lock and ends, so that the kernel names a process that is no more.
+fn by_a_child(path: &str) -> std::fs::File {
+    let file = std::fs::File::open(path).unwrap();
+    assert!(again(&["take"], file.try_clone().unwrap().into()).wait().unwrap().success());
+    file
 }
 
 fn hold_a_lock(path: &str, how: FlockOperation) -> std::fs::File {

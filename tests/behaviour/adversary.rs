@@ -327,6 +327,11 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
         ("outlive-hold-and-lower", &["harnessd.lock", ""]),
         ("outlive-hold-and-lower", &["beside the socket"]),
         ("outlive-hold-and-lower", &["harnessd.lock", "beside the socket"]),
+        ("outlive-hold-by-a-child", &["harnessd.lock"]),
+        ("outlive-hold-by-a-child", &["beside the socket"]),
+        ("outlive-hold-by-a-child-and-lower", &["harnessd.lock"]),
+        ("outlive-hold-by-a-child-and-lower", &["harnessd.lock", "keepers.lock", ""]),
+        ("outlive-hold-by-a-child-and-lower", &["beside the socket"]),
     ] {
         let arena = Arena::new();
         let place = arena.daemon.place();
@@ -343,6 +348,112 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
         assert!(!holder.is_alive(), "{way} {locks:?}");
         assert!(!daemon.lane("tool").paused, "{way} {locks:?}");
         drop(run);
+    }
+}
+
+/// Such a process is no daemon to harnessctl, whatever it is called: the daemon that it starts ends it.
+#[test]
+fn what_holds_the_lock_of_a_daemon_and_has_its_name_keeps_no_command_from_starting_one() {
+    for way in ["outlive-and-hold", "outlive-hold-and-lower", "outlive-hold-by-a-child"] {
+        let arena = Arena::new();
+        let place = arena.daemon.place();
+        let lock = place.state("harnessd.lock");
+        let run = arena.run(&[format!("adversary {way} {} {}", daemon_of(&place), lock.display())]);
+        eventually("it holds it", || place.work().join("outlived.ready").exists());
+        let holder = Process(place.written("outlived.pid").parse().unwrap());
+        drop(arena);
+        let list = place.ctl_unprivileged(&["list"]);
+        assert_eq!(list.code, 0, "{way}: {list}");
+        assert!(!holder.is_alive(), "{way}");
+        place.ctl_unprivileged(&["daemon", "stop", "--yes"]).ok();
+        drop(run);
+    }
+}
+
+/// 41: a run that makes the daemon's end, and all that says whose its state is, serves none of it: neither below a
+/// process that is called as a keeper is, nor with a mark that was lowered, nor with its keeper stopped for good.
+#[test]
+fn no_run_serves_its_operators_state() {
+    let starts = "harnessd --socket SOCKET --state-dir STATE > said 2>&1 & \
+                  for n in $(seq 30); do adversary ask-once '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"lane.pause\",\"params\":{\"lane\":\"tool\"}}' >> asked; sleep 0.1; done; touch tried; sleep 60";
+    for (what, before) in [
+        ("plainly", ""),
+        ("the mark is lowered", "prlimit --pid $$ --locks=5:5;"),
+        ("the note is emptied", ": > STATE/keepers.lock;"),
+        ("the note is gone", "rm STATE/keepers.lock;"),
+        ("both", "prlimit --pid $$ --locks=5:5; rm STATE/keepers.lock;"),
+        ("and what is beside the journal", "rm STATE/keepers.lock STATE/harness.id STATE/harness.seq;"),
+    ] {
+        for below in ["sh start", "bash -c 'exec -a harnessd adversary keeper sh start'"] {
+            let arena = Arena::new();
+            let place = arena.daemon.place();
+            let fill = |text: &str| {
+                let text = text.replace("SOCKET", &place.socket().display().to_string());
+                text.replace("STATE", place.state("").display().to_string().trim_end_matches('/'))
+            };
+            fs::write(place.work().join("start"), fill(starts)).unwrap();
+            let stop = "for n in 1 2 3 4 5; do kill -STOP $K; sleep 0.02; done;";
+            let script = format!("K=$1; trap '' TERM HUP; {before} kill -9 {}; {stop} {below}", daemon_of(&place));
+            fs::write(place.work().join("script"), fill(&script)).unwrap();
+            let run = arena.run(&["setsid sh script $PPID & sleep 60".to_owned()]);
+            eventually("it has tried", || place.work().join("tried").exists());
+            let (said, asked) = (place.written("said"), place.written("asked"));
+            assert!(said.contains("belongs to a daemon outside of all runs"), "{what}, {below}: {said}");
+            assert!(!asked.contains("\"result\""), "{what}, {below}: {asked}");
+            drop(arena);
+            let next = place.start_unprivileged(&[]);
+            assert!(!next.lane("tool").paused, "{what}, {below}");
+            drop(run);
+        }
+    }
+}
+
+/// A daemon that a call starts goes on from what it has made itself, and its operator may have it afterwards.
+#[test]
+fn a_daemon_inside_of_a_run_goes_on_from_its_own_journal() {
+    let arena = Arena::new();
+    let own = arena.daemon.work().join("own");
+    let serves = format!(
+        "export HARNESS_SOCKET={0}/s; mkdir -p -m 700 {0}; harnessd --socket {0}/s --state-dir {0}/state & D=$!; \
+         until harnessctl --no-start lane resize tool 5; do sleep 0.05; done; kill $D; wait",
+        own.display()
+    );
+    let run = arena.run(&[serves.clone(), serves]);
+    run.wait();
+    for told in run.envelopes() {
+        assert!(told.contains("tool"), "{told}");
+    }
+    let state = own.join("state");
+    assert!(state.join("harness.db").exists());
+    arena.is_intact("a daemon inside");
+}
+
+/// 19: what a call does to its own keeper's limits, priority, scheduling or processors is no other run's.
+#[test]
+fn what_a_call_does_to_its_keeper_reaches_no_other_run() {
+    let arena = Arena::new();
+    let state = "ulimit -Ha; nice; taskset -p $$ | tail -c 5; chrt -p $$ | sed 's/.*: //'; grep -E 'locks|CPU' /proc/self/limits";
+    let before = arena.run(&[state.to_owned()]);
+    before.wait();
+    let ways = [
+        "prlimit --pid $PPID --fsize=4096:4096",
+        "prlimit --pid $PPID --nofile=16:16",
+        "prlimit --pid $PPID --cpu=1:1",
+        "prlimit --pid $PPID --core=0:0",
+        "prlimit --pid $PPID --nproc=7:7",
+        "prlimit --pid $PPID --locks=77:77",
+        "renice -n 19 -p $PPID",
+        "chrt -b -p 0 $PPID",
+        "chrt -i -p 0 $PPID",
+        "taskset -p 1 $PPID",
+    ];
+    for way in ways {
+        let run = arena.run(&[format!("{way} && echo changed")]);
+        run.wait();
+        assert!(run.envelopes()[0].contains("changed"), "{way}: {:?}", run.envelopes());
+        let after = arena.run(&[state.to_owned()]);
+        after.wait();
+        assert_eq!(after.envelopes(), before.envelopes(), "{way}");
     }
 }
 

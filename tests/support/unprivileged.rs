@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 
 use crate::programs::copy_program;
-use crate::{Daemon, Place, need, need_root, program};
+use crate::{Daemon, Output, Place, Running, need, need_root, program};
 
 /// A user that no other process has.
 const SOMEBODY: u32 = 61_234;
@@ -52,6 +52,23 @@ impl Place {
             }
         }
         if nix::unistd::geteuid().is_root() { self.start_as(SOMEBODY, before) } else { self.start_behind(before) }
+    }
+}
+
+impl Place {
+    /// Runs `harnessctl` as the user of [`start_unprivileged`](Self::start_unprivileged), from the same place.
+    pub fn ctl_unprivileged(&self, words: &[&str]) -> Output {
+        let own = self.path("bin/harnessctl");
+        let mut command = if nix::unistd::geteuid().is_root() {
+            let mut command = self.command("setpriv");
+            command.args([format!("--reuid={SOMEBODY}"), format!("--regid={SOMEBODY}"), "--clear-groups".to_owned()]);
+            command.arg(own);
+            command
+        } else {
+            self.command(own)
+        };
+        command.args(words);
+        Running::start(command).finish()
     }
 }
 

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use harness_files::{Dir, Refusal, locks};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::launch::server_identity::is_of_a_run;
+
 /// The names of a daemon in the kernel: from its path, or from that of a program that was replaced while it started.
 const PROGRAMS: [&str; 2] = ["harnessd", "exe"];
 /// The lock file of a state directory.
@@ -95,7 +97,9 @@ fn way(state_dir: &Path, error: &io::Error) -> Option<Disbelief> {
 fn holder_of(file: &File, owner: u32) -> Option<u32> {
     let held = (0..LOOKS).find_map(|_| locks::on(file).into_iter().find(|held| held.is_exclusive))?;
     let pid = u32::try_from(held.pid).ok().filter(|&pid| pid > 1)?;
-    (is_daemon(pid) && user_of(pid).is_some_and(|user| user == owner || user == 0)).then_some(pid)
+    // What a run has left may have the lock and a daemon's name: no daemon then, and the next one ends it.
+    let is_one = is_daemon(pid) && !is_of_a_run(held.pid);
+    (is_one && user_of(pid).is_some_and(|user| user == owner || user == 0)).then_some(pid)
 }
 
 /// The socket in the second line; the first is for people.

@@ -174,6 +174,13 @@ fn is_the_daemon(
     Ok(leads_elsewhere.then_some(Untrusted::OtherName { pid }))
 }
 
+/// Whether a process comes from inside a run, whatever it calls itself. One that cannot be looked at is not known to.
+pub(crate) fn is_of_a_run(pid: i32) -> bool {
+    let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
+    let limit = read(pid, "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
+    matches!(judge(pid, limit, own_depth(&read), false, &read), Some(Untrusted::Inside { .. }))
+}
+
 type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
 
 /// Judges a process by its hard limit of file locks; `None` where nothing speaks against it.

@@ -23,6 +23,8 @@ use super::FILE;
 const ID: &str = "harness.id";
 /// The file with the number of the last event.
 const MARK: &str = "harness.seq";
+/// What is kept beside a journal.
+pub(super) const BESIDE: [&str; 2] = [ID, MARK];
 /// Numbers that a new epoch leaves out.
 pub const JUMP: u64 = 1 << 32;
 
@@ -218,6 +220,16 @@ impl Mark {
 
 /// The number in the file itself, whatever a write-ahead log says. `None` where that cannot be told.
 fn instance_without_log(path: &Path) -> Option<Instance> {
+    let db = open_without_log(path)?;
+    match db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)) {
+        Ok(instance) => Some(instance.cast_unsigned()),
+        // A journal of the first version has none.
+        Err(_) => db.query_row("SELECT 0 FROM daemon", [], |row| row.get::<_, i64>(0)).ok().map(i64::cast_unsigned),
+    }
+}
+
+/// The file itself, to be read whatever a write-ahead log says.
+pub(super) fn open_without_log(path: &Path) -> Option<Connection> {
     let mut uri = String::from("file:");
     for byte in path.to_str()?.bytes() {
         match byte {
@@ -227,12 +239,7 @@ fn instance_without_log(path: &Path) -> Option<Instance> {
     }
     uri.push_str("?immutable=1");
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(uri, flags).ok()?;
-    match db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)) {
-        Ok(instance) => Some(instance.cast_unsigned()),
-        // A journal of the first version has none.
-        Err(_) => db.query_row("SELECT 0 FROM daemon", [], |row| row.get::<_, i64>(0)).ok().map(i64::cast_unsigned),
-    }
+    Connection::open_with_flags(uri, flags).ok()
 }
 
 /// Which boot of the system this is; nothing where that cannot be told.

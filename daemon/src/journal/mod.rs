@@ -17,6 +17,7 @@ pub mod failpoints;
 mod handle;
 pub mod history;
 pub mod identity;
+pub mod made;
 pub mod memory;
 mod record;
 pub mod replay;

@@ -14,7 +14,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
 use super::schema::{self, Fresh, OpenError};
-use super::{Record, record, writer};
+use super::{Record, made, record, writer};
 
 /// What the new journal is called until it is whole, in a directory of its own, and a copy of the old one there.
 const NEW: &str = "journal";
@@ -132,6 +132,9 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     let key = super::fresh_key().map_err(|error| OpenError::Io { path: to.to_owned(), why: error.to_string() })?;
     let mut new = schema::open(&place.path().join(NEW), false, || Ok(Fresh { id_key: key }))?.db;
     let saved = copy(&old, &mut new).and_then(|saved| {
+        if made::is_noted(&old) {
+            made::note_inside(&new)?;
+        }
         new.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(saved)
     });

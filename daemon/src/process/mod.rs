@@ -38,7 +38,7 @@ pub use self::output::files::{CallOutputs, Outputs, Range};
 pub use self::output::{Captured, OnPiece};
 pub use self::owner::own_mark::Standing;
 pub use self::owner::survivors::{
-    InsideError, KeepersLock, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
+    InsideError, KeepersLock, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
 };
 pub use self::owner::{Lineage, Untraced};
 pub use self::pool::connection::KeeperProgram;

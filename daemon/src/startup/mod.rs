@@ -153,7 +153,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     }
     setup.starting.doing(format_args!("reading the journal in {}", state_dir.display()));
     let Restored { engine, store, history, damage, report, epochs, is_the_one } =
-        restore::restore(&state_dir, &config)?;
+        restore::restore(&state_dir, &config, setup.keepers_lock.standing().is_inside())?;
     let report = Arc::new(Mutex::new(report));
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));

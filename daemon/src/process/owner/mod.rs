@@ -8,6 +8,7 @@
 //! A pid may be reused while the process is looked at. So the process itself is held by a descriptor; each step to a
 //! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
 
+mod ancestry;
 pub(super) mod own_mark;
 pub(super) mod survivors;
 
@@ -18,16 +19,13 @@ use harness_protocol::id::RunId;
 use harness_protocol::inside;
 use nix::errno::Errno;
 
-use super::owner::own_mark::KeeperAbove;
-use super::tree::proc_stat::{Stat, beginning_of};
+pub(super) use self::ancestry::KeeperAbove;
+use super::tree::proc_stat::Stat;
 
 /// Longest chain of parents that is followed, so that a look has a bound. A process below a longer one has no rights.
 pub(super) const LONGEST: usize = 256;
 /// Attempts at following a chain that changes meanwhile.
 const ATTEMPTS: usize = 8;
-
-/// Bytes that the first two words of a keeper's command line take at most: the path of a program, and a word.
-const FIRST_WORDS: u64 = 4096 + 64;
 
 /// The owner of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +95,9 @@ pub(super) struct Machine<'a> {
     pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,
     /// The run that a keeper of ours serves; `None` for other processes.
     pub(super) keeper: &'a dyn Fn(i32) -> Option<Option<RunId>>,
-    /// Whether a process is the keeper of another daemon.
-    pub(super) is_other_keeper: &'a dyn Fn(i32) -> bool,
-    /// Keepers of other daemons that are above this one.
+    /// Whether a process is the keeper of another daemon, which is its parent.
+    pub(super) is_other_keeper: &'a dyn Fn(i32, i32) -> bool,
+    /// Those of another daemon that are above this one.
     pub(super) above: &'a [KeeperAbove],
     /// The longest chain of parents that is followed.
     pub(super) longest: usize,
@@ -132,15 +130,14 @@ impl Machine<'_> {
             if let Some(served) = (self.keeper)(pid) {
                 return Ok(served.map_or(Lineage::Unknown(Untraced::FreeKeeper), Lineage::Of));
             }
-            let is_other_keeper = (self.is_other_keeper)(pid);
-            if is_other_keeper && !self.above.contains(&(pid, here.started)) {
-                let why = if self.above.is_empty() { Untraced::OtherDaemon } else { Untraced::OtherCall };
-                return Ok(Lineage::Unknown(why));
-            }
-            if is_other_keeper {
+            if self.above.contains(&(pid, here.started)) {
                 return Ok(Lineage::Beside);
             }
             let parent = here.parent;
+            if (self.is_other_keeper)(pid, parent) {
+                let why = if self.above.is_empty() { Untraced::OtherDaemon } else { Untraced::OtherCall };
+                return Ok(Lineage::Unknown(why));
+            }
             if parent == self.own {
                 return Ok(Lineage::Unknown(Untraced::LostKeeper));
             }
@@ -178,10 +175,9 @@ fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
     number.filter(|&pid| pid > 0).ok_or(Untraced::Gone)
 }
 
-/// Whether a process is the keeper of some daemon.
-pub(super) fn is_keeper(pid: i32) -> bool {
-    // Its first words say so. Other processes may have megabytes of arguments.
-    beginning_of(pid, FIRST_WORDS).is_some_and(|line| inside::is_keeper(&line))
+/// Whether a process with the mark of a run is the keeper of some daemon, which is its parent.
+pub(super) fn is_keeper(pid: i32, parent: i32) -> bool {
+    ancestry::is_keeper(pid, parent, &limit_of)
 }
 
 /// The hard limit that is the mark; the smallest possible where it cannot be read.
@@ -244,7 +240,7 @@ mod tests {
             FREE => Some(None),
             _ => None,
         };
-        let is_other_keeper = |pid| [FOREIGN, 63].contains(&pid);
+        let is_other_keeper = |pid, _| [FOREIGN, 63].contains(&pid);
         Machine { own: DAEMON, stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest: LONGEST }
             .trace(pid, is_it)
     }

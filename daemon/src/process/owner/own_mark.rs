@@ -7,21 +7,17 @@
 use harness_protocol::inside;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::{Untraced, is_keeper};
-use crate::process::tree::proc_stat::{Stat, stat};
-
-/// Longest chain of parents that is followed, and attempts at a chain that changes meanwhile.
-const LONGEST: usize = 256;
-const ATTEMPTS: usize = 8;
-
-/// A keeper, by its pid and its start time, since pids are reused.
-pub(in crate::process) type KeeperAbove = (i32, u64);
+use super::ancestry::{Look, Step, chain, keepers_above};
+use super::{KeeperAbove, Untraced, limit_of};
+use crate::process::tree::proc_stat::stat;
 
 /// The position of a daemon at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     mark: u64,
     above: Vec<KeeperAbove>,
+    /// This process and all above it; nothing where that cannot be told.
+    chain: Vec<Step>,
 }
 
 impl Standing {
@@ -30,8 +26,14 @@ impl Standing {
         // The smallest where it cannot be read: that counts as inside of all runs, without rights anywhere.
         let mark = getrlimit(Resource::RLIMIT_LOCKS).map_or(0, |(_, hard)| hard);
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        let above = if inside::is_marked(mark) { keepers_above(own, &stat, &is_keeper) } else { Vec::new() };
-        Self { mark, above }
+        // Where the chain cannot be followed to its end, nobody below one of them is known to belong to us.
+        let chain = chain(own, Look { stat: &stat, limit: &limit_of }).unwrap_or_default();
+        let above = match chain.first() {
+            // It was lowered meanwhile.
+            Some(first) if first.hard != mark => Vec::new(),
+            _ => keepers_above(&chain),
+        };
+        Self { mark, above, chain }
     }
 
     /// The hard limit that is the mark, as it was at the start.
@@ -42,6 +44,11 @@ impl Standing {
     /// The keepers above, the nearest first. Empty for a daemon outside of all runs.
     pub(in crate::process) fn above(&self) -> &[KeeperAbove] {
         &self.above
+    }
+
+    /// Whether a process is this one or one of those above it.
+    pub(in crate::process) fn is_own_line(&self, pid: i32) -> bool {
+        u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) || self.chain.iter().any(|step| step.pid == pid)
     }
 
     /// What speaks against the rights of a process with the hard limit `hard`. A process that is `beside` us is below a
@@ -65,85 +72,13 @@ impl Standing {
     /// A daemon outside of all runs, or inside one, with that mark below those keepers.
     #[cfg(test)]
     pub(in crate::process) const fn of(mark: u64, above: Vec<KeeperAbove>) -> Self {
-        Self { mark, above }
+        Self { mark, above, chain: Vec::new() }
     }
-}
-
-/// Empty where the chain cannot be followed to its end: then no process below those keepers is known to belong to us.
-fn keepers_above(pid: i32, stat: &dyn Fn(i32) -> Option<Stat>, is_keeper: &dyn Fn(i32) -> bool) -> Vec<KeeperAbove> {
-    (0..ATTEMPTS).find_map(|_| follow(pid, stat, is_keeper)).unwrap_or_default()
-}
-
-fn follow(
-    mut pid: i32,
-    stat: &dyn Fn(i32) -> Option<Stat>,
-    is_keeper: &dyn Fn(i32) -> bool,
-) -> Option<Vec<KeeperAbove>> {
-    let (mut here, mut found) = (stat(pid)?, Vec::new());
-    for _ in 0..LONGEST {
-        let parent = here.parent;
-        if pid == 1 || parent == 0 {
-            return Some(found);
-        }
-        let above = stat(parent)?;
-        let is_it = is_keeper(parent);
-        // If a process has the same parent at both looks, that parent has lived all the while.
-        let again = stat(pid)?;
-        if again.parent != parent || again.started != here.started || above.started > here.started {
-            return None;
-        }
-        if is_it {
-            found.push((parent, above.started));
-        }
-        (pid, here) = (parent, above);
-    }
-    None
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::*;
-
-    fn process(parent: i32, started: u64) -> Stat {
-        Stat { dead: false, parent, group: 1, session: 1, started }
-    }
-
-    #[test]
-    fn the_keepers_above_are_found_nearest_first_and_none_where_the_chain_cannot_be_followed() {
-        let all: HashMap<i32, Stat> = [
-            (1, process(0, 0)),
-            (20, process(1, 5)),
-            (30, process(20, 6)),
-            (31, process(30, 7)),
-            (40, process(31, 8)),
-            (41, process(40, 9)),
-            (50, process(49, 9)),
-            (60, process(41, 3)),
-            (70, process(1, 4)),
-            (80, process(81, 9)),
-            (81, process(80, 9)),
-            (90, process(0, 9)),
-        ]
-        .into();
-        let stat = |pid: i32| all.get(&pid).copied();
-        let is_keeper = |pid: i32| [30, 40].contains(&pid);
-        let table: [(&str, i32, &[KeeperAbove]); 9] = [
-            ("below two", 41, &[(40, 8), (30, 6)]),
-            ("a keeper is not above itself", 40, &[(30, 6)]),
-            ("below one", 31, &[(30, 6)]),
-            ("the daemon above", 20, &[]),
-            ("outside", 70, &[]),
-            ("its parent is not shown", 50, &[]),
-            ("its parent is younger", 60, &[]),
-            ("a ring", 80, &[]),
-            ("the parent is of another namespace", 90, &[]),
-        ];
-        for (what, pid, expected) in table {
-            assert_eq!(keepers_above(pid, &stat, &is_keeper), expected, "{what}");
-        }
-    }
 
     /// Every process of the user can give the limit of a run to a daemon that starts. That makes none its operator.
     #[test]

@@ -32,6 +32,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpriority_process, pidfd_open, pidfd_send_signal, setpriority_process,
 };
 
+use super::ancestry::{self, Look, chain};
 use super::limit_of;
 use super::own_mark::Standing;
 use crate::process::cgroup::StateName;
@@ -45,10 +46,23 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Passes over survivors, each of which kills all that it finds; and looks of a pass at all processes.
 const PASSES: u32 = 100;
 const LOOKS: u32 = 32;
-/// Name of the file.
+/// Looks at the list of locks.
+const LOOKS_AT_LOCKS: u32 = 2;
+/// The file's name.
 const FILE: &str = "keepers.lock";
 /// Content of the file once a daemon outside of all runs has served.
 const OUTSIDE: &str = "outside\n";
+
+/// Whose a state directory is, as its journal says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateOf {
+    /// Nothing of a journal is there.
+    Nobody,
+    /// Of a daemon inside of a run, which has made it.
+    Inside,
+    /// Of a daemon outside of all runs, or it cannot be told.
+    Outside,
+}
 
 /// The lock that this daemon's keepers hold as long as one of them lives.
 #[derive(Debug, Clone)]
@@ -82,13 +96,12 @@ impl Marks {
     /// Whether a process with this limit is to be ended if no other daemon of the state directory lives. A daemon of
     /// another directory may have the same name by chance, and is recognised by its lock.
     fn are_of(self, pid: i32, hard: u64) -> bool {
-        inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_us_or_another_daemon(pid, self.name))
+        inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_another_daemon(pid, self.name))
     }
 }
 
-fn is_us_or_another_daemon(pid: i32, name: u32) -> bool {
-    u32::try_from(pid).is_ok_and(|pid| pid == std::process::id())
-        || locks::held_by(pid).iter().any(|lock| name_of(lock.device, lock.inode) == name)
+fn is_another_daemon(pid: i32, name: u32) -> bool {
+    locks::held_by(pid).iter().any(|lock| name_of(lock.device, lock.inode) == name)
 }
 
 /// Why a daemon may not take over a state directory.
@@ -132,13 +145,13 @@ impl KeepersLock {
     /// Blocks for some seconds at most.
     ///
     /// # Errors
-    /// If the file cannot be used, or no daemon may start here.
-    pub fn take_over(state_dir: &Path, standing: Standing) -> Result<Self, TakeOverError> {
+    /// Where the file cannot be had, or this is not a place for a daemon to start from.
+    pub fn take_over(state_dir: &Path, of: StateOf, standing: Standing) -> Result<Self, TakeOverError> {
         let path = state_dir.join(FILE);
         let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
         let mut file = open_regular(&path, Opening::Keep).map_err(io)?;
         let marks = Marks::new(state_dir, &standing).map_err(io)?;
-        if !claim(&mut file, standing.is_inside()).map_err(io)? {
+        if !claim(&mut file, of, standing.is_inside()).map_err(io)? {
             return Err(TakeOverError::Inside { dir: state_dir.to_owned() });
         }
         let mut held = is_held(&file).map_err(io)?;
@@ -154,7 +167,7 @@ impl KeepersLock {
         // Among hundreds of forking processes this one would hardly get to run. It has only one thread so far.
         let nice = getpriority_process(None).map_err(|errno| io(errno.into()))?;
         let _ = setpriority_process(None, HIGHEST_PRIORITY);
-        end_marked(&|pid, hard| marks.are_of(pid, hard));
+        end_marked(&|pid, hard| marks.are_of(pid, hard) && !standing.is_own_line(pid));
         let _ = setpriority_process(None, nice);
         if held && is_held(&file).map_err(io)? {
             tracing::error!(lock = %path.display(), "a process that is none of a run holds the keepers' lock; going on without it");
@@ -196,9 +209,9 @@ impl KeepersLock {
 /// Refuses a change by a process inside a run, if the state directory belongs to a daemon outside of all runs.
 ///
 /// # Errors
-/// If this is such a process and such a directory.
-pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError> {
-    match standing.is_inside() && is_of_outside(state_dir) {
+/// Where this is such a process, and that such a directory.
+pub fn may_mend(state_dir: &Path, of: StateOf, standing: &Standing) -> Result<(), InsideError> {
+    match standing.is_inside() && (of == StateOf::Outside || says_outside(state_dir)) {
         true => Err(InsideError { dir: state_dir.to_owned() }),
         false => Ok(()),
     }
@@ -207,34 +220,65 @@ pub fn may_mend(state_dir: &Path, standing: &Standing) -> Result<(), InsideError
 /// Ends processes that hold a lock of a state directory, its lock file or the directory itself, although they are
 /// inside a run of that directory's daemon, and are no daemon. Gives whether there was one.
 ///
-/// The lock itself tells which process has it; any process may have written to the file.
-pub fn end_false_holders(state_dir: &Path, lock_file: &Path, standing: &Standing) -> bool {
+/// The lock itself tells who has taken it; what stands in the file may be written by anybody.
+pub fn end_false_holders(state_dir: &Path, lock_file: &Path, of: StateOf, standing: &Standing) -> bool {
     let Ok(marks) = Marks::new(state_dir, standing) else { return false };
-    let is_of_outside = is_of_outside(state_dir) && !standing.is_inside();
+    let is_of_outside = match of {
+        StateOf::Nobody => says_outside(state_dir),
+        StateOf::Inside => false,
+        StateOf::Outside => true,
+    };
     let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
-    // A process with less than the mark of a daemon outside is no daemon of its directory, however far it has lowered
-    // its own limit.
-    let is_false = |_: i32, hard: u64| is_of_runs(hard) || is_of_outside && hard < marks.daemon;
+    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its
+    // own limit.
+    let is_below = |hard: u64| is_of_outside && !standing.is_inside() && hard < marks.daemon;
+    let is_false = |pid: i32, hard: u64| (is_of_runs(hard) || is_below(hard)) && !standing.is_own_line(pid);
     match end_holders(&[lock_file, state_dir], &is_false) {
         Holders::None => {}
         holders => return holders == Holders::Ended,
     }
-    // The process that took it is dead, and has left it to a process that the lock does not name. Inside a run that may
-    // be a process outside of our pid namespace.
-    !standing.is_inside() && end_marked(&|_, hard| is_of_runs(hard))
+    // Who took it is dead, and has left it to somebody whom the lock does not name and who hides what it has. Inside a
+    // run it may be one outside of our pid namespace.
+    let files = identities(&[lock_file, state_dir]);
+    let may_have_it = |pid: i32, hard: u64| (is_of_runs(hard) || is_below(hard) && hides(pid, &files)) && is_left(pid);
+    !standing.is_inside() && end_marked(&may_have_it)
 }
 
 /// Ends what holds the lock beside a socket, although it is inside a run, and we are outside of all: no daemon that
 /// serves others than runs has a mark as small. Says whether there was such a process.
 pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> bool {
+    if standing.is_inside() {
+        return false;
+    }
     let smallest_of_a_daemon = inside::mark_below(standing.mark(), 0);
-    !standing.is_inside() && end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) == Holders::Ended
+    match end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) {
+        Holders::None => {
+            let files = identities(&[lock_file]);
+            end_marked(&|pid, hard| hard < smallest_of_a_daemon && hides(pid, &files) && is_left(pid))
+        }
+        holders => holders == Holders::Ended,
+    }
+}
+
+fn identities(paths: &[&Path]) -> Vec<(u64, u64)> {
+    paths.iter().filter_map(|path| locks::identity_of(path)).collect()
+}
+
+/// Whether it cannot be told that a process has no lock on these files.
+fn hides(pid: i32, files: &[(u64, u64)]) -> bool {
+    locks::has(pid, files) != Some(false)
+}
+
+/// Whether a process was left by a daemon that is dead.
+fn is_left(pid: i32) -> bool {
+    let chain = chain(pid, Look { stat: &stat, limit: &limit_of });
+    ancestry::is_left(chain.as_deref().map_err(|why| *why))
 }
 
 /// The fate of processes that hold locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holders {
-    /// No living process holds one.
+    /// There are none that live, as far as the kernel tells.
     None,
     /// One of them is not meant. No process was ended.
     Others,
@@ -242,21 +286,38 @@ enum Holders {
     Ended,
 }
 
-/// Ends the processes that hold locks on these files, if all of them are meant, and waits for their end.
+/// Ends those that hold locks on these files, if all of them are meant, and waits for their end.
+///
+/// The kernel names who took a lock. That one may be dead, its number another process's by now, and the lock with those
+/// that have inherited the descriptor: these tell it themselves, unless they hide what they have.
 fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
-    let holders = locked.iter().flat_map(|path| locks::holders(path));
-    let living: Vec<i32> = holders.filter(|&pid| lives(pid)).collect();
-    // A process whose limit cannot be read may be a daemon.
-    if !living.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
+    let files = identities(locked);
+    // The kernel's list may leave out a line where others change meanwhile.
+    let takers = (0..LOOKS_AT_LOCKS).flat_map(|_| locked.iter().flat_map(|path| locks::holders(path)));
+    // Where it hides what it has, it is believed to have what it took.
+    let has_it = |pid: i32| hides(pid, &files);
+    let taken: Vec<i32> = takers.filter(|&pid| lives(pid) && has_it(pid)).collect();
+    // One whose limit cannot be read may be a daemon.
+    if !taken.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
         return Holders::Others;
     }
-    if living.is_empty() {
+    let inherited = || {
+        let meant = processes().filter(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard)));
+        meant.filter(|&pid| lives(pid) && locks::has(pid, &files) == Some(true)).collect()
+    };
+    let (holders, is_it): (Vec<i32>, &dyn Fn(i32) -> bool) = match taken.is_empty() {
+        false => (taken, &has_it),
+        true => (inherited(), &|pid| locks::has(pid, &files) == Some(true)),
+    };
+    if holders.is_empty() {
         return Holders::None;
     }
-    living.iter().for_each(|&pid| _ = send(pid, is_meant, Signal::KILL));
+    // Looked at once more once the process itself is held: the number may be another one's by now.
+    let is_still_it = |pid: i32, hard: u64| is_meant(pid, hard) && is_it(pid);
+    holders.iter().for_each(|&pid| _ = send(pid, &is_still_it, Signal::KILL));
     for _ in 0..TRIES {
-        if !living.iter().any(|&pid| lives(pid)) {
+        if !holders.iter().any(|&pid| lives(pid)) {
             break;
         }
         std::thread::sleep(PAUSE);
@@ -264,8 +325,8 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     Holders::Ended
 }
 
-/// Whether the directory has belonged to a daemon outside of all runs.
-fn is_of_outside(state_dir: &Path) -> bool {
+/// Whether a daemon outside of all runs has had the directory.
+fn says_outside(state_dir: &Path) -> bool {
     let mut text = String::new();
     let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
         .and_then(|file| file.take(64).read_to_string(&mut text));
@@ -292,13 +353,13 @@ fn is_held(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Records that the directory belongs to a daemon outside of all runs, if we are one. Gives whether we may use it: not
-/// if it does and we are inside.
-fn claim(file: &mut File, is_inside: bool) -> io::Result<bool> {
+/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: where we are inside,
+/// only one that has nothing of such a daemon, whatever was removed from it.
+fn claim(file: &mut File, of: StateOf, is_inside: bool) -> io::Result<bool> {
     let mut text = String::new();
     file.take(64).read_to_string(&mut text)?;
     match (is_inside, text == OUTSIDE) {
-        (true, is_outside) => Ok(!is_outside),
+        (true, is_outside) => Ok(!is_outside && of != StateOf::Outside),
         (false, true) => Ok(true),
         (false, false) => {
             file.set_len(0)?;
@@ -416,7 +477,7 @@ mod tests {
     use crate::process::tests::forkers::Forkers;
 
     fn take_over(state_dir: &Path) -> Result<KeepersLock, TakeOverError> {
-        KeepersLock::take_over(state_dir, Standing::of(u64::MAX, Vec::new()))
+        KeepersLock::take_over(state_dir, StateOf::Nobody, Standing::of(u64::MAX, Vec::new()))
     }
 
     fn state() -> tempfile::TempDir {
@@ -522,47 +583,75 @@ mod tests {
         }
     }
 
-    /// A process inside a run mends no journal of a daemon outside, and one outside may.
+    /// A process inside a run mends no journal of a daemon outside and serves none, whatever of its files is gone; one
+    /// outside may.
     #[test]
-    fn who_is_inside_of_a_run_mends_nothing_of_a_daemon_outside() {
-        let (of_outside, of_nobody) = (state(), state());
-        let lock = take_over(of_outside.path()).unwrap();
-        let inside = Standing::of(lock.mark(), Vec::new());
-        let refused = may_mend(of_outside.path(), &inside).unwrap_err().to_string();
-        assert!(refused.contains("belongs to a daemon outside of all runs"), "{refused}");
-        may_mend(of_nobody.path(), &inside).unwrap();
-        may_mend(of_outside.path(), &Standing::of(OUTSIDE_OF_ALL, Vec::new())).unwrap();
+    fn who_is_inside_of_a_run_has_nothing_of_a_daemon_outside() {
+        let inside = || Standing::of(inside::mark_below(u64::MAX, 7) - (1 << 32), Vec::new());
+        let outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
+        for (note, of, refused) in [
+            (Some(OUTSIDE), StateOf::Nobody, true),
+            (Some(OUTSIDE), StateOf::Inside, true),
+            (Some(OUTSIDE), StateOf::Outside, true),
+            (Some(""), StateOf::Outside, true),
+            (Some("inside\n"), StateOf::Outside, true),
+            (None, StateOf::Outside, true),
+            (None, StateOf::Nobody, false),
+            (None, StateOf::Inside, false),
+            (Some(""), StateOf::Inside, false),
+        ] {
+            let dir = state();
+            let path = dir.path();
+            if let Some(note) = note {
+                fs::write(path.join(FILE), note).unwrap();
+            }
+            for error in [
+                may_mend(path, of, &inside()).map_err(|error| error.to_string()),
+                KeepersLock::take_over(path, of, inside()).map(drop).map_err(|error| error.to_string()),
+            ] {
+                let told = error.err().unwrap_or_default();
+                assert_eq!(
+                    told.contains("belongs to a daemon outside of all runs"),
+                    refused,
+                    "{note:?}, {of:?}: {told}"
+                );
+            }
+            may_mend(path, of, &outside()).unwrap();
+            KeepersLock::take_over(path, of, outside()).unwrap();
+        }
     }
 
     /// A leftover that holds the locks of its daemon is ended; a live daemon and unrelated processes are not.
     #[test]
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
-        let inherited = "(exec sleep 100 <&0) & echo it runs >&2";
-        /// What it is, its mark, the file, the command, whether the daemon was outside of all runs, whether it is
-        /// ended.
-        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, bool, bool);
-        let table: [Row; 10] = [
-            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, true, true),
-            ("on the directory", |marks| marks.runs, "", STAYS, true, true),
-            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, true, true),
-            ("which has lowered it to nothing", |_| 0, "", STAYS, true, true),
-            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, true, true),
-            ("a run's process, of a daemon inside", |marks| marks.runs, "harnessd.lock", STAYS, false, true),
-            ("another's, of a daemon inside", |marks| marks.runs - 1, "harnessd.lock", STAYS, false, false),
-            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, true, false),
-            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, true, false),
-            ("of something else", |marks| marks.runs, "other", STAYS, true, false),
+        // What is started in the background has another standard input.
+        let inherited = "exec 3<&0; (exec sleep 100 <&3) & echo it runs >&2";
+        const OUT: StateOf = StateOf::Outside;
+        /// What it is, its mark, the file, the command, of which daemon the directory is, whether it is ended.
+        type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, StateOf, bool);
+        let table: [Row; 12] = [
+            ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, OUT, true),
+            ("on the directory", |marks| marks.runs, "", STAYS, OUT, true),
+            ("which has lowered its mark", |marks| marks.runs - 1, "harnessd.lock", STAYS, OUT, true),
+            ("which has lowered it to nothing", |_| 0, "", STAYS, OUT, true),
+            ("which has left it to its child", |marks| marks.runs, "harnessd.lock", inherited, OUT, true),
+            ("which has left the directory to its child", |marks| marks.runs, "", inherited, OUT, true),
+            ("a child, and both have lowered their mark", |_| 1, "harnessd.lock", inherited, OUT, true),
+            ("a run's process, of a daemon inside", |marks| marks.runs, "harnessd.lock", STAYS, StateOf::Inside, true),
+            ("another's, of a daemon inside", |marks| marks.runs - 1, "harnessd.lock", STAYS, StateOf::Inside, false),
+            ("the daemon", |marks| marks.daemon, "harnessd.lock", STAYS, OUT, false),
+            ("a daemon of an earlier version", |_| u64::MAX, "", STAYS, OUT, false),
+            ("of something else", |marks| marks.runs, "other", STAYS, OUT, false),
         ];
-        for (what, mark, locked, command, is_of_outside, expected) in table {
+        for (what, mark, locked, command, of, expected) in table {
             let dir = state();
             for name in ["harnessd.lock", "other"] {
                 File::create(dir.path().join(name)).unwrap();
             }
             let lock = take_over(dir.path()).unwrap();
-            if !is_of_outside {
-                fs::write(dir.path().join(FILE), "").unwrap();
-            }
+            // As a run may have left it.
+            fs::write(dir.path().join(FILE), "").unwrap();
             let daemon = File::open(dir.path().join("harnessd.lock")).unwrap();
             if locked == "other" {
                 flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -572,12 +661,12 @@ mod tests {
                 holder.wait().unwrap();
             }
             let lock_file = dir.path().join("harnessd.lock");
-            assert_eq!(end_false_holders(dir.path(), &lock_file, &from_outside()), expected, "{what}");
+            assert_eq!(end_false_holders(dir.path(), &lock_file, of, &from_outside()), expected, "{what}");
             match expected {
                 true => assert!(command == inherited || was_killed(&mut holder), "{what}"),
                 false => assert!(lives(&mut holder), "{what}"),
             }
-            assert!(!end_false_holders(dir.path(), &lock_file, &from_outside()), "{what}: no process is left");
+            assert!(!end_false_holders(dir.path(), &lock_file, of, &from_outside()), "{what}: no process is left");
         }
     }
 
@@ -618,7 +707,7 @@ mod tests {
         nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let refused = take_over(dir.path()).unwrap_err().to_string();
         assert!(refused.ends_with("it is no regular file"), "{refused}");
-        assert!(!is_of_outside(dir.path()));
+        assert!(!says_outside(dir.path()));
     }
 
     #[test]

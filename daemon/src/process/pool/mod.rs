@@ -196,12 +196,14 @@ impl Keepers {
     pub(super) async fn lost(&self, mut link: Link) -> bool {
         let pid = link.pid();
         let is_dead = link.kill().await;
+        if is_dead {
+            // From here on another process may get its number.
+            self.pool().known.remove(&pid);
+        }
         link.group.as_ref().inspect(|group| group.kill());
         let swept = self.sweep().await;
-        if is_dead {
-            self.pool().known.remove(&pid);
-        } else {
-            // It stays known, and is reaped when the kernel lets it go.
+        if !is_dead {
+            // It is known, and reaped, as long as the kernel keeps it.
             self.pool().retired.push(link.close());
         }
         swept && is_dead
@@ -325,7 +327,9 @@ impl Keepers {
     fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool, longest: usize) -> Lineage {
         let keeper = |pid: i32| self.pool().known.get(&pid).copied();
         let above = self.standing.above();
-        let is_other_keeper = |pid: i32| owner::is_keeper(pid);
+        // What is below a keeper has a mark: most that ask have none, and need no look at those above them.
+        let is_marked = inside::is_marked(owner::mark_of(pid));
+        let is_other_keeper = |pid: i32, parent: i32| is_marked && owner::is_keeper(pid, parent);
         Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest }
             .trace(pid, is_it)
     }

@@ -12,9 +12,12 @@
 //! becomes its child at last, so "no child" means that nothing is left. It must never do anything but this: it is
 //! single-threaded, opens no file but `/proc`, the one by which it enters its cgroup, and the folders that calls start
 //! in, and knows no run. When the daemon is gone its socket is closed, and it ends everything below it.
+//! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
+//! request.
 
 pub mod launch;
 pub(super) mod protocol;
+mod untouched;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
@@ -41,6 +44,7 @@ use wait4::Wait4;
 use super::owner::survivors;
 use super::rlimits;
 use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
+use super::supervisor::untouched::Untouched;
 use super::timing::{GRACE, HIGHEST_PRIORITY, RUNS_AFTER};
 use super::tree::Tree;
 use super::tree::kill::Found;
@@ -115,6 +119,7 @@ struct Keeper {
     /// The daemon waits for the message that the last child is gone.
     owes_empty: bool,
     ending: Option<Ending>,
+    untouched: Untouched,
 }
 
 /// The state of the keeper's children.
@@ -190,6 +195,7 @@ impl Keeper {
             children: Children::None,
             owes_empty: false,
             ending: None,
+            untouched: Untouched::now(),
         })
     }
 
@@ -199,6 +205,10 @@ impl Keeper {
             if changed || self.children == Children::Unreaped {
                 self.reap();
             }
+            if asked && self.is_idle() && !self.untouched.is_so() {
+                // What it does not read was never asked of it: the daemon takes another keeper.
+                return Err(ErrorKind::Other.into());
+            }
             if asked {
                 self.receive();
             }
@@ -207,7 +217,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits for a message of the daemon, a change of a child, or a time limit. Gives which of the first two came.
+    /// Whether nothing is left of the last call.
+    fn is_idle(&self) -> bool {
+        self.children == Children::None && self.call.is_none() && self.ending.is_none() && self.read.is_empty()
+    }
+
+    /// Waits until the daemon says something, a child changes, or it is time: which of the first two it was.
     fn wait(&self) -> io::Result<(bool, bool)> {
         let next_look = if self.children == Children::Unreaped { Some(now()) } else { self.next_look() };
         let timeout = next_look.map_or(PollTimeout::NONE, |at| {

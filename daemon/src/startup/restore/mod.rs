@@ -21,7 +21,7 @@ use crate::journal::history::History;
 use crate::journal::identity::{Beside, Instance, Recognised};
 use crate::journal::replay::{Past, Replay, past};
 use crate::journal::schema::{self, Fresh, OpenError, Opened};
-use crate::journal::{self, FILE, Store, damage};
+use crate::journal::{self, FILE, Store, damage, made};
 use crate::process::Outputs;
 use crate::tools;
 use crate::world::Engine;
@@ -67,12 +67,12 @@ pub enum RestoreError {
     },
 }
 
-/// Restores the world from the journal of a state directory. If there is no journal, a new one is made, unless there
-/// are outputs.
+/// Makes the world from the journal of a state directory. There is a new journal where there was none, unless outputs
+/// are there; it says so where this daemon `is_inside` of a run.
 ///
 /// # Errors
-/// If the journal cannot be used.
-pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreError> {
+/// Where the journal cannot be used.
+pub fn restore(state_dir: &Path, config: &Config, is_inside: bool) -> Result<Restored, RestoreError> {
     let clock = Clock::start();
     let path = state_dir.join(FILE);
     let failed = |error: rusqlite::Error| OpenError::of(&path, &error);
@@ -114,6 +114,12 @@ pub fn restore(state_dir: &Path, config: &Config) -> Result<Restored, RestoreErr
         findings.push(Finding::UnreadableRuns { runs: unreadable.len() as u64 });
     }
     let damage = damage(unreadable, &engine, &db).map_err(failed)?;
+    match (is_inside, version) {
+        (true, None) => made::note_inside(&db),
+        (true, Some(_)) => Ok(()),
+        (false, _) => made::note_outside(&db),
+    }
+    .map_err(failed)?;
     let instance = fresh_number(&path)?;
     let is_new = before.epochs.last() != Some(&epoch);
     let epochs = before.epochs.iter().copied().chain(is_new.then_some(epoch)).collect();
@@ -312,7 +318,7 @@ mod tests {
             ("before anything was noted", |_, _, _| {}),
             ("before it had begun", |dir, _, _| Beside::read(dir).expect(0, 9).unwrap()),
             ("before it was noted that it had begun", |dir, path, instance| {
-                drop(restore(dir, &Config::default()).unwrap());
+                drop(restore(dir, &Config::default(), false).unwrap());
                 fs::remove_file(dir.join("harness.id")).unwrap();
                 Beside::read(dir).expect(0, instance(path)).unwrap();
             }),
@@ -322,7 +328,7 @@ mod tests {
             let path = dir.path().join(FILE);
             begin(&path);
             killed(dir.path(), &path, &instance);
-            let restored = restore(dir.path(), &Config::default()).unwrap();
+            let restored = restore(dir.path(), &Config::default(), false).unwrap();
             assert!(restored.report.findings.is_empty(), "{when}: {:?}", restored.report.findings);
             assert_eq!(restored.report.since, Some(Seq(1)), "{when}");
         }
@@ -333,7 +339,7 @@ mod tests {
     fn a_start_that_was_killed_while_an_epoch_began_begins_one_and_no_second() {
         let dir = tempfile::tempdir().unwrap();
         let (path, config) = (dir.path().join(FILE), Config::default());
-        drop(restore(dir.path(), &config).unwrap());
+        drop(restore(dir.path(), &config, false).unwrap());
         let instance = || {
             let db = Connection::open(&path).unwrap();
             db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)).unwrap().cast_unsigned()
@@ -347,13 +353,13 @@ mod tests {
             let was = if reason == EpochReason::Restored { 0 } else { instance() };
             epochs::rename(&Connection::open(&path).unwrap(), was).unwrap();
             Beside::read(dir.path()).expect_epoch(was, 9, reason).unwrap();
-            let restored = restore(dir.path(), &config).unwrap();
+            let restored = restore(dir.path(), &config, false).unwrap();
             assert_eq!(restored.report.findings, [Finding::Replaced { reason }]);
             drop(restored);
             expected.push(reason);
             assert_eq!(reasons(), expected, "it was about to begin");
             Beside::read(dir.path()).expect_epoch(was, instance(), reason).unwrap();
-            let restored = restore(dir.path(), &config).unwrap();
+            let restored = restore(dir.path(), &config, false).unwrap();
             assert!(restored.report.findings.is_empty(), "{reason:?}: {:?}", restored.report.findings);
             drop(restored);
             assert_eq!(reasons(), expected, "it had begun");
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn a_new_state_directory_is_an_empty_world() {
         let dir = tempfile::tempdir().unwrap();
-        let restored = restore(dir.path(), &Config::default()).unwrap();
+        let restored = restore(dir.path(), &Config::default(), false).unwrap();
         assert_eq!(restored.engine.last_seq().0, 0);
         assert!(restored.damage.unreadable.is_empty());
     }

@@ -1,0 +1,97 @@
+//! Whether a journal was made by a daemon inside of a run, and has served no other since.
+//!
+//! Such a journal says so itself, by a table without rows. All others are those of a daemon outside of all runs:
+//! whatever is removed beside a journal, no process of a run goes on from it. Reads, notes, and decides nothing.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::FILE;
+use super::identity::{BESIDE, open_without_log};
+
+/// Whose the journal of a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// There is none, nor anything of one.
+    Nowhere,
+    /// A daemon inside of a run has made it.
+    Inside,
+    /// It is that of a daemon outside of all runs, or it cannot be told.
+    Outside,
+}
+
+/// Whose the journal of a state directory is.
+pub fn made(dir: &Path) -> Made {
+    let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
+    if ![FILE, "outputs"].iter().chain(&BESIDE).any(is_there) {
+        return Made::Nowhere;
+    }
+    let path = dir.join(FILE);
+    // What is no file may hang.
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    match is_file && open_without_log(&path).is_some_and(|db| is_noted(&db)) {
+        true => Made::Inside,
+        false => Made::Outside,
+    }
+}
+
+/// Whether a journal says that it was made inside of a run.
+pub(super) fn is_noted(db: &Connection) -> bool {
+    let query = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'inside'";
+    db.query_row(query, [], |row| row.get::<_, u32>(0)).is_ok_and(|count| count == 1)
+}
+
+/// Notes in a journal that a daemon inside of a run has just made it.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn note_inside(db: &Connection) -> Result<(), rusqlite::Error> {
+    db.execute_batch("CREATE TABLE IF NOT EXISTS inside (empty INTEGER) STRICT")
+}
+
+/// Notes that a daemon outside of all runs has it.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn note_outside(db: &Connection) -> Result<(), rusqlite::Error> {
+    if is_noted(db) { db.execute_batch("DROP TABLE inside") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_journal_is_that_of_a_daemon_outside_unless_it_says_itself_that_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let is = |expected| assert_eq!(made(dir.path()), expected);
+        is(Made::Nowhere);
+        for name in ["outputs", "harness.id", "harness.seq"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            is(Made::Outside);
+            fs::remove_dir(dir.path().join(name)).unwrap();
+        }
+        for text in ["", "inside", "SQLite format 3\0"] {
+            fs::write(&path, text).unwrap();
+            is(Made::Outside);
+            fs::remove_file(&path).unwrap();
+        }
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        is(Made::Outside);
+        fs::remove_file(&path).unwrap();
+        let db = Connection::open(&path).unwrap();
+        db.execute_batch("CREATE TABLE daemon (a)").unwrap();
+        is(Made::Outside);
+        note_inside(&db).unwrap();
+        note_inside(&db).unwrap();
+        is(Made::Inside);
+        note_outside(&db).unwrap();
+        note_outside(&db).unwrap();
+        is(Made::Outside);
+    }
+}
