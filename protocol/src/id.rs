@@ -1,6 +1,8 @@
 //! Ids: 64 bits, shown in lower-case Crockford base32, thirteen characters. A unique prefix names a run.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -179,6 +181,27 @@ ids! {
     ReliefId;
     /// One epoch of a journal's history: from its begin, or from where a copy of it continued by itself.
     EpochId;
+}
+
+/// A map by ids of one kind.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// Hashes ids. They come out of a keyed bijection, so their bits need no more mixing than makes the highest ones depend on all.
+#[derive(Debug, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(32)
+    }
 }
 
 /// Number of an event: 1 is the first, each next one is greater by one. 0 is before the first.

@@ -3,15 +3,15 @@
 //! Synchronous; a thread of its own calls it. Owns the rows that follow from each event, and the moments at which the
 //! file is synced.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use harness_protocol::event::{Ending, Event, EventBody};
-use harness_protocol::id::RunId;
+use harness_protocol::id::{IdMap, RunId};
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
@@ -37,7 +37,7 @@ pub struct Writer {
     body: Vec<u8>,
     mark: Option<Mark>,
     /// Events of each run so far, of those that had some lately.
-    counts: HashMap<RunId, u64>,
+    counts: IdMap<RunId, u64>,
 }
 
 impl Writer {
@@ -50,7 +50,7 @@ impl Writer {
             class: None,
             body: Vec::with_capacity(4096),
             mark: None,
-            counts: HashMap::new(),
+            counts: IdMap::default(),
         }
     }
 
@@ -166,7 +166,7 @@ impl Drop for Writer {
 /// The number that the next event of a run, which has this body, has among those of its run.
 fn next_of(
     transaction: &Transaction<'_>,
-    counts: &mut HashMap<RunId, u64>,
+    counts: &mut IdMap<RunId, u64>,
     run: RunId,
     body: &EventBody,
 ) -> Result<u64, rusqlite::Error> {

@@ -3,10 +3,10 @@
 //! Owns one rule: if a record of a run is missing, cannot be read or does not fit, nothing counts from there on but the
 //! run's end. Other runs are not affected.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use harness_protocol::event::{Ending, EventBody};
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::{IdMap, RunId, Seq};
 use tracing::{error, warn};
 
 use crate::journal::Record;
@@ -24,7 +24,7 @@ pub(super) struct Fold {
     /// Runs with a record that is unreadable, missing or does not fit.
     pub(super) unreadable: Unreadable,
     /// Number of records so far, for each run that has not left the world.
-    seen: HashMap<RunId, u64>,
+    seen: IdMap<RunId, u64>,
 }
 
 impl Fold {
@@ -133,7 +133,7 @@ mod tests {
         let first = History { name: "v1".to_owned(), rows, config: Config::default(), tools: tools::catalogue() };
         let simulated = [3u64, 21].map(|seed| {
             let (_, commits) = simulation::history(seed, 14);
-            let mut counts = HashMap::<RunId, u64>::new();
+            let mut counts = IdMap::<RunId, u64>::default();
             let events = commits.into_iter().flat_map(|(events, _)| events);
             let rows = events.map(|event| {
                 let nth = event.run.map(|run| {

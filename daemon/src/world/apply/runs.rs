@@ -63,7 +63,11 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
     };
     let watch = Stopwatch { timing: Default::default(), bucket: Bucket::Queued, shown: RunState::Queued, since: at };
     let transcript = Transcript(first_entries(spec, earlier));
-    let made = world.spawn((identity, life, watch, transcript, Spec(Arc::clone(spec)))).id();
+    let parts = (identity, life, watch, transcript, Spec(Arc::clone(spec)));
+    let made = match submit_key {
+        Some(key) => world.spawn((parts, SentAs(*key))).id(),
+        None => world.spawn(parts).id(),
+    };
     if retry_of.is_some() || continues.is_some() || idempotency_key.is_some() {
         let origin = Origin {
             retry_of: *retry_of,
@@ -74,7 +78,6 @@ pub(super) fn submitted(world: &mut World, event: &Event, run: RunId) {
         world.entity_mut(made).insert(origin);
     }
     if let Some(key) = submit_key {
-        world.entity_mut(made).insert(SentAs(*key));
         world.resource_mut::<Runs>().submit_keys.insert(*key, run);
     }
     if let Some(parent) = parent_entity {

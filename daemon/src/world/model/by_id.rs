@@ -3,36 +3,17 @@
 //! Owns the two indexes. The ordered index alone would be slower for single ids, because each look-up visits every
 //! level of its tree.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bevy_ecs::entity::Entity;
-use harness_protocol::id::RunId;
+use harness_protocol::id::{IdMap, RunId};
 
 /// The runs by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct ById {
-    entities: HashMap<RunId, Entity, BuildHasherDefault<Spread>>,
+    entities: IdMap<RunId, Entity>,
     in_order: BTreeSet<RunId>,
-}
-
-/// Ids come out of a keyed bijection, so their bits need no more mixing than makes the highest ones depend on all.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(32)
-    }
 }
 
 impl ById {
