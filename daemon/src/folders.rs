@@ -2,7 +2,8 @@
 //!
 //! A look blocks for as long as the file system does, which is for ever on a network mount whose server is gone. So
 //! looks run on threads of their own, with a time limit: one at a time for each path, a few for each party, and a
-//! bounded number in all. A look that hangs occupies one thread until the kernel returns. Owns these bounds. Must never
+//! bounded number in all. What runs have looked at shares neither threads nor turns with anybody else: a run can make
+//! any path hang, by a descriptor of a file system of its own that it passes for it. A look that hangs occupies one thread until the kernel returns. Owns these bounds. Must never
 //! know a run or change the working directory.
 
 use std::collections::BTreeMap;
@@ -32,10 +33,11 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Looks at folders. Clones share the bounds.
 #[derive(Clone)]
 pub struct Folders {
-    blocking: Blocking,
+    /// Those of operators and of the daemon itself, and those of runs and of all whom nobody knows.
+    blocking: [Blocking; 2],
     patience: Duration,
     boot: Option<BootId>,
-    /// Paths that are looked at.
+    /// Paths that are looked at, by whose turn they are.
     paths: Arc<Mutex<Paths>>,
 }
 
@@ -116,7 +118,13 @@ pub fn boot() -> Option<BootId> {
 impl Folders {
     /// Within a runtime.
     pub fn new(boot: Option<BootId>) -> Self {
-        Self { blocking: Blocking::shared_out(AT_ONCE.0, AT_ONCE.1), patience: PATIENCE, boot, paths: Arc::default() }
+        let blocking = [(); 2].map(|()| Blocking::shared_out(AT_ONCE.0, AT_ONCE.1));
+        Self { blocking, patience: PATIENCE, boot, paths: Arc::default() }
+    }
+
+    fn blocking(&self, party: Party) -> &Blocking {
+        let [operators, others] = &self.blocking;
+        if turns_of(party).is_some() { others } else { operators }
     }
 
     /// The boot that this is.
@@ -169,7 +177,7 @@ impl Folders {
 
     /// Closes descriptors that were sent along without need. Closing may block as well.
     pub fn close(&self, party: Party, passed: Vec<OwnedFd>, held: impl Send + 'static) {
-        self.blocking.run(party, move || drop((passed, held)));
+        self.blocking(party).run(party, move || drop((passed, held)));
     }
 
     async fn ask<T: Send + 'static>(
@@ -197,23 +205,36 @@ impl Folders {
     fn look_in_turn(&self, path: &str, look: Look) -> Waits {
         let mut paths = self.paths();
         paths.last += 1;
-        let waits = Waits { folders: self.clone(), path: path.to_owned(), number: paths.last };
-        if let Some(waiting) = paths.waiting.get_mut(path) {
+        let at: At = (turns_of(look.party), path.to_owned());
+        let waits = Waits { folders: self.clone(), at: at.clone(), number: paths.last };
+        if let Some(waiting) = paths.waiting.get_mut(&at) {
             waiting.insert(waits.number, look);
         } else {
-            paths.waiting.insert(path.to_owned(), BTreeMap::new());
+            paths.waiting.insert(at.clone(), BTreeMap::new());
             drop(paths);
-            self.begin(path.to_owned(), look);
+            self.begin(at, look);
         }
         waits
     }
 
-    fn begin(&self, path: String, Look { party, look }: Look) {
-        let turn = Turn { folders: self.clone(), path };
-        self.blocking.run(party, move || {
+    fn begin(&self, at: At, Look { party, look }: Look) {
+        let turn = Turn { folders: self.clone(), at };
+        self.blocking(party).run(party, move || {
             look();
             drop(turn);
         });
+    }
+}
+
+/// A path, and whose turns there are meant.
+type At = (Option<Party>, String);
+
+/// Whose turns a party takes at a path: a run its own, and all others together those of operators.
+fn turns_of(party: Party) -> Option<Party> {
+    match party {
+        // One that is traced to no run and is no operator is served as a connection of no process.
+        Party::Run(_) | Party::Connection(u64::MAX) => Some(party),
+        Party::Daemon | Party::Process(_) | Party::Connection(_) => None,
     }
 }
 
@@ -226,7 +247,7 @@ struct Look {
 /// The paths at which a look is under way, and those that wait for their turn there, in the order of their asking.
 #[derive(Default)]
 struct Paths {
-    waiting: BTreeMap<String, BTreeMap<u64, Look>>,
+    waiting: BTreeMap<At, BTreeMap<u64, Look>>,
     /// The number of the last look that was asked for.
     last: u64,
 }
@@ -235,21 +256,21 @@ struct Paths {
 /// would have to be woken for that.
 struct Turn {
     folders: Folders,
-    path: String,
+    at: At,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let next = {
             let mut paths = self.folders.paths();
-            let next = paths.waiting.get_mut(&self.path).and_then(BTreeMap::pop_first);
+            let next = paths.waiting.get_mut(&self.at).and_then(BTreeMap::pop_first);
             if next.is_none() {
-                paths.waiting.remove(&self.path);
+                paths.waiting.remove(&self.at);
             }
             next
         };
         if let Some((_, next)) = next {
-            self.folders.begin(std::mem::take(&mut self.path), next);
+            self.folders.begin(std::mem::take(&mut self.at), next);
         }
     }
 }
@@ -257,14 +278,14 @@ impl Drop for Turn {
 /// A caller that waits for a look. Dropping this removes the look from the queue, if it has not begun.
 struct Waits {
     folders: Folders,
-    path: String,
+    at: At,
     number: u64,
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        let look = self.folders.paths().waiting.get_mut(&self.path).and_then(|waiting| waiting.remove(&self.number));
-        // Dropped after the lock on the paths is released, because it may hold other resources.
+        let look = self.folders.paths().waiting.get_mut(&self.at).and_then(|waiting| waiting.remove(&self.number));
+        // Not while the paths are locked: what it holds is let go of.
         drop(look);
     }
 }
@@ -414,5 +435,36 @@ mod tests {
         assert!(here(patient.look(Party::Process(2), "/", ()).await.unwrap().inode));
         drop(ends);
         assert!(here(patient.look(PARTY, "/", ()).await.unwrap().inode));
+    }
+
+    /// A run has a file system of its own that gives no answer, and passes folders of it for whatever path it likes.
+    #[tokio::test]
+    async fn what_runs_have_hang_keeps_no_operator_and_no_other_run_from_that_path() {
+        let folders = Folders { patience: Duration::from_millis(20), ..Folders::new(None) };
+        let patient = Folders { patience: PATIENCE, ..folders.clone() };
+        let run = |number| Party::Run(harness_protocol::id::RunId::from_u64(number));
+        let mut ends = Vec::new();
+        let mut hang = async |party: Party, path: &str| {
+            let (mut hangs, end) = io::pipe().unwrap();
+            ends.push(end);
+            let look = move || {
+                let _ = io::Read::read(&mut hangs, &mut [0]);
+                Ok(())
+            };
+            assert!(matches!(folders.ask(party, path, look).await, Err(LookError::Silent)));
+        };
+        hang(run(1), "/").await;
+        for party in [Party::Process(1), Party::Daemon, run(2)] {
+            patient.look(party, "/", ()).await.unwrap();
+        }
+        for number in 0..2 * AT_ONCE.0 as u64 {
+            hang(run(number), &format!("/{number}")).await;
+        }
+        for path in ["/", "/1"] {
+            let found = patient.ask(Party::Process(1), path, || Ok(())).await;
+            assert!(found.is_ok(), "{path}");
+        }
+        drop(ends);
+        patient.look(run(1), "/", ()).await.unwrap();
     }
 }

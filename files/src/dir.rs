@@ -60,6 +60,7 @@ impl From<Refusal> for io::Error {
 pub struct Dir {
     fd: OwnedFd,
     ours: bool,
+    by_link: bool,
 }
 
 /// The end of a path that was walked step by step.
@@ -97,6 +98,7 @@ impl Dir {
         let mut links = 0;
         // Whether no other user can change a link on the way.
         let mut is_ours = true;
+        let mut by_link = false;
         while let Some(name) = ahead.pop_front() {
             let held = match openat(&dir.fd, &name, HOLD, Mode::empty()) {
                 Ok(held) => held,
@@ -107,7 +109,7 @@ impl Dir {
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
                     let ours = is_safe(&held, &found) && dir.ours;
-                    dir = Self { fd: held, ours };
+                    dir = Self { fd: held, ours, by_link: false };
                 }
                 FileType::Symlink => {
                     links += 1;
@@ -118,13 +120,16 @@ impl Dir {
                         return Err(Refusal::Link(name, found.st_uid).into());
                     }
                     is_ours &= dir.ours;
-                    // Entries that /proc shows as links are no links: their text says nothing.
+                    by_link |= found.st_uid != 0 || geteuid().is_root();
+                    // What /proc shows as links are none: their text says nothing.
                     if fstatfs(&dir.fd)?.f_type == PROC_SUPER_MAGIC {
                         if ahead.is_empty() {
                             return Ok(End::Other(dir.by_way(is_ours), name));
                         }
                         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                        dir = Self { fd: openat(&dir.fd, &name, flags, Mode::empty())?, ours: false };
+                        let fd = openat(&dir.fd, &name, flags, Mode::empty())?;
+                        dir = Self { fd, ours: false, by_link: true };
+                        by_link = true;
                         continue;
                     }
                     let to = readlinkat(&held, "", Vec::new())?;
@@ -138,12 +143,12 @@ impl Dir {
                 _ => return Err(rustix::io::Errno::NOTDIR.into()),
             }
         }
-        Ok(End::Dir(dir.readable(is_ours)?))
+        Ok(End::Dir(Self { by_link, ..dir.readable(is_ours)? }))
     }
 
     fn root() -> io::Result<Self> {
         let fd = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd })
+        Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd, by_link: false })
     }
 
     /// The same; it is not ours where another user may change a link on the way to it.
@@ -166,7 +171,21 @@ impl Dir {
         self.ours
     }
 
-    /// Makes a directory here, for its owner alone.
+    /// Whether the way to it led through a link that our own user may have made, and so any process of that user: a link
+    /// that is not root's.
+    pub fn is_by_link(&self) -> bool {
+        self.by_link
+    }
+
+    /// Whether both are the same directory.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (fstat(&self.fd), fstat(&other.fd)) {
+            (Ok(one), Ok(two)) => (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Makes a directory here for its owner alone. It must not be there.
     ///
     /// # Errors
     /// If it exists already, or was replaced.
@@ -188,7 +207,7 @@ impl Dir {
     /// If it is no directory.
     pub fn below(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let fd = openat(&self.fd, name.as_ref(), READ, Mode::empty())?;
-        Ok(Self { ours: self.ours && is_safe(&fd, &fstat(&fd)?), fd })
+        Ok(Self { ours: self.ours && is_safe(&fd, &fstat(&fd)?), fd, by_link: self.by_link })
     }
 
     /// Makes a new file here.

@@ -5,13 +5,15 @@
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// A lock of a process on a file.
+use crate::Dir;
+
+/// A lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// Pid of the process that took it.
@@ -35,6 +37,11 @@ pub fn holders(path: &Path) -> Vec<i32> {
 pub fn on(file: &File) -> Vec<Held> {
     let Some((device, inode)) = identity(file) else { return Vec::new() };
     all().filter(|held| (held.device, held.inode) == (device, inode)).collect()
+}
+
+/// The locks on a directory that is held; none where that cannot be told.
+pub fn on_dir(dir: &Dir) -> Vec<Held> {
+    dir.as_fd().try_clone_to_owned().map(|fd| on(&fd.into())).unwrap_or_default()
 }
 
 /// By which the kernel lists locks on the file or the directory at `path`: its device and its inode.

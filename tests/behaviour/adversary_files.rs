@@ -178,6 +178,84 @@ fn another_daemon_behind_a_link_in_the_sockets_place_is_not_asked() {
     }
 }
 
+/// Whatever a run of one daemon makes of its lock file, its socket and its directories, a command for that daemon is never
+/// sent to another one of the same user.
+#[test]
+fn no_command_for_a_daemon_reaches_another_one_of_the_same_user() {
+    type Lead<'a> = &'a dyn Fn(&Daemon, &Daemon);
+    let anew = |at: &Daemon| {
+        fs::rename(at.state("harnessd.lock"), at.state("aside")).unwrap();
+        fs::write(at.state("harnessd.lock"), "").unwrap();
+    };
+    let away = |at: &Daemon| fs::rename(at.socket(), at.socket().with_extension("aside")).unwrap();
+    let lock_of = |one: &Daemon, other: &Daemon| {
+        fs::rename(one.state("harnessd.lock"), one.state("aside")).unwrap();
+        fs::rename(other.state("harnessd.lock"), one.state("harnessd.lock")).unwrap();
+    };
+    let state_of = |one: &Daemon, other: &Daemon| {
+        let state = one.state("").components().as_path().to_owned();
+        fs::rename(&state, state.with_extension("aside")).unwrap();
+        symlink(other.state(""), state).unwrap();
+    };
+    let end = |one: &Daemon| one.process().end();
+    let leads: [(&str, Lead<'_>); 8] = [
+        ("a link, and a lock file made anew", &|one, other| {
+            anew(one);
+            away(one);
+            symlink(other.socket(), one.socket()).unwrap();
+        }),
+        ("a hard link, and a lock file made anew", &|one, other| {
+            anew(one);
+            away(one);
+            fs::hard_link(other.socket(), one.socket()).unwrap();
+        }),
+        ("a link, and no daemon", &|one, other| {
+            end(one);
+            drop(fs::remove_file(one.socket()));
+            symlink(other.socket(), one.socket()).unwrap();
+        }),
+        ("a hard link, and no daemon", &|one, other| {
+            end(one);
+            drop(fs::remove_file(one.socket()));
+            fs::hard_link(other.socket(), one.socket()).unwrap();
+        }),
+        ("the lock file of the other, and no daemon", &|one, other| {
+            end(one);
+            drop(fs::remove_file(one.socket()));
+            lock_of(one, other);
+        }),
+        ("the lock file of the other, and a directory for a socket", &|one, other| {
+            lock_of(one, other);
+            away(one);
+            fs::create_dir(one.socket()).unwrap();
+        }),
+        ("a link for the state directory, and no daemon", &|one, other| {
+            end(one);
+            drop(fs::remove_file(one.socket()));
+            state_of(one, other);
+        }),
+        ("links for both directories", &|one, other| {
+            let (dir, to) = (one.socket(), other.socket());
+            let (dir, to) = (dir.parent().unwrap(), to.parent().unwrap());
+            fs::rename(dir, dir.with_extension("aside")).unwrap();
+            symlink(to, dir).unwrap();
+            state_of(one, other);
+        }),
+    ];
+    for (what, lead) in leads {
+        let (daemon, other) = (Place::new().start(), Place::new().start());
+        let run = other.submit(&turn("").ask("may I?").turn("yes"));
+        let process = other.process();
+        lead(&daemon, &other);
+        for words in ["cancel --all --yes", "lane pause tool", "daemon stop --yes"] {
+            // As who names no place: the directories are those of the environment.
+            let output = daemon.sh(&format!("unset HARNESS_SOCKET; harnessctl --no-start {words}"));
+            assert!(process.is_alive() && !run.view().state.is_terminal(), "{what}, {words}: {output}");
+            assert!(!other.lane("tool").paused, "{what}, {words}: {output}");
+        }
+    }
+}
+
 /// 62: a child that takes the name of an operator's run that has ended is hit by no command that names that run.
 #[test]
 fn a_childs_name_is_never_taken_for_an_operators_run() {

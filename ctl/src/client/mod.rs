@@ -6,6 +6,11 @@ pub(crate) mod connect;
 pub(crate) mod error;
 pub(crate) mod incoming;
 pub(crate) mod interrupt;
+/// Whether the kernel takes no descriptor along now.
+fn is_used_up(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::errno::Errno::ETOOMANYREFS as i32)
+}
+
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -261,6 +266,9 @@ impl Client {
                 Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Ok(written) => rest = &rest[written..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Another process of this user has as many on their way as there may be. The request says in numbers
+                // as well what the descriptor would say.
+                Err(e) if descriptor.is_some() && is_used_up(&e) => descriptor = None,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent(PATIENCE)),
                 // A frame that was written in part was not read as a whole.
                 Err(e) if is_loss(&e) && self.asked() == 1 => return Err(ClientError::Lost { taken: Taken::No }),

@@ -80,10 +80,17 @@ fn stop(ctx: &mut Ctx, yes: bool) -> Result<u8, Failure> {
     match stop_daemon::stop(ctx, &agreed)? {
         Stopped::DidNotRun => note(ctx.notes.dim("the daemon does not run")),
         Stopped::Asked(status) => {
-            note(ctx.notes.dim(format_args!("stopped: pid {}{}", status.pid, what_goes_on(&status))));
+            let (pid, state_dir) = (status.pid, &status.state_dir);
+            note(
+                ctx.notes
+                    .dim(format_args!("stopped: pid {pid}, with its state in {state_dir}{}", what_goes_on(&status))),
+            );
         }
-        Stopped::BySignal { pid } => {
-            note(ctx.notes.dim(format_args!("stopped: pid {pid}, by a signal: it could not be asked")));
+        Stopped::BySignal { pid, state_dir } => {
+            let state_dir = state_dir.display();
+            note(ctx.notes.dim(format_args!(
+                "stopped: pid {pid}, with its state in {state_dir}, by a signal: it could not be asked"
+            )));
         }
     }
     ctx.done()

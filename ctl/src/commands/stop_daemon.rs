@@ -4,7 +4,7 @@
 //! Owns when a signal is sent, and to which process: only to the daemon that has the lock, checked anew before each
 //! signal. Never says that no daemon runs while one does.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness_protocol::rpc::{DaemonStatusReply, Empty, ErrorKind, METHOD_NOT_FOUND, method};
@@ -34,6 +34,8 @@ pub(crate) enum Stopped {
     BySignal {
         /// Pid of the daemon.
         pid: u32,
+        /// The state directory that it held.
+        state_dir: PathBuf,
     },
 }
 
@@ -108,7 +110,12 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
     let state_dir = ctx.session.place().state_dir.clone();
     let Ok(Some(holder)) = Holder::of(&state_dir) else { return Err(failure) };
     let pid = holder.pid;
-    // If this is not the state directory of the daemon that answered, its lock says nothing about that daemon.
+    // Where a link leads to it, a run may have made that, and another daemon is meant.
+    if holder.by_link {
+        let socket = holder.socket.unwrap_or_else(|| ctx.session.place().socket.clone());
+        return Err(StartError::Linked { pid, socket, state_dir }.into());
+    }
+    // A state directory that is not that of the daemon that we spoke to says nothing of it.
     if ctx.session.peer().is_some_and(|peer| peer != pid) {
         return Err(failure);
     }
@@ -126,7 +133,7 @@ fn by_signal(ctx: &mut Ctx, failure: Failure, until: Instant) -> Result<Stopped,
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    Ok(Stopped::BySignal { pid })
+    Ok(Stopped::BySignal { pid, state_dir })
 }
 
 fn holds(state_dir: &Path, pid: u32) -> bool {

@@ -39,7 +39,21 @@ pub(crate) enum StartError {
         /// The state directory that it holds.
         state_dir: PathBuf,
     },
-    /// There is a daemon, but its socket is gone.
+    /// A link leads to the state directory of a daemon with another socket. A run may have made it.
+    #[error(
+        "{} is a link, or a link is on the way to it; the daemon (pid {pid}) that holds it serves {}, and nothing was sent \
+         to that one",
+        state_dir.display(), socket.display()
+    )]
+    Linked {
+        /// The number of the daemon's process.
+        pid: u32,
+        /// The socket that the daemon serves.
+        socket: PathBuf,
+        /// The state directory that was looked at.
+        state_dir: PathBuf,
+    },
+    /// There is a daemon, and its socket is gone.
     #[error("the daemon (pid {pid}) runs, and its socket {} {}", socket.display(), match in_place {
         Some(what) => format!("is not there: {what} is in its place"),
         None => "is not there".to_owned(),
@@ -178,6 +192,11 @@ impl StartError {
             Self::Elsewhere { socket, .. } => Some(format!(
                 "use that one: --socket {}; or start another with a state directory of its own: HARNESS_STATE_DIR",
                 socket.display()
+            )),
+            Self::Linked { socket, state_dir, .. } => Some(format!(
+                "where that one is meant, name it: --socket {}; else look where {} leads",
+                socket.display(),
+                state_dir.display()
             )),
             Self::NoSocket { .. } => {
                 Some("move it away, or name another place with --socket or HARNESS_SOCKET".to_owned())

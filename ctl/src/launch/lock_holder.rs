@@ -9,7 +9,8 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use harness_files::{Dir, Refusal, locks};
+use harness_files::locks::{self, Held};
+use harness_files::{Dir, Refusal};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::launch::server_identity::is_of_a_run;
@@ -31,6 +32,8 @@ pub(crate) struct Holder {
     pub(crate) pid: u32,
     /// Its socket, from the lock file; `None` where the file does not say so: with an older daemon, or one that starts.
     pub(crate) socket: Option<PathBuf>,
+    /// A link that is not root's led to the directory. A run may have made it, so this may be another daemon's.
+    pub(crate) by_link: bool,
 }
 
 /// Why nothing in a state directory is trusted.
@@ -59,17 +62,24 @@ impl Holder {
     /// If the content of the directory is not a daemon's.
     pub(crate) fn of(state_dir: &Path) -> Result<Option<Self>, Disbelief> {
         let path = state_dir.join(FILE);
-        let file = match Dir::open(state_dir).and_then(|dir| dir.file(FILE)) {
-            Ok(Some(file)) => file,
-            Ok(None) => return Err(Disbelief::NoFile(path)),
+        let dir = match Dir::open(state_dir) {
+            Ok(dir) => dir,
             Err(error) => return way(state_dir, &error).map_or(Ok(None), Err),
         };
-        let Ok(found) = file.metadata() else { return Ok(None) };
-        if found.nlink() > 1 {
+        let file = match dir.file(FILE) {
+            Ok(Some(file)) => Some(file),
+            Ok(None) => return Err(Disbelief::NoFile(path)),
+            // Where it was removed the daemon holds the directory all the same.
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return way(state_dir, &error).map_or(Ok(None), Err),
+        };
+        if file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| found.nlink() > 1) {
             return Err(Disbelief::Linked(path));
         }
-        let Some(pid) = holder_of(&file, found.uid()) else { return Ok(None) };
-        Ok(Some(Self { pid, socket: socket_in(file) }))
+        let Ok(owner) = rustix::fs::fstat(&dir).map(|found| found.st_uid) else { return Ok(None) };
+        let Some(pid) = holder_of(&|| locks::on_dir(&dir), owner) else { return Ok(None) };
+        let file = file.filter(|file| holder_of(&|| locks::on(file), owner) == Some(pid));
+        Ok(Some(Self { pid, socket: file.and_then(socket_in), by_link: dir.is_by_link() }))
     }
 
     /// Sends the process the signal to end, if it still holds the directory.
@@ -93,9 +103,9 @@ fn way(state_dir: &Path, error: &io::Error) -> Option<Disbelief> {
     Some(Disbelief::Way { path: state_dir.to_owned(), why })
 }
 
-/// The daemon that has the lock. It belongs to the user who owns the file, or to root.
-fn holder_of(file: &File, owner: u32) -> Option<u32> {
-    let held = (0..LOOKS).find_map(|_| locks::on(file).into_iter().find(|held| held.is_exclusive))?;
+/// The daemon that has the lock, which is of the user to whom the directory belongs, or root's.
+fn holder_of(locks: &dyn Fn() -> Vec<Held>, owner: u32) -> Option<u32> {
+    let held = (0..LOOKS).find_map(|_| locks().into_iter().find(|held| held.is_exclusive))?;
     let pid = u32::try_from(held.pid).ok().filter(|&pid| pid > 1)?;
     // What a run has left may have the lock and a daemon's name: no daemon then, and the next one ends it.
     let is_one = is_daemon(pid) && !is_of_a_run(held.pid);
@@ -163,7 +173,10 @@ mod tests {
         }
         let own = std::process::id();
         assert_eq!(user_of(own), Some(rustix::process::geteuid().as_raw()));
-        assert!(Holder { pid: own, socket: None }.end(dir.path()).is_err(), "who holds nothing is not told to end");
+        assert!(
+            Holder { pid: own, socket: None, by_link: false }.end(dir.path()).is_err(),
+            "who holds nothing is not told to end"
+        );
     }
 
     #[test]

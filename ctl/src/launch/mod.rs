@@ -85,6 +85,7 @@ fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
     let (pid, state_dir) = (holder.pid, place.state_dir.clone());
     match holder.socket {
         Some(socket) if socket != place.socket && place.named => Err(StartError::Elsewhere { pid, socket, state_dir }),
+        Some(socket) if socket != place.socket && holder.by_link => Err(StartError::Linked { pid, socket, state_dir }),
         Some(socket) if socket != place.socket => match connect(&socket, PATIENCE) {
             Ok(stream) => Ok(Found { stream, socket, started: false, holder: Some(pid) }),
             Err(ConnectError::Absent) => Err(unreachable(pid, socket, true)),

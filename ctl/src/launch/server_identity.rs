@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use harness_files::Dir;
 use harness_protocol::inside::{depth, hard_limit};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -50,8 +51,10 @@ pub(crate) enum Untrusted {
         /// Id of the process.
         pid: u32,
     },
-    /// The kernel knows the socket by another name, and another user may have made this path lead to it.
-    #[error("process {pid} answers, whose socket has another name, and another user may have made this one lead there")]
+    /// The socket has another name, and a run or another user may have made this one lead to it.
+    #[error(
+        "process {pid} answers, whose socket has another name, and a run or another user may have made this one lead there"
+    )]
     OtherName {
         /// The process that answers.
         pid: u32,
@@ -144,7 +147,7 @@ pub(crate) fn check(
     if let Some(why) = found {
         return Err(untrusted(why));
     }
-    is_the_daemon(stream, socket, state_dir, (pid, uid, owner), &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
+    is_the_daemon(stream, socket, state_dir, pid, &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
 }
 
 /// What speaks against a process outside of runs: the daemon of the state directory is another process, or the socket
@@ -153,25 +156,35 @@ fn is_the_daemon(
     stream: &UnixStream,
     socket: &Path,
     state_dir: &Path,
-    (pid, uid, owner): (u32, u32, Option<u32>),
+    pid: u32,
     read: Read<'_>,
 ) -> Result<Option<Untrusted>, StartError> {
     // The name by which it was bound, as the kernel knows it. A relative one is no daemon's, but may be that of ssh.
     let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
-    let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && bound != socket);
+    let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && !is_same(&bound, socket));
     let holder = match Holder::of(state_dir) {
         // In a user namespace without root, links of root look like another user's. The name alone is enough.
         Err(Disbelief::Way { .. }) if !has_other_name => None,
         found => found?,
     };
-    if let Some(holder) = holder {
+    if let Some(holder) = &holder {
         let serves_it = holder.socket.as_deref() == Some(socket);
         if (serves_it || has_other_name) && !is_or_is_above(pid, holder.pid, read) {
             return Ok(Some(Untrusted::NotTheDaemon { pid, holder: holder.pid }));
         }
     }
-    let leads_elsewhere = has_other_name && owner != Some(uid) && !harness_files::is_ours(socket);
-    Ok(leads_elsewhere.then_some(Untrusted::OtherName { pid }))
+    // From here on it is the daemon of the state directory, unless a run has made that a link as well.
+    let is_known = holder.is_some_and(|holder| !holder.by_link);
+    Ok((has_other_name && !is_known).then_some(Untrusted::OtherName { pid }))
+}
+
+/// Whether two names are of one socket, and no process of our user has had a hand in that: the links on both ways are
+/// root's.
+fn is_same(bound: &Path, socket: &Path) -> bool {
+    let dir = |path: &Path| Dir::open(path.parent()?).ok().filter(|dir| !dir.is_by_link());
+    bound == socket
+        || (bound.file_name() == socket.file_name()
+            && dir(bound).zip(dir(socket)).is_some_and(|(one, other)| one.is_same(&other)))
 }
 
 /// Whether a process comes from inside a run, whatever it calls itself. One that cannot be looked at is not known to.

@@ -1,8 +1,10 @@
-//! Measures the disk space that the state directory takes.
+//! Measures the disk space that the state directory takes, and what the daemon's own limits leave of it.
 
 use std::path::Path;
 
 use harness_protocol::rpc::DiskUsage;
+use nix::libc::RLIM_INFINITY;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::statvfs::statvfs;
 
 use super::FILE;
@@ -21,4 +23,43 @@ pub fn usage(state_dir: &Path) -> DiskUsage {
 /// What is free for us in the file system of `dir`, where that can be told.
 pub(super) fn free(dir: &Path) -> Option<u64> {
     statvfs(dir).ok().map(|stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
+/// The limit of file size of this process as it is now, in bytes, where there is one. Other processes of the user may have
+/// lowered it since the start. What of that can be raised again is raised, and no limit then.
+pub(super) fn file_size_limit() -> Option<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).ok()?;
+    if soft < hard && setrlimit(Resource::RLIMIT_FSIZE, hard, hard).is_ok() && hard == RLIM_INFINITY {
+        return None;
+    }
+    Some(hard).filter(|&hard| hard < RLIM_INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// In a process of its own, since the limit is the process's.
+    #[test]
+    fn a_limit_of_file_size_that_was_lowered_is_raised_where_that_may_be_and_told_where_not() {
+        if std::env::var_os("HARNESS_TEST_CHILD").is_none() {
+            let name = "journal::disk::tests::\
+                        a_limit_of_file_size_that_was_lowered_is_raised_where_that_may_be_and_told_where_not";
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .env("HARNESS_TEST_CHILD", "1")
+                .output()
+                .unwrap();
+            let output = String::from_utf8_lossy(&child.stdout).into_owned();
+            assert!(child.status.success() && output.contains("1 passed"), "{output}");
+            return;
+        }
+        assert_eq!(file_size_limit(), None);
+        setrlimit(Resource::RLIMIT_FSIZE, 4096, RLIM_INFINITY).unwrap();
+        assert_eq!(file_size_limit(), None);
+        assert_eq!(getrlimit(Resource::RLIMIT_FSIZE).unwrap().0, RLIM_INFINITY);
+        setrlimit(Resource::RLIMIT_FSIZE, 4096, 8192).unwrap();
+        assert_eq!(file_size_limit(), Some(8192));
+    }
 }

@@ -16,6 +16,7 @@ use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 
+use super::disk;
 use super::failpoints::{self, Point};
 use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, record};
@@ -312,6 +313,14 @@ fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Erro
 }
 
 fn failure(file: &Path, error: &rusqlite::Error) -> CommitError {
+    // The kernel's EFBIG is no other error to SQLite than that of a disk which fails.
+    let may_be_limit = matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull));
+    if may_be_limit && let Some(limit) = disk::file_size_limit() {
+        let (path, pid) = (file.display(), std::process::id());
+        let reason =
+            format!("{path} cannot be written: the limit of file size of the daemon (pid {pid}) is {limit} bytes");
+        return CommitError { fault: CommitFault::Limited, reason };
+    }
     let fault = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => CommitFault::Full,
         Some(ErrorCode::ReadOnly) => CommitFault::ReadOnly,

@@ -55,7 +55,10 @@ use self::supervisor::protocol::Used;
 
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The output of a process that ends within this time is read at once, without registering its pipes.
+/// First and longest pause before a call is tried again that found used up what it needs to start.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A process that ends within this time has its output read in one go, without being waited for.
 const QUICK: Duration = Duration::from_millis(2);
 
 /// Bounds of a command.
@@ -135,9 +138,22 @@ pub async fn run(
     cancel: &mut Cancel,
     on_piece: OnPiece<'_>,
 ) -> Result<Finished, SpawnError> {
-    for _ in 0..TRIES {
-        if let Some(finished) = attempt(&launch, bounds, run, keepers, outputs, cancel, on_piece).await? {
-            return Ok(finished);
+    let (mut lost, mut pause, mut waited) = (0, FIRST_PAUSE, Duration::ZERO);
+    while lost < TRIES {
+        match attempt(&launch, bounds, run, keepers, outputs, cancel, on_piece).await {
+            Ok(Some(finished)) => return Ok(finished),
+            Ok(None) => lost += 1,
+            // Other processes of the user have it, which is no fault of this command. It waits within its time.
+            Err(SpawnError::UsedUp(error)) if waited + pause < bounds.timeout && !cancel.is_wanted() => {
+                if pause == FIRST_PAUSE {
+                    tracing::warn!(%error, %run, "a call waits: processes of this user use up what it needs to start");
+                }
+                // Whoever cancels is told so by the attempt.
+                let _ = timeout(pause, cancel.wanted()).await;
+                waited += pause;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            Err(error) => return Err(error),
         }
     }
     Err(SpawnError::Io(ErrorKind::ConnectionReset.into()))
@@ -153,7 +169,7 @@ async fn attempt(
     cancel: &mut Cancel,
     on_piece: OnPiece<'_>,
 ) -> Result<Option<Finished>, SpawnError> {
-    let (mut streams, theirs, terminal) = streams(launch, bounds.keep, outputs).map_err(SpawnError::Io)?;
+    let (mut streams, theirs, terminal) = streams(launch, bounds.keep, outputs).map_err(SpawnError::of_streams)?;
     let descriptors: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
     let mut held = Held::start(keepers, run, launch, terminal.as_deref(), &descriptors).await?;
     drop(theirs);

@@ -86,12 +86,35 @@ pub enum SpawnError {
     /// The command is empty.
     #[error("no program is named")]
     Empty,
-    /// Any other error of the system.
+    /// What the kernel gives to a user, or to this daemon, is used up, for the moment.
+    #[error(
+        "the command could not be started: {0}: processes of this user have used up what the kernel gives (descriptors on \
+         their way, epoll watches, processes or open files), and it was waited for in vain"
+    )]
+    UsedUp(#[source] io::Error),
+    /// Anything else.
     #[error("the command could not be started: {0}")]
     Io(#[source] io::Error),
 }
 
-/// Which part of a command is larger than the kernel takes.
+impl SpawnError {
+    /// An error of what every command needs, whatever it is.
+    pub(super) fn of_means(error: io::Error) -> Self {
+        let used_up =
+            [libc::ETOOMANYREFS, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::ENOBUFS];
+        match error.raw_os_error() {
+            Some(errno) if used_up.contains(&errno) => Self::UsedUp(error),
+            _ => Self::Io(error),
+        }
+    }
+
+    /// An error of what takes the output, which is on a disk. One that has no room is another matter.
+    pub(super) fn of_streams(error: io::Error) -> Self {
+        if error.raw_os_error() == Some(libc::ENOSPC) { Self::Io(error) } else { Self::of_means(error) }
+    }
+}
+
+/// What of a command is larger than the kernel takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
     /// The command line of a shell, or an argument.

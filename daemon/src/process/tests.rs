@@ -527,6 +527,42 @@ async fn of_a_runs_processes_no_more_is_read_than_is_shown() {
     release(RUN, &bench.keepers, false).await;
 }
 
+/// What other processes of the user have used up is no fault of a command. In a process of its own, since the limit is
+/// the process's.
+#[test]
+fn a_call_that_finds_used_up_what_it_needs_waits_for_it() {
+    if std::env::var_os("HARNESS_TEST_CHILD").is_none() {
+        let name = "process::tests::a_call_that_finds_used_up_what_it_needs_waits_for_it";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("HARNESS_TEST_CHILD", "1")
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && output.contains("1 passed"), "{output}");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let bench = Bench::new();
+        bench.run("true").await;
+        let limit = nix::sys::resource::Resource::RLIMIT_NOFILE;
+        let (_, hard) = nix::sys::resource::getrlimit(limit).unwrap();
+        nix::sys::resource::setrlimit(limit, 128, hard).unwrap();
+        let mut hoard = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            hoard.push(file);
+        }
+        let frees = async {
+            // The command has found out by then, or has it easier.
+            sleep(Duration::from_millis(50)).await;
+            drop(hoard);
+        };
+        let (finished, ()) = tokio::join!(bench.run("echo here"), frees);
+        assert_eq!(text(&finished.stdout.kept), "here\n");
+    });
+}
+
 #[tokio::test]
 async fn a_server_outlives_the_time_limit_of_a_later_call() {
     let mut bench = Bench::new();

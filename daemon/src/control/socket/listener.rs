@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener as PlainListener, UnixStream as PlainStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,7 +25,9 @@ use crate::control::rights::Who;
 
 /// First wait after a connection could not be accepted; it doubles from there.
 const FIRST_WAIT_MS: u64 = 10;
-/// The longest of these waits, in milliseconds.
+/// Between two looks for a connection while the runtime can watch none.
+const PLAIN_LOOK_MS: u64 = 50;
+/// Longest wait.
 const LONGEST_WAIT_MS: u64 = 1000;
 /// Bytes of a refused peer that are read before its connection is closed, so that it sees the refusal and not a reset.
 const DRAINED: usize = 256 * 1024;
@@ -48,6 +51,8 @@ struct Open {
     // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
     claim: Claim,
     socket: Arc<UnixListener>,
+    /// The same, for when the runtime can watch no connection.
+    plain: Arc<PlainListener>,
 }
 
 /// The open listener: it accepts connections until it is dropped.
@@ -61,7 +66,9 @@ pub struct Listener {
     own_uid: u32,
     members: RwLock<Option<Members>>,
     crowd: Crowd,
-    /// The present wait after errors, in milliseconds; 0 without errors.
+    /// The runtime could not watch the last connection.
+    unwatched: AtomicBool,
+    /// The wait that an ongoing trouble has come to; 0 without one.
     trouble_ms: AtomicU64,
     /// Number of connections that were refused since the last accepted one.
     crowded: AtomicU32,
@@ -73,14 +80,20 @@ impl Listener {
     /// # Errors
     /// Where the runtime cannot watch the socket.
     pub fn open(bound: Bound, max: u32) -> io::Result<Self> {
+        let plain = Arc::new(bound.socket.try_clone()?);
         Ok(Self {
             path: bound.claim.path.clone(),
             activated: bound.claim.is_activated(),
-            open: RwLock::new(Open { claim: bound.claim, socket: Arc::new(UnixListener::from_std(bound.socket)?) }),
+            open: RwLock::new(Open {
+                claim: bound.claim,
+                socket: Arc::new(UnixListener::from_std(bound.socket)?),
+                plain,
+            }),
             lost: AtomicBool::new(false),
             own_uid: nix::unistd::geteuid().as_raw(),
             members: RwLock::new(bound.members),
             crowd: Crowd::new(max),
+            unwatched: AtomicBool::new(false),
             trouble_ms: AtomicU64::new(0),
             crowded: AtomicU32::new(0),
         })
@@ -125,8 +138,9 @@ impl Listener {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
         let again = Bound::again(&mut open.claim, members).map_err(|error| error.to_string());
         let again = again.and_then(|Bound { claim, socket, .. }| {
+            let plain = socket.try_clone().map_err(|error| error.to_string())?;
             let socket = UnixListener::from_std(socket).map_err(|error| error.to_string())?;
-            Ok(Open { claim, socket: Arc::new(socket) })
+            Ok(Open { claim, socket: Arc::new(socket), plain: Arc::new(plain) })
         });
         match again {
             Ok(bound) => {
@@ -145,11 +159,18 @@ impl Listener {
     /// the system are waited out. The future may be dropped, and the method called again, at any time.
     pub async fn accept(&self, arrivals: &Arrivals) -> Arrival {
         loop {
-            let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
-            // The place comes first: an accepted connection must not wait for one.
+            let (socket, plain) = {
+                let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+                (Arc::clone(&open.socket), Arc::clone(&open.plain))
+            };
+            // Before the connection: what is accepted is never waited with.
             let Some(room) = arrivals.room().await else { std::future::pending().await };
-            match socket.accept().await {
-                Ok((stream, _)) => {
+            let accepted = match self.unwatched.load(Ordering::Relaxed) {
+                true => self.accept_plainly(&plain).await,
+                false => socket.accept().await.map(|(stream, _)| stream),
+            };
+            match accepted {
+                Ok(stream) => {
                     if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
                         info!("connections are accepted again");
                     }
@@ -160,7 +181,37 @@ impl Listener {
                         Err((stream, full)) => self.turn_away(stream, &full),
                     }
                 }
-                Err(error) => self.rest(&error).await,
+                Err(error) => {
+                    self.unwatched.store(is_unwatched(&error), Ordering::Relaxed);
+                    self.rest(&told(error)).await;
+                }
+            }
+        }
+    }
+
+    /// The next connection that the runtime can watch. To watch one takes of what the kernel gives to the user; where
+    /// that is used up its peer is told so.
+    async fn accept_plainly(&self, plain: &PlainListener) -> io::Result<UnixStream> {
+        loop {
+            let stream = match plain.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(Duration::from_millis(PLAIN_LOOK_MS)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            stream.set_nonblocking(true)?;
+            let spare = stream.try_clone()?;
+            match UnixStream::from_std(stream) {
+                Ok(stream) => {
+                    self.unwatched.store(false, Ordering::Relaxed);
+                    return Ok(stream);
+                }
+                Err(error) => {
+                    let message = format!("{}; end those, or try again later", told(error));
+                    say(spare, RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(1)));
+                }
             }
         }
     }
@@ -233,10 +284,32 @@ impl Listener {
     }
 }
 
-/// Sends a peer the error, and closes. Never waits: a fresh connection has room for a line.
+/// Whether the runtime could not watch a connection.
+fn is_unwatched(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(nix::libc::ENOSPC)
+}
+
+/// The error in words, where the kernel's would be taken for another.
+fn told(error: io::Error) -> io::Error {
+    if !is_unwatched(&error) {
+        return error;
+    }
+    io::Error::other(
+        "processes of this user have used up the epoll watches that the kernel gives to a user \
+         (fs.epoll.max_user_watches)",
+    )
+}
+
+/// Tells a peer why, and closes.
 fn refuse(stream: UnixStream, error: RpcError) {
+    if let Ok(stream) = stream.into_std() {
+        say(stream, error);
+    }
+}
+
+/// The same without a runtime. Never waits: a fresh connection has room for a line.
+fn say(mut stream: PlainStream, error: RpcError) {
     let mut line = Vec::new();
-    let Ok(mut stream) = stream.into_std() else { return };
     if framing::encode(&Response::<Empty>::new(None, Err(error)), &mut line).is_err() {
         return;
     }
@@ -426,5 +499,27 @@ mod tests {
             assert_eq!(accepted.who, Who::Operator { uid: Peer::of(&client).unwrap().uid });
             assert_eq!(listener.trouble_ms.load(Ordering::Relaxed), 0);
         });
+    }
+
+    /// What the kernel says of epoll watches is said of a disk as well.
+    #[test]
+    fn watches_that_are_used_up_are_told_as_what_they_are() {
+        let error = told(io::Error::from_raw_os_error(nix::libc::ENOSPC));
+        assert!(error.to_string().contains("fs.epoll.max_user_watches"), "{error}");
+        let error = told(io::Error::from_raw_os_error(nix::libc::EMFILE));
+        assert_eq!(error.raw_os_error(), Some(nix::libc::EMFILE));
+    }
+
+    #[tokio::test]
+    async fn while_connections_cannot_be_watched_they_are_looked_for_and_one_that_can_be_ends_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, arrivals) = (listener(&dir, 10), arrivals());
+        listener.unwatched.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let _client = UnixStream::connect(listener.path()).await.unwrap();
+            let accepted = next(&listener, &arrivals).await;
+            assert_eq!(accepted.who, Who::Operator { uid: listener.own_uid });
+            assert!(!listener.unwatched.load(Ordering::Relaxed));
+        }
     }
 }

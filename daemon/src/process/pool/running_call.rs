@@ -71,7 +71,7 @@ impl Held {
         let mut tries = TRIES;
         loop {
             let group = keepers.group(run, launch.limits).await;
-            let mut link = keepers.take(run).map_err(SpawnError::Io)?;
+            let mut link = keepers.take(run).map_err(SpawnError::of_means)?;
             let seq = link.next_seq();
             let frame = launch.frame(seq, terminal, group.as_ref());
             link.group = group.map(Box::new);
@@ -90,7 +90,12 @@ impl Held {
             };
             match sent {
                 Ok(()) => return Ok(held),
-                // It was killed while no call used it. A frame that it did not take whole started nothing.
+                // Nothing of it went, and the keeper is as it was.
+                Err(error) if error.raw_os_error() == Some(nix::libc::ETOOMANYREFS) => {
+                    held.give_back();
+                    return Err(SpawnError::of_means(error));
+                }
+                // It was killed while nobody used it. A frame that it did not take whole started nothing.
                 Err(error) => {
                     held.lost().await;
                     tries -= 1;
