@@ -18,7 +18,7 @@ mod trusted;
 pub use anew::{Anew, remove_left};
 pub use dir::{Dir, Refusal};
 pub use existing::open_to_write;
-pub use regular::{NotRegular, Opening, open_regular};
+pub use regular::{NotRegular, Opening, Writing, open_own, open_regular};
 pub use trusted::{Trusted, is_ours, open_trusted};
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::{Anew, Dir, NotRegular, Opening, open_regular, open_to_write, open_trusted, remove_left};
+use crate::{
+    Anew, Dir, NotRegular, Opening, Writing, open_own, open_regular, open_to_write, open_trusted, remove_left,
+};
 
 /// Content that must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -241,6 +243,45 @@ fn what_is_no_regular_file_is_refused_and_never_waited_for() {
     let kept = open_regular(&at("kept"), Opening::Keep).unwrap();
     assert_eq!(kept.metadata().unwrap().mode() & 0o777, 0o600);
     is_intact(&precious, "it was opened");
+}
+
+#[test]
+fn what_is_in_the_place_of_a_file_of_ours_is_not_written_to() {
+    let (dir, _, precious) = shared();
+    let path = dir.path().join("own");
+    for writing in [Writing::Anew, Writing::Append, Writing::Keep] {
+        let plants: [&dyn Fn(); 6] = [
+            &|| symlink(&precious, &path).unwrap(),
+            &|| symlink(dir.path().join("nothing"), &path).unwrap(),
+            &|| symlink(dir.path(), &path).unwrap(),
+            &|| fs::hard_link(&precious, &path).unwrap(),
+            &|| assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap()),
+        ];
+        for (index, plant) in plants.iter().enumerate() {
+            plant();
+            open_own(&path, writing, true).unwrap().write_all(b"written").unwrap();
+            is_intact(&precious, "it was written to");
+            assert_eq!(fs::read(&path).unwrap(), b"written", "{writing:?} {index}");
+            let made = fs::symlink_metadata(&path).unwrap();
+            assert!(made.is_file() && made.mode() & 0o777 == 0o600, "{writing:?} {index}");
+            open_own(&path, writing, true).unwrap().write_all(b"W").unwrap();
+            let expected: &[u8] = match writing {
+                Writing::Anew => b"W",
+                Writing::Append => b"writtenW",
+                Writing::Keep => b"Written",
+            };
+            assert_eq!(fs::read(&path).unwrap(), expected);
+            fs::remove_file(&path).unwrap();
+        }
+        fs::create_dir(&path).unwrap();
+        open_own(&path, writing, true).unwrap_err();
+        fs::remove_dir(&path).unwrap();
+    }
+    assert!(!dir.path().join("nothing").exists());
+    symlink(precious.parent().unwrap(), dir.path().join("linked")).unwrap();
+    open_own(&dir.path().join("linked/new"), Writing::Anew, true).unwrap_err();
+    open_own(&dir.path().join("linked/new"), Writing::Anew, false).unwrap();
 }
 
 #[test]

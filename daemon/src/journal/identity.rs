@@ -7,11 +7,12 @@
 //! Owns the two files and their meaning. Must never decide what a start does about a mismatch, and never delete
 //! anything.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use harness_files::{Writing, open_own};
 use harness_protocol::id::Seq;
 use harness_protocol::rpc::EpochReason;
 use rusqlite::{Connection, OpenFlags};
@@ -165,7 +166,7 @@ impl Beside {
         let known = Known { instance, next, begins, device: file.dev(), inode: file.ino(), boot: boot(), path };
         let text = serde_json::to_vec(&known)?;
         let fresh = self.dir.join(format!("{ID}.new"));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        let mut file = open_own(&fresh, Writing::Anew, false)?;
         file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&fresh, self.dir.join(ID))?;
@@ -180,7 +181,7 @@ impl Beside {
     /// Where the file cannot be had.
     pub fn mark(&self, last: Seq) -> io::Result<Mark> {
         let path = self.dir.join(MARK);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = open_own(&path, Writing::Keep, false)?;
         let mark = Mark { file };
         mark.set(last)?;
         Ok(mark)

@@ -2,11 +2,11 @@
 //!
 //! Owns that file. The driver decides when the space is given up.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use harness_files::{Writing, open_own};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 
@@ -31,7 +31,7 @@ impl Ballast {
     /// # Errors
     /// Where there is no room; nothing of it is taken then.
     pub fn take(&self) -> io::Result<()> {
-        if self.path.metadata().is_ok_and(|file| file.len() == u64::from(self.bytes)) {
+        if self.path.symlink_metadata().is_ok_and(|file| file.is_file() && file.len() == u64::from(self.bytes)) {
             return Ok(());
         }
         self.fill().inspect_err(|_| {
@@ -41,7 +41,7 @@ impl Ballast {
     }
 
     fn fill(&self) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
+        let mut file = open_own(&self.path, Writing::Anew, false)?;
         match posix_fallocate(&file, 0, i64::from(self.bytes)) {
             Ok(()) => return file.sync_all(),
             Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {}
@@ -65,6 +65,24 @@ impl Ballast {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    /// What a run puts in its place keeps what is in it, and there is a ballast all the same.
+    #[test]
+    fn no_link_in_its_place_is_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, precious) = (dir.path().join("ballast"), dir.path().join("precious"));
+        let ballast = Ballast { bytes: 128 * 1024, ..Ballast::new(dir.path()) };
+        let ways: [&dyn Fn(); 2] =
+            [&|| std::os::unix::fs::symlink(&precious, &path).unwrap(), &|| fs::hard_link(&precious, &path).unwrap()];
+        for link in ways {
+            fs::write(&precious, "precious").unwrap();
+            link();
+            ballast.take().unwrap();
+            assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+            assert_eq!(fs::symlink_metadata(&path).unwrap().len(), 128 * 1024);
+            assert!(ballast.give_up());
+        }
+    }
 
     #[test]
     fn it_is_taken_once_and_given_up_once() {

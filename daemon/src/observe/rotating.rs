@@ -3,10 +3,11 @@
 //! Owns the size of the log: the current file and one older file together. Rotation neither loses nor splits a line:
 //! each line is whole in one of the two files. If the file cannot be rotated, writing goes on in it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use harness_files::{Writing, open_own};
 
 /// Bytes after which a file is put aside. The log takes twice as much at most.
 pub(super) const ROTATE_BYTES: u64 = 10 * 1024 * 1024;
@@ -69,7 +70,8 @@ impl Write for Rotating {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    // A run may put a link there.
+    open_own(path, Writing::Append, false)
 }
 
 /// One that is put aside takes the place of the one before.

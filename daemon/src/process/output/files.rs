@@ -2,12 +2,13 @@
 //!
 //! Owns the layout; no other module knows it. Names are made of our own ids, so no text of a model is part of a path.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use harness_files::{Writing, open_own};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
 
@@ -150,7 +151,8 @@ impl CallOutputs {
     /// Makes the file of a stream.
     pub(in crate::process) fn create(&self, stream: OutputStream) -> io::Result<OutputFile> {
         let path = self.outputs.path(self.run, self.call, stream);
-        let open = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        // A run may put links there, also in the place of its own directory.
+        let open = || open_own(&path, Writing::Anew, true);
         let file = match open() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let dir = path.parent().unwrap_or(&self.outputs.root);
