@@ -225,7 +225,7 @@ impl Failure {
         // A closed standard error is ignored: no other place is left for the message.
         let _told = match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Self::Detached { .. } => writeln!(err, "{self}"),
+            Self::Detached { .. } => writeln!(err, "{}", clean(&self.to_string())),
             other => writeln!(err, "harnessctl: {}", clean(&chain(other)))
                 .and_then(|()| other.hint().map_or(Ok(()), |hint| writeln!(err, "  hint: {}", clean(&hint)))),
         };

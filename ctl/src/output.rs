@@ -155,7 +155,8 @@ impl Progress {
     pub(crate) fn show(&mut self, text: impl std::fmt::Display) {
         if self.terminal {
             let mut err = io::stderr().lock();
-            let _told = write!(err, "\r\x1b[K{text}").and_then(|()| err.flush());
+            let text = text.to_string();
+            let _told = write!(err, "\r\x1b[K{}", clean_painted(&text)).and_then(|()| err.flush());
             self.shown = true;
         }
     }

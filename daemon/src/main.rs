@@ -244,9 +244,10 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
             let (state_dir, _) = open_state(&paths, standing)?;
             let done = put_back(state_dir.path(), file)?;
             let dir = state_dir.path().display();
-            writeln!(out, "{} is in place in {dir}; a start goes on from it, in a new epoch", file.display())?;
+            let told = format!("{} is in place in {dir}; a start goes on from it, in a new epoch", file.display());
+            tell(&mut out, &told)?;
             if let Some(before) = done.before {
-                writeln!(out, "what was there is in {}", before.display())?;
+                tell(&mut out, &format_args!("what was there is in {}", before.display()))?;
             }
         }
         Verb::Salvage { from, to } => {
@@ -258,7 +259,7 @@ fn mend(cli: &Cli, verb: &Verb, standing: &Standing) -> anyhow::Result<()> {
             }
             let saved = salvage(from, to)?;
             let told = format!("{} events of {} runs were saved into {}", saved.events, saved.runs, to.display());
-            writeln!(out, "{told}; {} places could not be read", saved.holes)?;
+            tell(&mut out, &format_args!("{told}; {} places could not be read", saved.holes))?;
         }
     }
     Ok(())
@@ -310,5 +311,11 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 /// Writes an error for the person or program that started the daemon. A failed write is ignored: standard error may be
 /// closed.
 fn complain(message: &dyn Display) {
-    _ = writeln!(io::stderr(), "harnessd: {message}");
+    _ = tell(&mut io::stderr(), &format_args!("harnessd: {message}"));
+}
+
+/// Writes a line for people. All that this process says of itself goes this way: it names files, and a run may call a
+/// file as it likes.
+fn tell(out: &mut dyn Write, line: &dyn Display) -> io::Result<()> {
+    writeln!(out, "{}", shown::clean(&line.to_string()))
 }

@@ -92,3 +92,43 @@ fn no_command_passes_on_to_a_terminal_what_drives_it() {
         assert!(!screen.contains(drives), "{words:?}: {screen:?}");
     }
 }
+
+/// A17: a run may call a file as it likes, where an operator's daemon, restore or salvage finds it, and tells of it.
+#[test]
+fn no_name_of_a_file_drives_the_terminal_of_whoever_is_told_of_it() {
+    let harmful = |c: char| shown::is_harmful(c) && c != '\n' && c != '\t';
+    for name in ["x\x1b]0;OWNED\x07\x1b[2J", "x\u{9b}2J", "x\u{202e}txt", "x\ry", "x\u{7f}\u{200b}"] {
+        let daemon = Daemon::start();
+        let backup = daemon.path("backup.db").display().to_string();
+        let named = daemon.path(&format!("{name}.db")).display().to_string();
+        daemon.ctl(["daemon", "backup", &backup]).ok();
+        daemon.ctl(["daemon", "stop", "--yes"]).ok();
+        let pipe = daemon.state(name);
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let place = daemon.place();
+        let pipe = pipe.display().to_string();
+        let ways: [&[&str]; 9] = [
+            &["harnessctl", "daemon", "restore", &backup],
+            &["harnessctl", "daemon", "restore", &pipe],
+            &["harnessctl", "list"],
+            &["harnessctl", "--socket", &pipe, "list"],
+            &["harnessd", "restore", &named],
+            &["harnessd", "restore", "--check", &pipe],
+            &["harnessd", "salvage", &pipe, &named],
+            &["harnessd", "--state-dir", &pipe],
+            &["harnessd", "--config", &pipe],
+        ];
+        let mut named_it = 0;
+        for way in ways {
+            let mut command = place.command(harness_tests::program(way[0]));
+            command.args(&way[1..]);
+            let output = harness_tests::Running::start(command).finish();
+            assert_ne!(output.code, 0, "{way:?}: {output}");
+            for text in [&output.stdout, &output.stderr] {
+                assert!(!text.contains(harmful), "{way:?}: {text:?}");
+            }
+            named_it += usize::from(output.stderr.contains("/x"));
+        }
+        assert!(named_it >= 5, "most of them tell the name: {named_it}");
+    }
+}

@@ -5,6 +5,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use harness_protocol::run::exit;
+use harness_protocol::shown::clean;
 
 use crate::error::Failure;
 
@@ -26,7 +27,7 @@ pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure>
     }
     let mut err = io::stderr().lock();
     // If the question cannot be written, there is no answer below.
-    let _asked = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
+    let _asked = write!(err, "{} [y/N] ", clean(question)).and_then(|()| err.flush());
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     if read.is_ok() && is_yes(&answer) {

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::RawFd;
 
+use harness_protocol::shown::clean;
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};
@@ -39,10 +40,10 @@ impl Starting {
     /// Reports the next step, which may take a while.
     pub fn doing(self, what: impl std::fmt::Display) {
         if self.on_demand {
-            let line = format!("{DOING}{what}").replace('\n', " ");
+            let line = clean(&what.to_string()).replace('\n', " ");
             let mut stdout = io::stdout();
             // That process may be gone.
-            _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+            _ = writeln!(stdout, "{DOING}{line}").and_then(|()| stdout.flush());
         }
     }
 }

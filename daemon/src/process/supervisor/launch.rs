@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use harness_protocol::limit::{CallLimit, CallLimits};
+use harness_protocol::shown::clean;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 
@@ -81,7 +82,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(()) => Command::new(&program).arg0(&name).args(arguments).env_clear().envs(environment()).exec(),
         Err(error) => error,
     };
-    _ = writeln!(io::stderr(), "{}: {error}", name.display());
+    _ = writeln!(io::stderr(), "{}: {error}", clean(&name.to_string_lossy()));
     ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 })
 }
 
