@@ -265,6 +265,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, ending: &E
     let mut runs = world.resource_mut::<Runs>();
     runs.live.remove(&number);
     runs.finished.insert(number, entity);
+    *runs.kept.entry(root).or_default() += 1;
     runs.finished_bytes += bytes;
     if let Some(name) = name {
         runs.names.remove(name, parent.is_some().then_some(root), run);
@@ -328,7 +329,21 @@ fn tree(world: &World, top: Entity) -> Vec<Entity> {
 fn note_end(world: &mut World, entity: Entity) {
     if let (Some(ended), Some(identity)) = (world.get::<Ended>(entity), world.get::<Identity>(entity)) {
         let entry = (ended.at, identity.number);
-        world.resource_mut::<Runs>().by_end.insert(entry);
+        let root = identity.root;
+        let mut runs = world.resource_mut::<Runs>();
+        if runs.by_end.insert(entry) {
+            keeps_one_less(&mut runs, root);
+        }
+    }
+}
+
+/// The tree of this top keeps one finished run less.
+fn keeps_one_less(runs: &mut Runs, root: RunId) {
+    if let Some(count) = runs.kept.get_mut(&root) {
+        *count -= 1;
+        if *count == 0 {
+            runs.kept.remove(&root);
+        }
     }
 }
 
@@ -345,7 +360,9 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     runs.by_id.remove(&run);
     runs.finished.remove(&identity.number);
     if let Some((at, bytes)) = ended {
-        runs.by_end.remove(&(at, identity.number));
+        if !runs.by_end.remove(&(at, identity.number)) {
+            keeps_one_less(&mut runs, identity.root);
+        }
         runs.finished_bytes = runs.finished_bytes.saturating_sub(bytes);
     }
     if let Some(count) = shown.and_then(|state| runs.states.get_mut(&state)) {

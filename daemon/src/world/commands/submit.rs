@@ -195,10 +195,6 @@ pub(crate) fn closed(world: &World) -> Option<RpcError> {
         return Some(error.retry_after(Span::from_secs(30)));
     }
     let (runs, bounds) = (world.resource::<Runs>(), &world.resource::<Setup>().config.limits);
-    if runs.finished.len() > runs.by_end.len() + bounds.finished_runs as usize {
-        let message = "too many finished runs are kept for the live runs above them; try again when those have ended";
-        return Some(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(30)));
-    }
     if runs.live.len() >= bounds.live_runs as usize {
         let message =
             format!("{} runs are live already (limits.live_runs); try again when some have ended", bounds.live_runs);
@@ -214,6 +210,9 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError>
     }
     let bounds = &tx.setup().config.limits;
     let runs = tx.res::<Runs>();
+    if let Some(root) = descent.root(tx) {
+        may_keep_more(runs, root, bounds.finished_runs as usize)?;
+    }
     // What runs submit takes the last place from no operator.
     if descent.parent.is_some() && runs.live.len() >= (bounds.live_runs - bounds.live_runs / KEPT) as usize {
         let message = format!(
@@ -259,6 +258,20 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), RpcError>
         return Err(invalid(format!("a run has at most {} children (limits.children)", bounds.children)));
     }
     Ok(())
+}
+
+/// Whether a tree may get one more run. What of it has ended stays here as long as something of it lives: where that is
+/// too much altogether, the trees that keep more than their part get no more, and all others go on.
+fn may_keep_more(runs: &Runs, root: RunId, bound: usize) -> Result<(), RpcError> {
+    let kept = runs.kept.get(&root).copied().unwrap_or(0);
+    if runs.finished.len() <= runs.by_end.len() + bound || kept <= bound / KEPT as usize {
+        return Ok(());
+    }
+    let message = format!(
+        "{kept} finished runs are kept for what is live of the tree of run {root} (limits.finished_runs); \
+         it gets more when that has ended"
+    );
+    Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(30)))
 }
 
 /// The specification with what was left out, checked.

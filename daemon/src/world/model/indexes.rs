@@ -44,6 +44,8 @@ pub(crate) struct Runs {
     pub(crate) finished: BTreeMap<u64, Entity>,
     /// Of these, those whose whole tree's top has ended, in the order of their ends: they can leave.
     pub(crate) by_end: BTreeSet<(Timestamp, u64)>,
+    /// How many of the finished runs cannot leave, by the top of the tree that keeps them.
+    pub(crate) kept: BTreeMap<RunId, usize>,
     /// Bytes of the transcripts and the specifications of finished runs, about.
     pub(crate) finished_bytes: u64,
     /// Live runs by name.

@@ -31,6 +31,7 @@ impl Simulation {
         let runs = world.resource::<Runs>();
         let lanes = world.resource::<Lanes>();
         assert!(world.resource::<Agenda>().0.is_empty(), "something is left undecided");
+        assert_eq!(runs.kept.values().sum::<usize>(), runs.finished.len() - runs.by_end.len(), "kept by their trees");
         for lane in lanes.iter() {
             assert_eq!(lane.check(), Ok(()));
             assert!(self.held || lane.peek().is_none(), "a permit idles while something is queued");
