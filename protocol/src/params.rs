@@ -344,6 +344,10 @@ pub struct RetryParams {
     /// That key is sent for the first time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
+    /// The run may be one that another run has submitted. Without this such a run is taken only by its whole id, and
+    /// gets no variables of an environment. Since protocol 1.2.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub children: bool,
 }
 
 /// Parameters of `run.message`.

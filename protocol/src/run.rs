@@ -560,7 +560,10 @@ pub struct InteractionView {
     pub run: RunId,
     /// Name of the run, when it has one.
     pub run_name: Option<Arc<str>>,
-    /// What kind of answer is wanted.
+    /// The run that submitted that run; none where an operator did. A child may be called as an operator's run is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
+    /// What kind.
     pub kind: InteractionKind,
     /// Text of the question.
     pub question: Arc<str>,

@@ -61,6 +61,12 @@ fn main() {
             Err(error) => println!("not connected: {error}"),
         },
         ["ask", line] => println!("{}", ask_over(UnixStream::connect(path()).unwrap(), line)),
+        // Lines of standard input, each over a connection of its own.
+        ["ask-each"] => {
+            for line in std::io::stdin().lines() {
+                println!("{}", ask_over(UnixStream::connect(path()).unwrap(), &line.unwrap()));
+            }
+        }
         // What the ways start.
         ["connect"] => connect_to(&standard_input()),
         ["connect-below"] => {

@@ -5,6 +5,7 @@ mod account_limits;
 mod adversary;
 mod adversary_backups;
 mod adversary_files;
+mod adversary_names;
 mod answering;
 mod archived;
 mod bad_days;

@@ -148,7 +148,10 @@ pub(crate) struct ExportArgs {
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// A label to add to the new runs, or to change; may be repeated
+    /// Also runs that other runs have submitted: the new ones are yours, and belong to no tree
+    #[arg(long, help_heading = "Which runs")]
+    pub(crate) children: bool,
+    /// A label that the new runs have as well, or with another value; may be repeated
     #[arg(long = "add-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) add_labels: Vec<(String, String)>,
     #[command(flatten)]

@@ -23,6 +23,12 @@ pub(crate) fn short(id: RunId) -> String {
     text
 }
 
+/// The name of a run, and whose child it is: a run may call its children as an operator's runs are called.
+pub(crate) fn named(name: Option<&str>, parent: Option<RunId>) -> String {
+    let name = name.unwrap_or("-");
+    parent.map_or_else(|| name.to_owned(), |parent| format!("{name} (child of {})", short(parent)))
+}
+
 /// What a run waits for, in a few words.
 pub(crate) fn waiting_for(run: &RunView, now: Timestamp) -> String {
     let standing = words::of_run(run, &clock(now));

@@ -59,7 +59,7 @@ impl Teller {
         let own = words::kind_of(run).and_then(|kind| kind.person());
         let new =
             run.questions.iter().filter(|question| !self.asked.contains(&question.id) && own != Some(question.id));
-        let lines = new.map(asks).collect();
+        let lines = new.map(|question| asks(question, run)).collect();
         self.asked = open;
         lines
     }
@@ -76,9 +76,10 @@ impl Teller {
 }
 
 /// The line about a question, with the command that answers it.
-pub(crate) fn asks(question: &OpenQuestion) -> String {
+pub(crate) fn asks(question: &OpenQuestion, above: &RunView) -> String {
+    let below = if question.run == above.id { String::new() } else { format!(", below run {},", short(above.id)) };
     format!(
-        "run {} asks: {}; harnessctl reply {} TEXT",
+        "run {}{below} asks: {}; harnessctl reply {} TEXT",
         short(question.run),
         first_line(&question.question),
         question.id
@@ -113,7 +114,7 @@ impl TellerOfMany {
             let own = words::kind_of(run).and_then(|kind| kind.person());
             for question in run.questions.iter().filter(|question| own != Some(question.id)) {
                 if lines.len() < MOST_LINES && self.asked.insert(question.id) {
-                    lines.push(format!("harnessctl: {}", asks(question)));
+                    lines.push(format!("harnessctl: {}", asks(question, run)));
                 }
             }
             let (Some(kind), Some(standing)) = (words::kind_of(run), words::of_run(run, &clock(now()))) else {
@@ -184,7 +185,10 @@ mod tests {
         assert_eq!(teller.questions(&run), Vec::<String>::new());
         run.questions = vec![question(1, 7, "which?"), question(2, 8, "a\u{9b}2Jb")];
         let told = teller.questions(&run);
-        assert!(told[0].contains("run 00000000 asks: which?; harnessctl reply 0000000000001 TEXT"), "{told:?}");
+        assert!(
+            told[0].contains("run 00000000, below run 01234567, asks: which?; harnessctl reply 0000000000001 TEXT"),
+            "{told:?}"
+        );
         assert!(told.len() == 2 && !told[1].contains('\u{9b}'), "{told:?}");
         assert_eq!(teller.questions(&run).len(), 0);
         run.questions.push(question(3, 7, "and?"));

@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use harness_protocol::event::{Event, EventBody};
-use harness_protocol::id::{RunId, Seq};
+use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::json_size::value_bytes;
 use harness_protocol::rpc::{
-    ErrorKind, ExportParams, Exported, ListParams, OutputParams, RpcError, RunPage, Selector, ShowParams, Shown,
-    Unchanged, WaitReply,
+    ErrorKind, ExportParams, Exported, ListParams, RpcError, RunPage, Selector, Shown, Unchanged, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
@@ -26,8 +25,8 @@ use crate::fair::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;
-use crate::world::api::{Finished, KeySpace, MadeRun, Now};
-use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES};
+use crate::world::api::{Finished, KeySpace, MadeRun, Now, Operator};
+use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES, TranscriptPage};
 use crate::world::view::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
 
 /// Most events in one reply of an export.
@@ -80,29 +79,27 @@ impl Archive {
     ///
     /// # Errors
     /// `ambiguous`, with the candidates.
-    pub(super) fn only(&self, name: &str, found: RunId, uid: u32) -> Result<RunId, RpcError> {
-        match self.history.find(name, uid) {
+    pub(super) fn only(&self, name: &str, found: RunId, operator: Operator) -> Result<RunId, RpcError> {
+        match self.history.find(name, operator) {
             Err(error) if error.kind() == ErrorKind::Ambiguous => Err(error),
             run => Ok(run.unwrap_or(found)),
         }
     }
 
-    pub(super) fn show(&self, mut params: ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
-        let run = self.history.find(&params.run, uid)?;
+    pub(super) fn show(&self, run: RunId, transcript: Option<TranscriptPage>, now: Now) -> Result<Shown, RpcError> {
         let view = self.view(run)?;
-        if !params.transcript {
+        if transcript.is_none() {
             return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
         }
-        params.run = run.to_string();
-        match self.world_of(run)?.show(&params, uid, now) {
-            Ok(shown) => {
+        match self.world_of(run)?.show(run, transcript, now) {
+            Some(shown) => {
                 let mut view = view;
                 let entries = value_bytes(&shown.transcript);
                 leave_room(&mut view, REPLY_BYTES.saturating_sub(entries));
                 Ok(Shown { run: view, ..shown })
             }
             // The record that made it cannot be read: only its listing is known.
-            Err(_) => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
+            None => Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None }),
         }
     }
 
@@ -149,14 +146,14 @@ impl Archive {
     }
 
     /// The named runs, in that order, on one page: as many as fit.
-    pub(super) fn named(&self, params: &ListParams, named: Vec<Named>, uid: u32) -> Result<RunPage, RpcError> {
+    pub(super) fn named(&self, params: &ListParams, named: Vec<Named>) -> Result<RunPage, RpcError> {
         let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut bytes = 0;
         for (index, one) in named.into_iter().enumerate().skip(first) {
             let mut view = match one {
                 Named::Here(view) => *view,
-                Named::Gone(name) => self.view(self.history.find(&name, uid)?)?,
+                Named::Gone(name, operator) => self.view(self.history.find(&name, operator)?)?,
             };
             if !params.select.fits(&view) {
                 continue;
@@ -177,11 +174,11 @@ impl Archive {
         &self,
         select: &Selector,
         names: &[String],
-        uid: u32,
+        operator: Operator,
     ) -> Result<(Vec<Unchanged>, Vec<String>), RpcError> {
         let (mut ended, mut here) = (Vec::<Unchanged>::new(), Vec::new());
         for name in names {
-            let run = self.history.find(name, uid)?;
+            let run = self.history.find(name, operator)?;
             if !self.history.has_left(run)? {
                 // By id: the world alone would take the name for that of a child.
                 here.push(run.to_string());
@@ -197,17 +194,16 @@ impl Archive {
     }
 
     /// The reply to a client that waits for an archived run: the run has ended.
-    pub(super) fn waited(&self, name: &str, states: &[RunState], uid: u32) -> Result<WaitReply, RpcError> {
-        let run = self.view(self.history.find(name, uid)?)?;
+    pub(super) fn waited(&self, run: RunId, states: &[RunState]) -> Result<WaitReply, RpcError> {
+        let run = self.view(run)?;
         let reached = is_reached(states, run.state);
         Ok(WaitReply { run, reached })
     }
 
-    pub(super) fn output(&self, params: &OutputParams, uid: u32) -> Result<OutputPlace, RpcError> {
-        let run = self.history.find(&params.run, uid)?;
-        match self.world_of(run)?.is_live_call(run, params.call) {
-            Some(_) => Ok(OutputPlace { run, call: params.call, live: false }),
-            None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {}", params.call))),
+    pub(super) fn output(&self, run: RunId, call: CallId) -> Result<OutputPlace, RpcError> {
+        match self.world_of(run)?.is_live_call(run, call) {
+            Some(_) => Ok(OutputPlace { run, call, live: false }),
+            None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {call}"))),
         }
     }
 
@@ -228,8 +224,8 @@ impl Archive {
     }
 
     /// A run by name, as the source of a new run, if it has left the world.
-    pub(super) fn finished_by_name(&self, name: &str, uid: u32) -> Result<Option<Box<Finished>>, RpcError> {
-        let run = self.history.find(name, uid)?;
+    pub(super) fn finished_by_name(&self, name: &str, operator: Operator) -> Result<Option<Box<Finished>>, RpcError> {
+        let run = self.history.find(name, operator)?;
         if self.history.has_left(run)? { self.finished(run).map(Some) } else { Ok(None) }
     }
 

@@ -19,13 +19,13 @@ use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::api::{Command, KeySpace, may_be_an_id};
+use crate::world::api::{Caller, Command, KeySpace, Operator, may_be_an_id};
 
 /// A read that a request needs first.
 #[derive(Debug)]
 enum Question {
     /// How the selected runs that have left the world ended.
-    Ended(Selector, Vec<String>),
+    Ended(Selector, Vec<String>, Operator),
     /// The run that was made under this idempotency key.
     Key(KeySpace, Arc<str>),
     /// The run that was made under this random key of its client.
@@ -33,9 +33,9 @@ enum Question {
     /// The run that was made, or that got a message, under this random key.
     Told(SubmitKey),
     /// This run, as the source of a new run.
-    Finished(String),
+    Finished(String, Operator),
     /// Whether this id prefix or child's name of a run in the world also fits another run.
-    Only(String, RunId),
+    Only(String, RunId, Operator),
 }
 
 /// Look-ups that wait or are under way.
@@ -96,15 +96,12 @@ impl Lookups {
             Wanted::Command(Command::Message { run, text, left: None, .. }, _) => (run, Some(&**text)),
             _ => return None,
         };
-        let is_gone = engine.find(name, request.caller.uid).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_gone = engine.find(name, request.caller).is_err_and(|error| error.kind() == ErrorKind::NotFound);
         is_gone.then(|| engine.refuses_new(message)).flatten()
     }
 
     fn question(&self, request: &mut Request, engine: &Engine) -> Option<Question> {
         let caller = request.caller;
-        let find = |name: &str| engine.find(name, caller.uid);
-        let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        let is_child = |name: &str| engine.is_child_by_name(name, caller.uid);
         match &mut request.wanted {
             // Only a submit that is sent again may have made a run that has left the world.
             Wanted::Command(Command::Submit { sent, .. }, _) if sent.to_be_looked_up().is_some() => {
@@ -133,8 +130,17 @@ impl Lookups {
                 let space = engine.key_space(caller);
                 (!is_free && !engine.knows_key(space, key)).then(|| Question::Key(space, Arc::clone(key)))
             }
-            // A caller inside a run sees only that run's tree, which is in the world.
-            _ if caller.run.is_some() => None,
+            // The world of a caller that descends from a run is that run's tree.
+            wanted => Self::question_of_names(wanted, caller.operator()?, engine),
+        }
+    }
+
+    /// What an operator's request names and the world does not know, or not for sure.
+    fn question_of_names(wanted: &mut Wanted, operator: Operator, engine: &Engine) -> Option<Question> {
+        let find = |name: &str| engine.find(name, Caller::from(operator));
+        let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_child = |name: &str| engine.is_child_by_name(name, operator);
+        match wanted {
             Wanted::Command(Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select), _) => {
                 let is_asked = |name: &String| is_gone(name) || is_child(name);
                 if !select.runs.iter().any(is_asked) {
@@ -143,23 +149,23 @@ impl Lookups {
                 let (gone, here) = std::mem::take(&mut select.runs).into_iter().partition(is_asked);
                 select.runs = here;
                 let which = Selector { runs: Vec::new(), ..select.clone() };
-                Some(Question::Ended(which, gone))
+                Some(Question::Ended(which, gone, operator))
             }
             Wanted::Command(Command::Retry { run, left: None, .. } | Command::Message { run, left: None, .. }, _)
                 if is_gone(run) =>
             {
-                Some(Question::Finished(run.clone()))
+                Some(Question::Finished(run.clone(), operator))
             }
             Wanted::Command(Command::Answer { interaction: name, .. }, _) => {
                 let is_asked = !may_be_an_id(name) && is_child(name);
-                is_asked.then(|| find(name).ok()).flatten().map(|found| Question::Only(name.clone(), found))
+                is_asked.then(|| find(name).ok()).flatten().map(|found| Question::Only(name.clone(), found, operator))
             }
             wanted => {
                 let name = name_of(wanted)?;
                 let found = find(name).ok()?;
                 // Also where it is the name of that run: the id of an archived run may begin like this.
                 let is_prefix = name.parse::<IdPrefix>().is_ok_and(|prefix| !prefix.is_whole());
-                (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found))
+                (is_prefix || is_child(name)).then(|| Question::Only(name.clone(), found, operator))
             }
         }
     }
@@ -193,7 +199,7 @@ impl Lookups {
     pub(super) fn begin(&mut self) {
         for (request, question) in self.due.drain(..) {
             let (archive, hold) = (self.archive.clone(), Hold::new(&self.inbox, &request));
-            let place = if matches!(question, Question::Finished(_)) { &self.folds } else { &self.blocking };
+            let place = if matches!(question, Question::Finished(..)) { &self.folds } else { &self.blocking };
             place.run(request.party, move || answer(request, question, &archive, hold));
         }
     }
@@ -226,10 +232,9 @@ impl Drop for Hold {
 
 /// Answers a question: the request comes again with the answer, or the answer goes to its client.
 fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hold) {
-    let uid = request.caller.uid;
     let is_told = matches!(question, Question::Told(_));
     let refused = match question {
-        Question::Ended(select, gone) => match archive.ended(&select, &gone, uid) {
+        Question::Ended(select, gone, operator) => match archive.ended(&select, &gone, operator) {
             Ok((mut ended, mut here)) => {
                 request.known.ended.append(&mut ended);
                 let nothing_left = match &mut request.wanted {
@@ -273,7 +278,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
             }
             Err(error) => Some(error),
         },
-        Question::Finished(name) => match archive.finished_by_name(&name, uid) {
+        Question::Finished(name, operator) => match archive.finished_by_name(&name, operator) {
             Ok(found) => {
                 if let Wanted::Command(Command::Retry { left, .. } | Command::Message { left, .. }, _) =
                     &mut request.wanted
@@ -285,7 +290,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
             }
             Err(error) => Some(error),
         },
-        Question::Only(name, found) => match archive.only(&name, found, uid) {
+        Question::Only(name, found, operator) => match archive.only(&name, found, operator) {
             Ok(found) => {
                 if let Some(name) = name_of(&mut request.wanted) {
                     *name = found.to_string();

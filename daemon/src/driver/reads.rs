@@ -24,8 +24,8 @@ use crate::control::request::{Follow, OutputPlace, Read, Responder};
 use crate::fair::Party;
 use crate::journal::epochs::{self, Epoch};
 use crate::world::Engine;
-use crate::world::api::{Caller, Now};
-use crate::world::queries::{Listed, Named};
+use crate::world::api::{Caller, Now, Operator};
+use crate::world::queries::{Listed, Named, TranscriptPage};
 use crate::world::view::while_held;
 
 /// Most runs of a tree that one subscription can follow from the start.
@@ -36,7 +36,39 @@ pub(super) fn forbidden() -> RpcError {
     RpcError::new(ErrorKind::Forbidden, message)
 }
 
-/// The data that a read may use: the world and the archive.
+/// Where a run is that was named.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// In the world; it has this id.
+    Here(RunId),
+    /// Not there. The journal may know what this operator means.
+    Elsewhere(Operator),
+}
+
+/// The tree that a list is of.
+enum Tree {
+    /// All of them.
+    Any,
+    /// The one below this run of the world.
+    Below(RunId),
+    /// The one below the run that the journal may know by this name.
+    Elsewhere(String, Operator),
+}
+
+impl Tree {
+    fn top(&self) -> Option<RunId> {
+        match self {
+            Self::Below(top) => Some(*top),
+            Self::Any | Self::Elsewhere(..) => None,
+        }
+    }
+}
+
+fn gone(run: RunId) -> RpcError {
+    RpcError::new(ErrorKind::NotFound, format!("run {run} is gone"))
+}
+
+/// What one read sees: the world, and what has left it.
 pub(super) struct View<'v> {
     pub(super) engine: &'v Engine,
     pub(super) service: &'v Service,
@@ -51,7 +83,7 @@ pub(super) struct View<'v> {
 impl View<'_> {
     /// Finds a run of the world that the caller may look at.
     pub(super) fn find(&self, name: &str) -> Result<RunId, RpcError> {
-        let found = self.engine.find_for(name, self.caller)?;
+        let found = self.engine.find(name, self.caller)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
             // Whether it is also a prefix of another run's id was looked up before.
@@ -61,8 +93,11 @@ impl View<'_> {
 
     /// Whether to look in the journal for a run that the world does not have. A caller inside a run has its tree in the
     /// world.
-    fn is_elsewhere(&self, error: &RpcError) -> bool {
-        error.kind() == ErrorKind::NotFound && self.caller.run.is_none()
+    pub(super) fn place(&self, name: &str) -> Result<Place, RpcError> {
+        match (self.find(name), self.caller.operator()) {
+            (Err(error), Some(operator)) if error.kind() == ErrorKind::NotFound => Ok(Place::Elsewhere(operator)),
+            (found, _) => found.map(Place::Here),
+        }
     }
 
     /// Reads the archive. While the disk does not answer, that is refused: the client would wait for it.
@@ -78,25 +113,27 @@ impl View<'_> {
 
     /// Answers a read.
     pub(super) fn answer(&self, read: Read, responder: Responder) {
-        let (uid, now, held) = (self.caller.uid, self.now, self.service.held.clone());
+        let (now, held) = (self.now, self.service.held.clone());
         match read {
-            Read::Show(params) => match self.find(&params.run) {
-                Ok(run) => self.show(run, &params, responder),
-                Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
-                    responder.send(archive.show(params, uid, now).map(|shown| Shown { held, ..shown }));
+            Read::Show(params) => match self.place(&params.run) {
+                Ok(Place::Here(run)) => self.show(run, &params, responder),
+                Ok(Place::Elsewhere(operator)) => self.read_journal(responder, move |archive, responder| {
+                    let found = archive.history.find(&params.run, operator);
+                    let shown = found.and_then(|run| archive.show(run, TranscriptPage::of(&params), now));
+                    responder.send(shown.map(|shown| Shown { held, ..shown }));
                 }),
                 Err(error) => responder.send::<()>(Err(error)),
             },
             Read::List(params) => self.list(params, responder),
-            Read::Export(params) => match self.find(&params.run) {
-                Ok(run) => {
+            Read::Export(params) => match self.place(&params.run) {
+                Ok(Place::Here(run)) => {
                     let view = self.engine.view(run, now);
                     self.read_journal(responder, move |archive, responder| {
                         responder.send(archive.export(&params, run, view));
                     });
                 }
-                Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
-                    let found = archive.history.find(&params.run, uid);
+                Ok(Place::Elsewhere(operator)) => self.read_journal(responder, move |archive, responder| {
+                    let found = archive.history.find(&params.run, operator);
                     responder.send(found.and_then(|run| archive.export(&params, run, None)));
                 }),
                 Err(error) => responder.send::<()>(Err(error)),
@@ -115,8 +152,8 @@ impl View<'_> {
     }
 
     fn show(&self, run: RunId, params: &ShowParams, responder: Responder) {
-        match self.engine.show(params, self.caller.uid, self.now) {
-            Ok(mut shown) => {
+        match self.engine.show(run, TranscriptPage::of(params), self.now) {
+            Some(mut shown) => {
                 mark_held(self.service, std::slice::from_mut(&mut shown.run), self.now);
                 shown.held.clone_from(&self.service.held);
                 let processes = Arc::clone(&self.service.processes);
@@ -125,93 +162,86 @@ impl View<'_> {
                     responder.send(Ok(shown));
                 });
             }
-            Err(error) => responder.send::<()>(Err(error)),
+            None => responder.send::<()>(Err(gone(run))),
         }
     }
 
-    fn list(&self, mut params: ListParams, responder: Responder) {
-        let (uid, held) = (self.caller.uid, self.service.held.clone());
-        let root = match self.top_of_list(&mut params) {
-            Ok(root) => root,
+    fn list(&self, params: ListParams, responder: Responder) {
+        let held = self.service.held.clone();
+        let tree = match self.tree_of_list(&params) {
+            Ok(tree) => tree,
             Err(error) => return responder.send::<()>(Err(error)),
         };
-        let insider = self.caller.run.is_some();
         if !params.select.runs.is_empty() {
-            let named = self.engine.named(&params.select.runs, uid, self.now).map(|mut named| {
-                for one in &mut named {
-                    if let Named::Here(run) = one {
-                        mark_held(self.service, std::slice::from_mut(&mut **run), self.now);
-                    }
-                }
-                named
-            });
-            let within = |run: &RunView| root.is_none_or(|root| self.engine.is_in_tree(run.id, root));
-            let allowed = named.and_then(|named| {
-                let strange = named.iter().any(|one| match one {
-                    Named::Here(run) => !within(run),
-                    Named::Gone(_) => true,
-                });
-                if insider && strange { Err(forbidden()) } else { Ok(named) }
-            });
-            return match allowed {
-                Ok(mut named) => {
-                    named.retain(|one| !matches!(one, Named::Here(run) if !within(run)));
-                    self.read_journal(responder, move |archive, responder| {
-                        responder.send(archive.named(&params, named, uid).map(|page| RunPage { held, ..page }));
-                    });
-                }
+            return match self.named(&params.select.runs, tree.top()) {
+                Ok(named) => self.read_journal(responder, move |archive, responder| {
+                    responder.send(archive.named(&params, named).map(|page| RunPage { held, ..page }));
+                }),
                 Err(error) => responder.send::<()>(Err(error)),
             };
         }
-        match self.engine.list(&params, uid, self.now) {
-            Ok(mut listed) => {
-                listed.runs.iter_mut().for_each(|run| {
-                    mark_held(self.service, std::slice::from_mut(&mut run.view), self.now);
-                });
-                if self.service.silent {
-                    // Archived runs are left out, but the reply says that the daemon is held.
-                    let page = Archive::page(&params, listed, Vec::new(), false);
-                    return responder.send(Ok(RunPage { held, ..page }));
-                }
-                self.archive.off_to(self.party, move |archive| {
-                    responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
+        let root = match tree {
+            // Archived runs are left out, but the reply says that the daemon is held.
+            Tree::Elsewhere(name, operator) => {
+                return self.read_journal(responder, move |archive, responder| {
+                    let nothing = Listed { runs: Vec::new(), down_to: 0 };
+                    let found = archive.history.find(&name, operator);
+                    let page = found.and_then(|root| archive.list(&params, Some(root), nothing));
+                    responder.send(page.map(|page| RunPage { held, ..page }));
                 });
             }
+            Tree::Below(top) => Some(top),
+            Tree::Any => None,
+        };
+        let mut listed = self.engine.list(&params, root, self.now);
+        listed.runs.iter_mut().for_each(|run| {
+            mark_held(self.service, std::slice::from_mut(&mut run.view), self.now);
+        });
+        if self.service.silent {
             // The wanted tree has left the world as a whole.
-            Err(error) if self.is_elsewhere(&error) => self.read_journal(responder, move |archive, responder| {
-                let name = params.root.take().unwrap_or_default();
-                let nothing = Listed { runs: Vec::new(), down_to: 0 };
-                let found = archive.history.find(&name, uid);
-                let page = found.and_then(|root| archive.list(&params, Some(root), nothing));
-                responder.send(page.map(|page| RunPage { held, ..page }));
-            }),
-            Err(error) => responder.send::<()>(Err(error)),
+            let page = Archive::page(&params, listed, Vec::new(), false);
+            return responder.send(Ok(RunPage { held, ..page }));
         }
+        self.archive.off_to(self.party, move |archive| {
+            responder.send(archive.list(&params, root, listed).map(|page| RunPage { held, ..page }));
+        });
     }
 
-    /// The root of the listed tree, if it is in the world.
-    fn top_of_list(&self, params: &mut ListParams) -> Result<Option<RunId>, RpcError> {
-        if let (Some(own), None) = (self.caller.run, &params.root) {
-            // A run that has left the world has no tree there any more.
-            params.root = Some(self.engine.root_of(own).ok_or_else(forbidden)?.to_string());
+    /// The runs that the caller names, in that order; of those of the world the ones of the tree below `top` alone.
+    fn named(&self, names: &[String], top: Option<RunId>) -> Result<Vec<Named>, RpcError> {
+        let mut named = Vec::new();
+        for name in names {
+            match self.place(name)? {
+                Place::Here(run) if top.is_none_or(|top| self.engine.is_in_tree(run, top)) => {
+                    let mut view = self.engine.listed(run, self.now).ok_or_else(|| gone(run))?;
+                    mark_held(self.service, std::slice::from_mut(&mut view), self.now);
+                    named.push(Named::Here(Box::new(view)));
+                }
+                Place::Here(_) => {}
+                Place::Elsewhere(operator) => named.push(Named::Gone(name.clone(), operator)),
+            }
         }
-        match &params.root {
-            Some(root) => match self.find(root) {
-                Err(error) if self.is_elsewhere(&error) => Ok(None),
-                found => found.map(Some),
-            },
-            None => Ok(None),
+        Ok(named)
+    }
+
+    /// The tree of which runs are listed.
+    fn tree_of_list(&self, params: &ListParams) -> Result<Tree, RpcError> {
+        match (&params.root, self.caller.run) {
+            (Some(root), _) => self.place(root).map(|place| match place {
+                Place::Here(top) => Tree::Below(top),
+                Place::Elsewhere(operator) => Tree::Elsewhere(root.clone(), operator),
+            }),
+            // A run that has left has no tree to look at any more.
+            (None, Some(own)) => self.engine.root_of(own).map(Tree::Below).ok_or_else(forbidden),
+            (None, None) => Ok(Tree::Any),
         }
     }
 
     /// Answers a wait for a run that is not in the world.
-    pub(super) fn wait_in_archive(&self, error: RpcError, params: WaitParams, responder: Responder) {
-        if !self.is_elsewhere(&error) {
-            return responder.send::<()>(Err(error));
-        }
-        let uid = self.caller.uid;
+    pub(super) fn wait_in_archive(&self, operator: Operator, params: WaitParams, responder: Responder) {
         self.read_journal(responder, move |archive, responder| {
-            responder.send(archive.waited(&params.run, &params.states, uid));
+            let found = archive.history.find(&params.run, operator);
+            responder.send(found.and_then(|run| archive.waited(run, &params.states)));
         });
     }
 
@@ -224,11 +254,10 @@ impl View<'_> {
             return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
         }
         let found: Result<Vec<ToPrune>, RpcError> = select.runs.iter().map(|name| self.to_prune(name)).collect();
-        let (uid, now, housekeeper) = (self.caller.uid, self.engine.time(self.now), housekeeper.clone());
+        let (now, housekeeper) = (self.engine.time(self.now), housekeeper.clone());
         match found {
             Ok(found) => self.archive.off_to(self.party, move |archive| {
-                let runs: Result<Vec<String>, RpcError> =
-                    found.into_iter().map(|one| one.resolved(archive, uid)).collect();
+                let runs: Result<Vec<String>, RpcError> = found.into_iter().map(|one| one.resolved(archive)).collect();
                 match runs {
                     Ok(runs) => {
                         let select = Selector { runs, ..params.select };
@@ -242,13 +271,14 @@ impl View<'_> {
     }
 
     fn to_prune(&self, name: &str) -> Result<ToPrune, RpcError> {
+        let operator = self.caller.operator().ok_or_else(forbidden)?;
         let is_live = |run| self.engine.state_of(run).is_some_and(|state| !state.is_terminal());
-        match self.find(name) {
-            Ok(run) if is_live(run) => {
+        match self.place(name)? {
+            Place::Here(run) if is_live(run) => {
                 let message = format!("run {run} is live; cancel it first");
                 Err(RpcError::new(ErrorKind::NoLongerApplies, message))
             }
-            Ok(run) => {
+            Place::Here(run) => {
                 let view = self.engine.view(run, self.now);
                 let root = view.as_ref().map_or(run, |view| view.root);
                 if is_live(root) {
@@ -256,10 +286,9 @@ impl View<'_> {
                     return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
                 }
                 is_top(run, view.and_then(|view| view.parent), root)?;
-                Ok(ToPrune::Here(name.to_owned(), run))
+                Ok(ToPrune::Here(name.to_owned(), run, operator))
             }
-            Err(error) if self.is_elsewhere(&error) => Ok(ToPrune::Gone(name.to_owned())),
-            Err(error) => Err(error),
+            Place::Elsewhere(operator) => Ok(ToPrune::Gone(name.to_owned(), operator)),
         }
     }
 
@@ -300,27 +329,30 @@ impl View<'_> {
 
     /// Resolves a subscription and sends it to the caller. If the caller has left, there is no subscription.
     pub(super) fn follow(&self, last: Seq, params: SubscribeParams, tell: oneshot::Sender<Result<Follow, RpcError>>) {
-        let follow = self.try_follow(last, &params);
-        match follow {
-            Err(error) if self.is_elsewhere(&error) && params.run.is_some() => {
-                let (uid, epochs) = (self.caller.uid, Arc::clone(&self.service.epochs));
-                self.archive.off_to(self.party, move |archive| {
-                    drop(tell.send(follow_archived(archive, last, params, uid, epochs)));
+        let named = params.run.as_deref().map(|name| self.place(name)).transpose();
+        let follow = match named {
+            Ok(Some(Place::Elsewhere(operator))) => {
+                let epochs = Arc::clone(&self.service.epochs);
+                return self.archive.off_to(self.party, move |archive| {
+                    drop(tell.send(follow_archived(archive, last, params, operator, epochs)));
                 });
             }
-            follow => drop(tell.send(follow)),
-        }
+            Ok(Some(Place::Here(run))) => self.try_follow(last, &params, Some(run)),
+            Ok(None) => self.try_follow(last, &params, None),
+            Err(error) => Err(error),
+        };
+        drop(tell.send(follow));
     }
 
-    fn try_follow(&self, last: Seq, params: &SubscribeParams) -> Result<Follow, RpcError> {
+    fn try_follow(&self, last: Seq, params: &SubscribeParams, run: Option<RunId>) -> Result<Follow, RpcError> {
         let epochs = Arc::clone(&self.service.epochs);
         let (after, gap) = start(last, params, &epochs)?;
         let engine = self.engine;
         if !params.runs.is_empty() {
             return self.follow_several(last, after, gap, params);
         }
-        let (top, tree) = match (&params.run, self.caller.run) {
-            (Some(name), _) => (Some(self.find(name)?), params.tree),
+        let (top, tree) = match (run, self.caller.run) {
+            (Some(run), _) => (Some(run), params.tree),
             (None, Some(own)) => (Some(engine.root_of(own).ok_or_else(forbidden)?), true),
             (None, None) => (None, false),
         };
@@ -371,41 +403,39 @@ impl View<'_> {
 
     /// Tells the caller where the output of a call is. The caller may be gone.
     pub(super) fn output(&self, params: OutputParams, tell: oneshot::Sender<Result<OutputPlace, RpcError>>) {
-        let place = self.find(&params.run).and_then(|run| match self.engine.is_live_call(run, params.call) {
-            Some(live) => Ok(OutputPlace { run, call: params.call, live }),
-            None => {
-                let message = format!("run {run} has no call {}", params.call);
-                Err(RpcError::new(ErrorKind::Invalid, message))
+        let OutputParams { run: name, call, .. } = params;
+        let place = match self.place(&name) {
+            Ok(Place::Elsewhere(operator)) => {
+                return self.archive.off_to(self.party, move |archive| {
+                    let found = archive.history.find(&name, operator);
+                    drop(tell.send(found.and_then(|run| archive.output(run, call))));
+                });
             }
-        });
-        match place {
-            Err(error) if self.is_elsewhere(&error) => {
-                let uid = self.caller.uid;
-                self.archive.off_to(self.party, move |archive| drop(tell.send(archive.output(&params, uid))));
-            }
-            Err(error) if error.kind() == ErrorKind::Invalid => {
-                drop(tell.send(Err(RpcError::new(ErrorKind::NotFound, error.message))));
-            }
-            place => drop(tell.send(place)),
-        }
+            Ok(Place::Here(run)) => match self.engine.is_live_call(run, call) {
+                Some(live) => Ok(OutputPlace { run, call, live }),
+                None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {call}"))),
+            },
+            Err(error) => Err(error),
+        };
+        drop(tell.send(place));
     }
 }
 
 /// A run to prune.
 enum ToPrune {
     /// It is in the world, under this name and id.
-    Here(String, RunId),
+    Here(String, RunId, Operator),
     /// It is not in the world; this is its name.
-    Gone(String),
+    Gone(String, Operator),
 }
 
 impl ToPrune {
     /// The id of the run. The journal knows it where the world does not.
-    fn resolved(self, archive: &Archive, uid: u32) -> Result<String, RpcError> {
+    fn resolved(self, archive: &Archive) -> Result<String, RpcError> {
         match self {
-            Self::Here(name, run) => archive.only(&name, run, uid).map(|run| run.to_string()),
-            Self::Gone(name) => {
-                let run = archive.history.find(&name, uid)?;
+            Self::Here(name, run, operator) => archive.only(&name, run, operator).map(|run| run.to_string()),
+            Self::Gone(name, operator) => {
+                let run = archive.history.find(&name, operator)?;
                 let view = archive.view(run)?;
                 is_top(run, view.parent, view.root)?;
                 Ok(run.to_string())
@@ -441,11 +471,11 @@ fn follow_archived(
     archive: &Archive,
     last: Seq,
     params: SubscribeParams,
-    uid: u32,
+    operator: Operator,
     epochs: Arc<[Epoch]>,
 ) -> Result<Follow, RpcError> {
     let (after, gap) = start(last, &params, &epochs)?;
-    let top = archive.history.find(params.run.as_deref().unwrap_or_default(), uid)?;
+    let top = archive.history.find(params.run.as_deref().unwrap_or_default(), operator)?;
     let mut runs = BTreeSet::from([top]);
     if params.tree {
         runs.extend(archive.history.tree_below(top, MOST_FOLLOWED)?);

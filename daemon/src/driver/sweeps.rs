@@ -19,7 +19,7 @@ use crate::control::request::{Request, Wanted, Which, WhichFound};
 use crate::fair::Party;
 use crate::inbox::Inbox;
 use crate::world::Engine;
-use crate::world::api::{Change, Command, Reply};
+use crate::world::api::{Caller, Change, Command, Operator, Reply};
 
 /// Runs that one step changes.
 const PIECE: usize = 200;
@@ -54,7 +54,7 @@ struct Sweep {
     select: Selector,
     /// Its runs existed when this was the highest number of a run and the last event.
     until: (u64, Seq),
-    uid: u32,
+    operator: Operator,
     party: Party,
 }
 
@@ -74,14 +74,14 @@ impl Sweeps {
     /// Takes a request that changes many runs; gives any other one back. The request's connection is held until the
     /// answer.
     pub(super) fn take(&self, request: Request, engine: &Engine) -> Option<Request> {
-        let uid = request.caller.uid;
+        let Some(operator) = request.caller.operator() else { return Some(request) };
         let Wanted::Command(command, _) = &request.wanted else { return Some(request) };
         let Some((change, select)) = command.change() else { return Some(request) };
-        if request.caller.run.is_some() || !is_large(change, select, uid, engine) {
+        if !is_large(change, select, operator, engine) {
             return Some(request);
         }
         let until = (engine.last_number(), engine.last_seq());
-        let sweep = Sweep { change, select: select.clone(), until, uid, party: request.party };
+        let sweep = Sweep { change, select: select.clone(), until, operator, party: request.party };
         self.inbox.hold(request.connection.0, Vec::new());
         let (sweeps, hold) = (self.clone(), Hold::new(&self.inbox, &request));
         self.runtime.spawn(async move {
@@ -136,8 +136,8 @@ impl Sweeps {
             let WhichFound { mut runs, gone, .. } = self.which(sweep, which).await?;
             found.append(&mut runs);
             if !gone.is_empty() {
-                let (archive, which, uid) = (self.archive.clone(), sweep.select.clone(), sweep.uid);
-                let ended = self.blocking.get(sweep.party, move || archive.ended(&which, &gone, uid)).await;
+                let (archive, which, operator) = (self.archive.clone(), sweep.select.clone(), sweep.operator);
+                let ended = self.blocking.get(sweep.party, move || archive.ended(&which, &gone, operator)).await;
                 // A run that came into the world meanwhile was made later.
                 let (ended, _) = ended.ok_or_else(stopping)??;
                 all.unchanged.extend(ended);
@@ -162,13 +162,13 @@ impl Sweeps {
 
     async fn ask<T>(&self, sweep: &Sweep, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
         let (tell, told) = oneshot::channel();
-        self.inbox.put(Request::own(sweep.uid, wanted(tell))).await;
+        self.inbox.put(Request::own(sweep.operator.uid(), wanted(tell))).await;
         told.await.map_err(|_| stopping())
     }
 }
 
 /// Answers which runs are selected, as far as one turn goes.
-pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFound, RpcError> {
+pub(super) fn which(engine: &Engine, which: &Which, caller: Caller) -> Result<WhichFound, RpcError> {
     let Which { select, after, until } = which;
     let mut found = WhichFound::default();
     if select.runs.is_empty() {
@@ -176,7 +176,7 @@ pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFou
         return Ok(found);
     }
     for name in &select.runs {
-        match engine.find(name, uid) {
+        match engine.find(name, caller) {
             // A run of that name that was made later is another one.
             Ok(run) if engine.made_by(run).is_some_and(|made| made > until.1) => found.gone.push(name.clone()),
             Ok(run) if engine.fits(run, select) => found.runs.push(run),
@@ -189,7 +189,7 @@ pub(super) fn which(engine: &Engine, which: &Which, uid: u32) -> Result<WhichFou
 }
 
 /// Whether a change affects more runs than one step should.
-fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> bool {
+fn is_large(change: Change, select: &Selector, operator: Operator, engine: &Engine) -> bool {
     if select.runs.len() > PIECE {
         return true;
     }
@@ -201,7 +201,7 @@ fn is_large(change: Change, select: &Selector, uid: u32, engine: &Engine) -> boo
             Err(_) => return false,
         }
     } else {
-        select.runs.iter().filter_map(|name| engine.find(name, uid).ok()).collect()
+        select.runs.iter().filter_map(|name| engine.find(name, operator.into()).ok()).collect()
     };
     let mut room = PIECE;
     matches!(change, Change::Cancel { .. })

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::archive::is_reached;
 use super::lookups::Lookups;
+use super::reads::Place;
 use super::replies::Pending;
 use super::{Driver, housekeeping, reads, sweeps};
 use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
@@ -191,7 +192,7 @@ impl<J: Journal> Driver<J> {
                 self.stop(responder);
             }
             // The caller may be gone.
-            Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller.uid))),
+            Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller))),
             Wanted::Left => self.waiters.left(connection),
             // These were sorted out before.
             wanted @ (Wanted::Command(..)
@@ -218,15 +219,19 @@ impl<J: Journal> Driver<J> {
         let (engine, service, archive) = (&self.parts.engine, &self.parts.service, &self.archive);
         let near = &self.near;
         let view = reads::View { engine, service, archive, near, caller, party, now };
-        match view.find(&params.run) {
-            Ok(run) => {
+        match view.place(&params.run) {
+            Ok(Place::Here(run)) => {
                 let due = params.timeout_seconds.map(|span| now.mono + span);
                 let there = engine.state_of(run).is_none_or(|s| is_reached(&params.states, s) || s.is_terminal());
                 self.waiters.wait_for(run, params.states, due, connection, responder);
                 Some((run, there || due.is_some_and(|due| due <= now.mono)))
             }
+            Ok(Place::Elsewhere(operator)) => {
+                view.wait_in_archive(operator, params, responder);
+                None
+            }
             Err(error) => {
-                view.wait_in_archive(error, params, responder);
+                responder.send::<()>(Err(error));
                 None
             }
         }

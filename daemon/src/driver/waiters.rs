@@ -161,7 +161,7 @@ impl Waiters {
                 }
                 // It ended and left the world in the same step, or it was pruned.
                 None => archive.off_to(Party::Connection(connection.0), move |archive| {
-                    responder.send(archive.waited(&run.to_string(), &states, 0));
+                    responder.send(archive.waited(run, &states));
                 }),
             }
         }

@@ -19,7 +19,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 use super::record::{self, COLUMNS};
 use super::writer::reason;
 use super::{Record, backup, damage};
-use crate::world::api::{KeySpace, MadeRun, may_be_an_id, name_and_id};
+use crate::world::api::{KeySpace, MadeRun, Operator, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -111,19 +111,18 @@ impl History {
         self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
 
-    /// Finds a run by id, unique prefix of an id, name or `@last`, whether it has left the world or not. `uid` is the
-    /// user whose last run `@last` means.
+    /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not.
     ///
     /// # Errors
-    /// Those of a read; and `not-found` or `ambiguous`.
-    pub fn find(&self, name: &str, uid: u32) -> Result<RunId, RpcError> {
+    /// Also `not-found` and `ambiguous`.
+    pub fn find(&self, name: &str, operator: Operator) -> Result<RunId, RpcError> {
         let not_found = || {
             let short: String = name.chars().take(80).collect();
             RpcError::new(ErrorKind::NotFound, format!("no run {short:?}"))
         };
         if name == "@last" {
             let sql = "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL ORDER BY number DESC LIMIT 1";
-            let last = self.read(|db| db.prepare_cached(sql)?.query_row([uid], run_id).optional())?;
+            let last = self.read(|db| db.prepare_cached(sql)?.query_row([operator.uid()], run_id).optional())?;
             return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
         }
         // A child may take the name of a run that has ended.

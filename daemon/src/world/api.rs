@@ -110,6 +110,31 @@ pub struct Caller {
     pub run: Option<RunId>,
 }
 
+impl Caller {
+    /// The operator that this is; `None` for a process of a run.
+    pub fn operator(self) -> Option<Operator> {
+        self.run.is_none().then_some(Operator(self.uid))
+    }
+}
+
+/// An operator who asks. Made of a caller that comes from no run: what means something beyond one tree wants it, and
+/// a run's own process has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operator(u32);
+
+impl Operator {
+    /// The user id.
+    pub fn uid(self) -> u32 {
+        self.0
+    }
+}
+
+impl From<Operator> for Caller {
+    fn from(operator: Operator) -> Self {
+        Self { uid: operator.0, run: None }
+    }
+}
+
 /// Within what an idempotency key is unique: a run's own processes cannot take one that their operator will use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeySpace {
@@ -180,6 +205,8 @@ pub enum Command {
         run: String,
         /// What the new run has in place of what the finished one had.
         changes: Box<SpecChanges>,
+        /// Whether it may be a run that another run has submitted.
+        takes_child: bool,
         /// That run, where it has left the world.
         left: Option<Box<Finished>>,
         /// What the client said of the request itself.

@@ -13,6 +13,7 @@ use harness_protocol::json_size::quoted;
 use harness_protocol::spec::{OnInteraction, RunSpec};
 use serde::Deserialize;
 
+use super::api::Caller;
 use super::commands::select;
 use super::commands::submit::{Descent, submit};
 use super::ending::{finish_call, stop};
@@ -164,8 +165,8 @@ fn targets(tx: &Tx<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>, Strin
     }
     let identity = tx.identity(run).ok_or("This agent is gone.")?;
     for name in names {
-        let (target, entity) = select::one_for(tx.world(), name, identity.owner, Some(identity.root))
-            .map_err(|e| format!("Refused: {e}."))?;
+        let asks = Caller { uid: identity.owner, run: Some(run) };
+        let (target, entity) = select::one(tx.world(), name, asks).map_err(|e| format!("Refused: {e}."))?;
         let same_tree = tx.get::<super::model::components::Identity>(entity).is_some_and(|i| i.root == identity.root);
         if !same_tree {
             return Err(format!("Refused: agent {target} does not belong to this agent's tree."));

@@ -10,7 +10,7 @@ use crate::cli::runs::PendingArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::note;
-use crate::render::run::short;
+use crate::render::run::{named, short};
 use crate::render::table::Table;
 use crate::render::text::first_line;
 use crate::render::units::{now, span};
@@ -43,7 +43,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PendingArgs) -> Result<u8, 
         table.row(vec![
             interaction.id.to_string().into(),
             short(interaction.run).into(),
-            interaction.run_name.as_deref().unwrap_or("-").into(),
+            named(interaction.run_name.as_deref(), interaction.parent).into(),
             span(now.since(interaction.since)).into(),
             first_line(&interaction.question).into(),
         ]);

@@ -13,7 +13,7 @@ use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::note;
 use crate::render::look::Look;
-use crate::render::run::{short, waiting_for};
+use crate::render::run::{named, short, waiting_for};
 use crate::render::table::{Cell, Table};
 use crate::render::text::first_line;
 use crate::render::units::{now, span};
@@ -112,7 +112,8 @@ fn flat(runs: &[RunView], look: Look, now: Timestamp) -> Table {
 fn row(run: &RunView, branch: &str, look: Look, now: Timestamp) -> Vec<Cell> {
     vec![
         format!("{branch}{}", short(run.id)).into(),
-        run.name.as_deref().unwrap_or("-").into(),
+        // Where it stands below its parent, that is said by the place.
+        named(run.name.as_deref(), run.parent.filter(|_| branch.is_empty() && run.name.is_some())).into(),
         Cell::painted(run.state.as_str(), look.paint.state(run.state)),
         span(now.since(run.submitted_at)).into(),
         run.steps.to_string().into(),
@@ -176,6 +177,17 @@ mod tests {
             .map(|line| format!("{}{}", line.split("0000").next().unwrap(), line.split("run ").last().unwrap()))
             .collect();
         assert_eq!(shape, ["5", "1", "├ 2", "│ └ 4", "└ 3"]);
+    }
+
+    /// A run may call a child as its operator's run is called, and have it ask.
+    #[test]
+    fn a_child_is_told_from_the_run_of_an_operator_that_is_called_the_same() {
+        let child = RunView { id: RunId::from_u64(7), parent: Some(RunId::from_u64(8 << 25)), ..sample() };
+        let mut out = Vec::new();
+        flat(&[sample(), child], Look::PLAIN, sample().submitted_at).write(&mut out, Look::PLAIN, "").unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("01234567  nightly                      waiting"), "{text}");
+        assert!(text.contains("00000000  nightly (child of 00000008)  waiting"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,6 @@ use harness_protocol::rpc::{RetryParams, Selector, Submitted, method};
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::spec::SpecChanges;
 
-use crate::cli::runs::OnceArgs;
 use crate::cli::runs::RetryArgs;
 use crate::commands::run::each::each;
 use crate::commands::run::submit::{key_of, only_one};
@@ -24,7 +23,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &RetryArgs) -> Result<u8, Fa
     after_submit::check(&args.then)?;
     let changes = spec::changes(&args.settings, &args.add_labels)?;
     if let Some(name) = only_name(&args.change.select) {
-        let submitted = retry(ctx, name.to_owned(), &changes, &args.once)?;
+        let submitted = retry(ctx, name.to_owned(), &changes, args)?;
         return after_submit::go_on(ctx, &submitted, &args.then, false);
     }
     only_one(args.once.again)?;
@@ -37,6 +36,9 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &RetryArgs) -> Result<u8, Fa
         select.states = vec![RunState::Failed];
     }
     let mut runs = once(find(ctx, &select)?);
+    if !args.children {
+        runs = without_children(runs, &select.runs)?;
+    }
     if !are_named {
         runs = that_need_it(ctx, &select, runs)?;
     }
@@ -47,13 +49,36 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &RetryArgs) -> Result<u8, Fa
         return Err(Failure::usage("a name is of one run, and these are several"));
     }
     confirm(&select, runs.len(), args.change.yes, "retry")?;
-    each(ctx, &runs, &args.then, "queued", |ctx, run| retry(ctx, run, &changes, &args.once))
+    each(ctx, &runs, &args.then, "queued", |ctx, run| retry(ctx, run, &changes, args))
 }
 
-fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges, once: &OnceArgs) -> Result<Submitted, Failure> {
-    let (key, first) = key_of(once.again)?;
-    let params = RetryParams { run, changes: Box::new(changes.clone()), submit_key: Some(key), first };
-    submit_once::one::<method::RunRetry>(&mut ctx.session, params, once.retry_for)
+fn retry(ctx: &mut Ctx, run: String, changes: &SpecChanges, args: &RetryArgs) -> Result<Submitted, Failure> {
+    let (key, first) = key_of(args.once.again)?;
+    let params =
+        RetryParams { run, changes: Box::new(changes.clone()), submit_key: Some(key), first, children: args.children };
+    submit_once::one::<method::RunRetry>(&mut ctx.session, params, args.once.retry_for)
+}
+
+/// The runs that no other run has submitted: a run gives its children what labels and names it likes, so whoever selects
+/// by these does not mean them. One that is named by its whole id stays.
+fn without_children(runs: Vec<RunView>, named: &[String]) -> Result<Vec<RunView>, Failure> {
+    let is_by_id = |run: &RunView| named.iter().any(|name| name.parse() == Ok(run.id));
+    let (keep, children): (Vec<RunView>, Vec<RunView>) =
+        runs.into_iter().partition(|run| run.parent.is_none() || is_by_id(run));
+    match children.first() {
+        Some(child) if !named.is_empty() => {
+            let message = format!("run {} was submitted by another run, and a retry of it is a run of yours", child.id);
+            Err(Failure::usage_hint(message, "name it by its whole id, or say --children"))
+        }
+        Some(_) => {
+            note(format_args!(
+                "harnessctl: {} left out: other runs submitted them; --children takes them as well",
+                count(children.len(), "run")
+            ));
+            Ok(keep)
+        }
+        None => Ok(keep),
+    }
 }
 
 /// The selected runs that have ended, and whose work no other run repeats.
@@ -95,6 +120,17 @@ mod tests {
     fn run(id: u64, parent: Option<u64>, root: u64) -> RunView {
         let of = RunId::from_u64;
         RunView { id: of(id), parent: parent.map(of), root: of(root), ..sample() }
+    }
+
+    /// A run gives its children the labels of others' jobs.
+    #[test]
+    fn what_other_runs_have_submitted_is_tried_again_only_by_its_id() {
+        let all = || vec![run(1, None, 1), run(2, Some(1), 1), run(3, None, 3)];
+        let ids = |runs: Vec<RunView>| runs.iter().map(|run| run.id.as_u64()).collect::<Vec<_>>();
+        assert_eq!(without_children(all(), &[]).map(ids).ok(), Some(vec![1, 3]));
+        let [parent, child] = [1, 2].map(|id| RunId::from_u64(id).to_string());
+        assert_eq!(without_children(all(), &[parent.clone(), child]).map(ids).ok(), Some(vec![1, 2, 3]));
+        assert!(without_children(all(), &[parent, "nightly".to_owned()]).is_err());
     }
 
     /// U11: nothing is done twice by a retry of many.

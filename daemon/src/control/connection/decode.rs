@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use harness_protocol::id::RunId;
 use harness_protocol::rpc::{
     Call, Empty, ErrorKind, Hello, HelloParams, INVALID_REQUEST, PARSE_ERROR, RawRequest, RequestId, RpcError,
 };
@@ -100,7 +101,10 @@ pub(in crate::control) fn command(call: Call) -> Result<Command, Box<Call>> {
         }
         Call::RunRetry(params) => {
             let sent = Sent { key: params.submit_key, first: params.first, ..Sent::default() };
-            Command::Retry { run: params.run, changes: params.changes, left: None, sent }
+            // A run may give a child any name and labels: who means it says so, or has its id from having looked at it.
+            let by_id = params.run.parse::<RunId>().is_ok() && params.changes.env.is_empty();
+            let takes_child = params.children || by_id;
+            Command::Retry { run: params.run, changes: params.changes, takes_child, left: None, sent }
         }
         Call::RunMessage(params) => {
             let sent = Sent { key: params.submit_key, first: params.first, ..Sent::default() };

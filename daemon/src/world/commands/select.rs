@@ -13,22 +13,21 @@ use harness_protocol::id::{IdPrefix, InteractionId, RunId};
 use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
 use harness_protocol::run::RunState;
 
-use crate::world::api::Finished;
+use crate::world::api::{Caller, Finished, Operator};
 use crate::world::model::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, Transcript};
 use crate::world::model::indexes::{Interactions, Runs};
 use crate::world::name_or_id::{may_be_an_id, name_and_id, shown};
 use crate::world::view::run::waits_for;
 
-/// The run that `name` means to an operator.
-pub(crate) fn one(world: &World, name: &str, uid: u32) -> Result<(RunId, Entity), RpcError> {
-    one_for(world, name, uid, None)
-}
-
-/// The run that `name` means to an operator, or to a run of the tree below `root`.
-pub(crate) fn one_for(world: &World, name: &str, uid: u32, root: Option<RunId>) -> Result<(RunId, Entity), RpcError> {
+/// The run that `name` means to this caller: to a run, one of its tree, unless it is the whole id of another one.
+pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, Entity), RpcError> {
     let runs = world.resource::<Runs>();
+    let root = caller.run.map(|run| {
+        let identity = runs.by_id.get(&run).and_then(|&entity| world.get::<Identity>(entity));
+        identity.map_or(run, |identity| identity.root)
+    });
     if name == "@last" {
-        let last = runs.last_of.get(&uid).and_then(|run| Some((*run, *runs.by_id.get(run)?)));
+        let last = runs.last_of.get(&caller.uid).and_then(|run| Some((*run, *runs.by_id.get(run)?)));
         return last.ok_or_else(|| not_found("you have submitted no run"));
     }
     // An id is never a name, whatever some run is called.
@@ -105,14 +104,13 @@ fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
     })
 }
 
-/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own
-/// may be.
-pub(crate) fn is_child_by_name(world: &World, name: &str, uid: u32) -> bool {
+/// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
+pub(crate) fn is_child_by_name(world: &World, name: &str, operator: Operator) -> bool {
     let named = |entity| world.get::<Spec>(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
     if name.parse::<RunId>().is_ok() {
         return false;
     }
-    match one(world, name, uid) {
+    match one(world, name, operator.into()) {
         Ok((_, entity)) => named(entity) && !is_meant(world, entity, None),
         // Several children have the name.
         Err(_) => has_name(world, name) && world.resource::<Runs>().names.top(name).is_none(),
@@ -178,12 +176,12 @@ pub(crate) fn finished(world: &World, entity: Entity) -> Option<Finished> {
 }
 
 /// The live runs that are to be changed, in the order of their numbers; those that are named, also if they have ended.
-pub(crate) fn several(world: &World, select: &Selector, uid: u32) -> Result<Vec<(RunId, Entity)>, RpcError> {
+pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Result<Vec<(RunId, Entity)>, RpcError> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
         let mut seen = BTreeSet::new();
         for name in &select.runs {
-            let (run, entity) = one(world, name, uid)?;
+            let (run, entity) = one(world, name, caller)?;
             if fits(world, entity, select) && seen.insert(run) {
                 chosen.push((run, entity));
             }
@@ -230,7 +228,7 @@ pub(crate) fn some(
 }
 
 /// The interaction that `name` means: by id, unique prefix among the open ones, or the run that waits for one.
-pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcError> {
+pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<InteractionId, RpcError> {
     let interactions = world.resource::<Interactions>();
     if let Ok(id) = name.parse::<InteractionId>()
         && (interactions.open.contains_key(&id) || interactions.closed.contains_key(&id))
@@ -238,18 +236,18 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
         return Ok(id);
     }
     if name.parse::<RunId>().is_ok() {
-        return asked_by(world, name, uid);
+        return asked_by(world, name, caller);
     }
     // A name is asked before the beginning of an id, unless it may be taken for one: then both must mean the same.
     let is_name = has_name(world, name);
     if is_name && !may_be_an_id(name) {
-        return asked_by(world, name, uid);
+        return asked_by(world, name, caller);
     }
     if let Ok(prefix) = name.parse::<IdPrefix>() {
         let range = InteractionId::from_u64(*prefix.range().start())..=InteractionId::from_u64(*prefix.range().end());
         let open: Vec<InteractionId> = interactions.open.range(range.clone()).map(|(&id, _)| id).take(8).collect();
         match open.as_slice() {
-            [id] if is_name && asked_by(world, name, uid) != Ok(*id) => {
+            [id] if is_name && asked_by(world, name, caller) != Ok(*id) => {
                 let message = format!(
                     "{} is the name of a run and the beginning of the id of the interaction {id}; give the whole id",
                     shown(name)
@@ -267,12 +265,12 @@ pub(crate) fn interaction(world: &World, name: &str, uid: u32) -> Result<Interac
             several => return Err(several_open(name, several)),
         }
     }
-    asked_by(world, name, uid)
+    asked_by(world, name, caller)
 }
 
 /// The one question that a run asks.
-fn asked_by(world: &World, name: &str, uid: u32) -> Result<InteractionId, RpcError> {
-    let (run, entity) = one(world, name, uid).map_err(|error| match error.kind() {
+fn asked_by(world: &World, name: &str, caller: Caller) -> Result<InteractionId, RpcError> {
+    let (run, entity) = one(world, name, caller).map_err(|error| match error.kind() {
         ErrorKind::Ambiguous => error,
         _ => not_found(&format!("no interaction {}", shown(name))),
     })?;
@@ -298,7 +296,6 @@ fn several_open(name: &str, open: &[InteractionId]) -> RpcError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
-    use crate::world::api::Caller;
     use harness_protocol::event::{Cause, Event, EventBody, Via};
     use harness_protocol::id::Seq;
     use harness_protocol::spec::RunSpec;
@@ -307,6 +304,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::world::Engine;
+
+    const OPERATOR: Caller = Caller { uid: 7, run: None };
 
     /// As an older daemon let them be submitted: by number, parent, name.
     fn world(runs: &[(u64, Option<u64>, &str)]) -> Engine {
@@ -352,11 +351,11 @@ mod tests {
         for spelling in &spellings {
             let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), spelling)]);
             for asked in &spellings {
-                assert_eq!(engine.find(asked, 7), Ok(victim), "{asked}, while a child is called {spelling}");
+                assert_eq!(engine.find(asked, OPERATOR), Ok(victim), "{asked}, while a child is called {spelling}");
             }
             // Of one that has left the world nothing here has the id, and the impostor neither.
             let without = world(&[(4, None, ""), (5, Some(4), spelling)]);
-            assert_eq!(without.find(&id, 7).unwrap_err().kind(), ErrorKind::NotFound, "{spelling}");
+            assert_eq!(without.find(&id, OPERATOR).unwrap_err().kind(), ErrorKind::NotFound, "{spelling}");
         }
     }
 
@@ -365,11 +364,14 @@ mod tests {
     fn a_name_means_the_run_of_an_operator_before_any_child() {
         for name in ["weekly", "nightly", "b-1", "release 2.0", "x", "@weekly"] {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, name)]);
-            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(6)), "{name}");
+            assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(6)), "{name}");
             let engine = world(&[(4, None, ""), (5, Some(4), name)]);
-            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(5)), "{name}: there is no other");
-            assert!(is_child_by_name(&engine.world, name, 7));
-            assert!(!is_child_by_name(&engine.world, &RunId::from_u64(5).to_string(), 7), "an id means one run");
+            assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(5)), "{name}: there is no other");
+            assert!(is_child_by_name(&engine.world, name, OPERATOR.operator().unwrap()));
+            assert!(
+                !is_child_by_name(&engine.world, &RunId::from_u64(5).to_string(), OPERATOR.operator().unwrap()),
+                "an id means one run"
+            );
         }
     }
 
@@ -378,14 +380,17 @@ mod tests {
     fn a_childs_name_is_of_its_tree_and_of_no_other() {
         for name in ["worker", "x", "b-1", "release 2.0", "@weekly"] {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, Some(6), name)]);
-            assert_eq!(engine.find(name, 7).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
-            assert!(is_child_by_name(&engine.world, name, 7), "{name}: the journal may have an operator's");
+            assert_eq!(engine.find(name, OPERATOR).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+            assert!(
+                is_child_by_name(&engine.world, name, OPERATOR.operator().unwrap()),
+                "{name}: the journal may have an operator's"
+            );
             for (asks, meant) in [(4, 5), (5, 5), (6, 7), (7, 7)] {
                 let caller = Caller { uid: 7, run: Some(RunId::from_u64(asks)) };
-                assert_eq!(engine.find_for(name, caller), Ok(RunId::from_u64(meant)), "{name}");
+                assert_eq!(engine.find(name, caller), Ok(RunId::from_u64(meant)), "{name}");
             }
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, None, name)]);
-            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(7)), "{name}");
+            assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(7)), "{name}");
         }
     }
 
@@ -397,7 +402,7 @@ mod tests {
         let caller = Caller { uid: 7, run: Some(RunId::from_u64(5)) };
         let id = other.to_string();
         for name in ["nightly", "part", &id[..4], &id[..8], &id[..id.len() - 1]] {
-            let error = engine.find_for(name, caller).unwrap_err();
+            let error = engine.find(name, caller).unwrap_err();
             assert_eq!((error.kind(), error.message), (ErrorKind::NotFound, format!("no run {name:?}")));
         }
     }
@@ -409,9 +414,9 @@ mod tests {
         for length in 4..id.len() {
             for name in [id[..length].to_owned(), id[..length].to_uppercase()] {
                 let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), &name)]);
-                assert_eq!(engine.find(&name, 7).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
-                assert_eq!(engine.find(&id, 7), Ok(victim));
-                assert_eq!(engine.find(&RunId::from_u64(5).to_string(), 7), Ok(RunId::from_u64(5)));
+                assert_eq!(engine.find(&name, OPERATOR).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+                assert_eq!(engine.find(&id, OPERATOR), Ok(victim));
+                assert_eq!(engine.find(&RunId::from_u64(5).to_string(), OPERATOR), Ok(RunId::from_u64(5)));
             }
         }
     }
@@ -421,9 +426,9 @@ mod tests {
         let first = RunId::from_u64(0xb000_0000_0000_0000);
         for name in ["b", "b0", "b00", "build", "b0-1", "zebra", "b0000u", "b000000000000000"] {
             let engine = world(&[(first.as_u64(), None, ""), (5, None, name)]);
-            assert_eq!(engine.find(name, 7), Ok(RunId::from_u64(5)), "{name}");
+            assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(5)), "{name}");
         }
         let engine = world(&[(first.as_u64(), None, "b0000"), (5, None, "")]);
-        assert_eq!(engine.find("b0000", 7), Ok(first), "its own beginning is no other run's");
+        assert_eq!(engine.find("b0000", OPERATOR), Ok(first), "its own beginning is no other run's");
     }
 }

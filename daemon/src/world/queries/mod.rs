@@ -9,15 +9,14 @@ use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::json_size::text_bytes;
 use harness_protocol::rpc::{
-    ErrorKind, InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, Selector, ShowParams,
-    Shown,
+    InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, Selector, ShowParams, Shown,
 };
 use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 use super::Engine;
-use super::api::{Caller, Finished, KeySpace, Now};
+use super::api::{Caller, Finished, KeySpace, Now, Operator};
 use super::commands::{select, submit};
 use super::model::clock::SMALL;
 use super::model::components::{Batch, Children, Identity, Spec, Transcript};
@@ -68,8 +67,24 @@ impl ListedRun {
 pub enum Named {
     /// It is in the world.
     Here(Box<RunView>),
-    /// It is not.
-    Gone(String),
+    /// It is not; the operator means it by this name.
+    Gone(String, Operator),
+}
+
+/// Which entries of a transcript are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TranscriptPage {
+    /// How many are left out.
+    pub cursor: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u32>,
+}
+
+impl TranscriptPage {
+    /// The page that is asked for, if one is.
+    pub fn of(params: &ShowParams) -> Option<Self> {
+        params.transcript.then_some(Self { cursor: params.cursor, limit: params.limit })
+    }
 }
 
 impl Engine {
@@ -83,26 +98,18 @@ impl Engine {
         Some(self.time(now).since(now.wall)).filter(|ahead| *ahead > SMALL)
     }
 
-    /// Finds a run by id, unique prefix of an id, name or `@last`. `uid` is the user whose last run `@last` means.
+    /// The run that this caller means by id, unique prefix, name or `@last`. To a run only the whole id means one that
+    /// is not of its tree. All else here takes the id that this has found: a name has one meaning in one request.
     ///
     /// # Errors
-    /// `not-found`, or `ambiguous` with the candidates.
-    pub fn find(&self, name: &str, uid: u32) -> Result<RunId, RpcError> {
-        select::one(&self.world, name, uid).map(|(run, _)| run)
-    }
-
-    /// The same for a caller: to a run, a name means first what is in its tree.
-    ///
-    /// # Errors
-    /// As for [`Self::find`].
-    pub fn find_for(&self, name: &str, caller: Caller) -> Result<RunId, RpcError> {
-        let root = caller.run.map(|run| self.root_of(run).unwrap_or(run));
-        select::one_for(&self.world, name, caller.uid, root).map(|(run, _)| run)
+    /// `not-found`, or `ambiguous` with the candidates, which to a run are those of its tree.
+    pub fn find(&self, name: &str, caller: Caller) -> Result<RunId, RpcError> {
+        select::one(&self.world, name, caller).map(|(run, _)| run)
     }
 
     /// Whether a name means a child here, so that the journal has to be asked for a run of an operator's that has it.
-    pub fn is_child_by_name(&self, name: &str, uid: u32) -> bool {
-        select::is_child_by_name(&self.world, name, uid)
+    pub fn is_child_by_name(&self, name: &str, operator: Operator) -> bool {
+        select::is_child_by_name(&self.world, name, operator)
     }
 
     /// The state of a run; `None` once it has left the world.
@@ -184,13 +191,9 @@ impl Engine {
         self.world.resource::<Runs>().by_id.get(&run).copied()
     }
 
-    /// Runs that are here, newest first, with their numbers.
-    ///
-    /// # Errors
-    /// Where a run that is named cannot be found.
-    pub fn list(&self, params: &ListParams, uid: u32, now: Now) -> Result<Listed, RpcError> {
+    /// Runs that are here, newest first, with their numbers: those of the tree below `top`, or all.
+    pub fn list(&self, params: &ListParams, top: Option<RunId>, now: Now) -> Listed {
         let limit = params.page_size();
-        let top = params.root.as_deref().map(|name| self.find(name, uid)).transpose()?;
         let at = self.time(now);
         let runs = self.world.resource::<Runs>();
         let mut listed = Listed { runs: Vec::new(), down_to: 0 };
@@ -224,27 +227,15 @@ impl Engine {
         if live.peek().is_none() && finished.peek().is_none() {
             listed.down_to = 0;
         }
-        Ok(listed)
+        listed
     }
 
-    /// The runs that are named, in that order: as they are shown, or by id what is not here.
-    ///
-    /// # Errors
-    /// `ambiguous`.
-    pub fn named(&self, names: &[String], uid: u32, now: Now) -> Result<Vec<Named>, RpcError> {
-        let at = self.time(now);
-        let one = |name: &String| match select::one(&self.world, name, uid) {
-            Ok((_, entity)) => Ok(view(&self.world, entity, at).map_or_else(
-                || Named::Gone(name.clone()),
-                |mut run| {
-                    fit_list(&mut run);
-                    Named::Here(Box::new(run))
-                },
-            )),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Named::Gone(name.clone())),
-            Err(error) => Err(error),
-        };
-        names.iter().map(one).collect()
+    /// A run as a list shows it; `None` once it has left the world.
+    pub fn listed(&self, run: RunId, now: Now) -> Option<RunView> {
+        self.view(run, now).map(|mut view| {
+            fit_list(&mut view);
+            view
+        })
     }
 
     /// A finished run, as far as another one can come from it.
@@ -282,21 +273,15 @@ impl Engine {
         (&setup.config, &setup.tools)
     }
 
-    /// One run, with a page of its transcript.
-    ///
-    /// # Errors
-    /// Where the run cannot be found.
-    pub fn show(&self, params: &ShowParams, uid: u32, now: Now) -> Result<Shown, RpcError> {
-        let (id, entity) = select::one(&self.world, &params.run, uid)?;
-        let gone = || RpcError::new(ErrorKind::NotFound, format!("run {id} is gone"));
-        let run = view(&self.world, entity, self.time(now)).ok_or_else(gone)?;
+    /// One run, with a page of its transcript where that is wanted; `None` once it has left the world.
+    pub fn show(&self, run: RunId, transcript: Option<TranscriptPage>, now: Now) -> Option<Shown> {
+        let entity = self.entity(run)?;
+        let run = view(&self.world, entity, self.time(now))?;
         let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None };
-        if !params.transcript {
-            return Ok(shown);
-        }
+        let Some(page) = transcript else { return Some(shown) };
         let entries = self.world.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
-        let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX).min(entries.len());
-        let limit = params.limit.unwrap_or(1_000).clamp(1, 1_000) as usize;
+        let first = usize::try_from(page.cursor.unwrap_or(0)).unwrap_or(usize::MAX).min(entries.len());
+        let limit = page.limit.unwrap_or(1_000).clamp(1, 1_000) as usize;
         let mut bytes = 0;
         for entry in entries[first..].iter().take(limit) {
             let entry = fit_entry(entry);
@@ -310,7 +295,7 @@ impl Engine {
         leave_room(&mut shown.run, REPLY_BYTES.saturating_sub(shown.transcript.iter().map(entry_bytes).sum()));
         let next = first + shown.transcript.len();
         shown.cursor = (next < entries.len()).then_some(next as u64);
-        Ok(shown)
+        Some(shown)
     }
 
     /// Open interactions, oldest first.
@@ -338,6 +323,7 @@ impl Engine {
                 id,
                 run: open.run,
                 run_name: self.entity(open.run).and_then(|e| self.world.get::<Spec>(e)).and_then(|s| s.0.name.clone()),
+                parent: self.entity(open.run).and_then(|e| self.world.get::<Identity>(e)).and_then(|i| i.parent),
                 kind: InteractionKind::Question,
                 question: fit_text(&open.question, PAGE_BYTES),
                 since: open.since,

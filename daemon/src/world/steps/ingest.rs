@@ -83,7 +83,9 @@ fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, RpcE
             let descent = Descent { owner, parent: caller.run, idempotency_key, known, sent, ..Descent::default() };
             submit(tx, &spec, descent).map(Reply::Submitted)
         }
-        Command::Retry { run, changes, left, sent } => retry(tx, caller, &run, &changes, left, sent),
+        Command::Retry { run, changes, takes_child, left, sent } => {
+            retry(tx, caller, (&run, takes_child), &changes, left, sent)
+        }
         Command::Message { run, text, left, sent } => message(tx, caller, &run, text, left, sent),
         Command::Cancel { select, force } => cancel(tx, caller, &select, force),
         Command::Pause(select) => pause(tx, caller, &select, true),
@@ -137,7 +139,7 @@ fn done_before(tx: &Tx<'_>, sent: &Sent) -> Option<Reply> {
 fn retry(
     tx: &mut Tx<'_>,
     caller: Caller,
-    name: &str,
+    (name, takes_child): (&str, bool),
     changes: &SpecChanges,
     left: Option<Box<Finished>>,
     sent: Sent,
@@ -150,7 +152,7 @@ fn retry(
     let mut first = match left {
         Some(left) => *left,
         None => {
-            let (run, entity) = select::one(tx.world(), name, caller.uid)?;
+            let (run, entity) = select::one(tx.world(), name, caller)?;
             if !select::state(tx.world(), entity).is_some_and(RunState::is_terminal) {
                 let message = format!("run {run} has not ended; a retry is of a finished one");
                 return Err(RpcError::new(ErrorKind::Invalid, message));
@@ -158,6 +160,14 @@ fn retry(
             select::finished(tx.world(), entity).ok_or_else(|| gone(run))?
         }
     };
+    if let Some(parent) = first.parent.filter(|_| !takes_child) {
+        let message = format!(
+            "run {} was submitted by the run {parent}, and a retry of it is a run of yours: where that is meant, name it by its whole id, \
+             or say --children where it is to get variables of your environment",
+            first.id
+        );
+        return Err(RpcError::new(ErrorKind::Invalid, message));
+    }
     first.transcript.truncate(first.earlier);
     let descent = Descent {
         owner: caller.uid,
@@ -189,7 +199,7 @@ fn message(
     if let Some(left) = left {
         return go_on_from(tx, caller, *left, text, sent);
     }
-    let (run, entity) = select::one(tx.world(), name, caller.uid)?;
+    let (run, entity) = select::one(tx.world(), name, caller)?;
     let Some(life) = tx.life(run) else { return Err(gone(run)) };
     if !matches!(life.phase, Phase::Ended(_)) {
         let unread: usize =
@@ -227,7 +237,7 @@ fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, 
 fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
     let mut seen = BTreeSet::new();
-    for (run, entity) in select::several(tx.world(), select, caller.uid)? {
+    for (run, entity) in select::several(tx.world(), select, caller)? {
         let mut subtree = vec![(run, entity)];
         let mut next = 0;
         while let Some(&(_, at)) = subtree.get(next) {
@@ -261,7 +271,7 @@ fn over(tx: &Tx<'_>, entity: Entity) -> String {
 
 fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
     let mut changed = Changed::default();
-    for (run, entity) in select::several(tx.world(), select, caller.uid)? {
+    for (run, entity) in select::several(tx.world(), select, caller)? {
         pause_one(tx, run, entity, pause, &mut changed);
     }
     Ok(Reply::Changed(changed))
@@ -344,7 +354,7 @@ fn can_leave(tx: &Tx<'_>, run: RunId, number: u64) -> bool {
 
 fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
     check_text("the answer", "answer", Some(answer), tx.setup().config.limits.text_bytes)?;
-    let interaction = select::interaction(tx.world(), name, caller.uid)?;
+    let interaction = select::interaction(tx.world(), name, caller)?;
     let interactions = tx.res::<Interactions>();
     let Some(open) = interactions.open.get(&interaction).cloned() else {
         let why = match interactions.closed.get(&interaction) {

@@ -349,7 +349,10 @@ impl Simulation {
             36 => {
                 let run = self.some_run()?.to_string();
                 let sent = self.sent();
-                self.command(OPERATOR, Command::Retry { run, changes: Box::default(), left: None, sent })
+                self.command(
+                    OPERATOR,
+                    Command::Retry { run, changes: Box::default(), takes_child: true, left: None, sent },
+                )
             }
             37 if self.random.chance(20) => {
                 let width = 1 + self.random.below(4) as u32;
