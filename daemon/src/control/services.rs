@@ -1,8 +1,6 @@
 //! What every connection works with: the inbox, the feed, the history, limits, and services of other modules.
 
-use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -14,7 +12,6 @@ use tokio::sync::Semaphore;
 
 use super::limits::memory::Memory;
 use super::request::Request;
-use super::rights::Origin;
 use super::socket::arrivals::Arrivals;
 use crate::blocking::Blocking;
 use crate::config::Bounds;
@@ -28,33 +25,6 @@ pub type OutputRange = (u64, Vec<u8>, u64);
 /// Reads a range of the output of a call.
 pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Result<OutputRange> + Send + Sync;
 
-/// How far a chain of parents is followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// A few steps, which are enough for most processes.
-    Short,
-    /// The longest chain that is ever followed.
-    Whole,
-}
-
-/// Traces the process behind a descriptor to its origin; `None` where its chain of parents is longer than the reach.
-pub type Trace = dyn Fn(Option<BorrowedFd<'_>>, Reach) -> Option<Origin> + Send + Sync;
-/// Whether the process with this pid has the mark of a run, or cannot be looked at. Waits for nothing.
-pub type IsMarked = dyn Fn(u32) -> bool + Send + Sync;
-
-/// Identifies the peers of connections.
-pub struct Tracing {
-    /// The quick look, which gives no rights.
-    pub is_marked: Box<IsMarked>,
-    /// The whole trace, which may take long.
-    pub trace: Arc<Trace>,
-}
-
-impl fmt::Debug for Tracing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracing").finish_non_exhaustive()
-    }
-}
 /// Checks the parts of a specification that only its provider can judge.
 pub type CheckSpec = dyn Fn(&RunSpec) -> SpecChecked + Send + Sync;
 /// The outcome of such a check.

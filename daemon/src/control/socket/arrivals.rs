@@ -15,9 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::peer::Peer;
+use super::tracing::{Reach, Tracing};
 use crate::blocking::Blocking;
 use crate::control::rights::Origin;
-use crate::control::services::{Reach, Tracing};
 use crate::fair::Party;
 
 /// Peers without a mark that are traced, or wait for that, at once. Further ones wait in the kernel's queue.

@@ -336,9 +336,9 @@ mod tests {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    use super::super::tracing::Tracing;
     use super::*;
     use crate::control::rights::Origin;
-    use crate::control::services::Tracing;
 
     fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
         Listener::open(Bound::bind(&dir.path().join("control.sock"), None).unwrap(), max).unwrap()
