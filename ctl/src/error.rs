@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use harness_protocol::paths::SYSTEM_SOCKET;
 use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
 use harness_protocol::run::exit;
-use harness_protocol::shown::chain;
 use harness_protocol::submit_key::SubmitKey;
+use harness_protocol::terminal_safe::chain;
 
 use crate::client::{ClientError, Taken, is_stopping};
 use crate::launch::error::StartError;

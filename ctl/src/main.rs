@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use harness_protocol::shown::clean;
+use harness_protocol::terminal_safe::clean;
 
 use crate::cli::Cli;
 

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tracing::error;
 
-use crate::fair::{Party, Round};
+use crate::fair_queue::{Party, Round};
 
 type Work = Box<dyn FnOnce() + Send>;
 

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::blocking::Blocking;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(5);

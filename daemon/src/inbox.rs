@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::fair::{Party, Round};
+use crate::fair_queue::{Party, Round};
 use crate::world::api::{Ask, JobId, Outcome};
 
 /// Requests of one connection that wait here at once; further ones stay unread in its socket.

@@ -4,7 +4,7 @@
 // Pure: no clock, no I/O, no runtime.
 pub mod catalogue;
 pub mod config;
-pub mod fair;
+pub mod fair_queue;
 pub mod lane;
 pub mod prompt;
 pub mod world;

@@ -14,7 +14,7 @@ use anyhow::Context;
 use clap::Parser;
 use harness_files::remove_left;
 use harness_protocol::run::exit;
-use harness_protocol::shown::{self, chain};
+use harness_protocol::terminal_safe::{self, chain};
 use harnessd::blocking;
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
 use harnessd::config::{Config, ConfigSource, LoadError};
@@ -79,7 +79,7 @@ fn on_own_stack() -> ExitCode {
         Ok(cli) => cli,
         // What was typed may have characters that drive a terminal.
         Err(error) if error.use_stderr() => {
-            _ = write!(io::stderr(), "{}", shown::clean(&error.to_string()));
+            _ = write!(io::stderr(), "{}", terminal_safe::clean(&error.to_string()));
             return ExitCode::from(exit::USAGE);
         }
         Err(help) => help.exit(),
@@ -317,5 +317,5 @@ fn complain(message: &dyn Display) {
 /// Writes a line for people. All that this process says of itself goes this way: it names files, and a run may call a
 /// file as it likes.
 fn tell(out: &mut dyn Write, line: &dyn Display) -> io::Result<()> {
-    writeln!(out, "{}", shown::clean(&line.to_string()))
+    writeln!(out, "{}", terminal_safe::clean(&line.to_string()))
 }

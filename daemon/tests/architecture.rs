@@ -18,10 +18,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prompt", &[]),
     ("catalogue", &[]),
     ("feed", &[]),
-    ("fair", &[]),
-    ("blocking", &["fair"]),
+    ("fair_queue", &[]),
+    ("blocking", &["fair_queue"]),
     ("scm_rights", &[]),
-    ("folders", &["blocking", "fair"]),
+    ("folders", &["blocking", "fair_queue"]),
     ("lane", &[]),
     ("policy", &[]),
     ("sandbox", &[]),
@@ -29,11 +29,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("process", &["folders", "scm_rights"]),
     ("world", &["catalogue", "lane", "prompt", "policy", "sandbox", "config"]),
     ("inference", &["catalogue", "prompt", "config", "process"]),
-    ("tools", &["catalogue", "fair", "folders", "prompt", "policy", "sandbox", "config", "process"]),
-    ("inbox", &[API, "fair"]),
+    ("tools", &["catalogue", "fair_queue", "folders", "prompt", "policy", "sandbox", "config", "process"]),
+    ("inbox", &[API, "fair_queue"]),
     ("journal", &[API, "prompt", "config"]),
     ("jobs", &[API, "catalogue", "inbox", "prompt", "policy", "sandbox", "config", "inference", "process", "tools"]),
-    ("control", &[API, "blocking", "fair", "feed", "folders", "inbox", "journal", "scm_rights", "prompt", "config"]),
+    (
+        "control",
+        &[API, "blocking", "fair_queue", "feed", "folders", "inbox", "journal", "scm_rights", "prompt", "config"],
+    ),
     ("observe", &[API, "lane", "config"]),
 ];
 const API: &str = "world::api";
@@ -41,7 +44,7 @@ const API: &str = "world::api";
 const TOP: &[&str] = &["driver", "lib", "main", "cli", "startup"];
 
 /// Pure modules: no I/O, no clock, no runtime.
-const PURE: &[&str] = &["catalogue", "fair", "prompt", "lane", "policy", "sandbox", "world"];
+const PURE: &[&str] = &["catalogue", "fair_queue", "prompt", "lane", "policy", "sandbox", "world"];
 const IMPURE_PATHS: &[&str] = &[
     "tokio",
     "nix",

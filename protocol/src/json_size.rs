@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use crate::shown::is_invisible;
+use crate::terminal_safe::is_invisible;
 use serde::Serialize;
 
 /// Bytes of a text inside the quotes of a JSON string.

@@ -6,12 +6,12 @@
 
 pub mod envelope;
 pub mod event;
-mod exact;
+mod exact_size_list;
 pub mod folder;
 pub mod framing;
 mod hex;
 pub mod id;
-pub mod inside;
+pub mod inside_run;
 pub mod json_size;
 pub mod lane;
 pub mod limit;
@@ -24,13 +24,13 @@ pub mod run;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod script;
-pub mod shown;
 pub mod spec;
 pub mod sse;
 pub mod submit_key;
+pub mod terminal_safe;
 pub mod time;
 pub mod variable;
-pub mod words;
+pub mod waiting_words;
 
 /// Version of the control protocol. Peers of the same major work together.
 pub const PROTOCOL_MAJOR: u32 = 1;

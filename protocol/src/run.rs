@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exact;
+use crate::exact_size_list;
 use crate::id::{CallId, InteractionId, RunId};
 use crate::limit::CallLimit;
 use crate::spec::{Limits, OnInteraction, Priority};
@@ -365,7 +365,7 @@ pub enum Entry {
         /// What the model wrote; empty where it only asked for calls.
         text: Arc<str>,
         /// The calls, in order.
-        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact_size_list::deserialize")]
         calls: Vec<CallRequest>,
         /// Blocks that the provider wants back unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::exact;
+use crate::exact_size_list;
 use crate::time::Span;
 
 /// An estimate of the allocator's overhead for each allocation, in bytes.
@@ -19,7 +19,7 @@ const OF_AN_ALLOCATION: usize = 24;
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The turns, in order: one for each inference.
-    #[serde(default, rename = "turn", deserialize_with = "exact::deserialize")]
+    #[serde(default, rename = "turn", deserialize_with = "exact_size_list::deserialize")]
     pub turns: Vec<Turn>,
     /// Scripts for children: `spawn_agent` with `script = "NAME"` uses one of these.
     #[serde(default, rename = "script", skip_serializing_if = "BTreeMap::is_empty")]
@@ -36,7 +36,12 @@ pub struct Turn {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// Calls that it asks for, in order.
-    #[serde(default, rename = "call", skip_serializing_if = "Vec::is_empty", deserialize_with = "exact::deserialize")]
+    #[serde(
+        default,
+        rename = "call",
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "exact_size_list::deserialize"
+    )]
     pub calls: Vec<ScriptedCall>,
     /// Texts that the results of the turn before must contain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

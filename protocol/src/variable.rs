@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::shown;
+use crate::terminal_safe;
 
 /// Prefix of the harness's own names: a call's run, its socket, the daemon's paths.
 pub const RESERVED: &str = "HARNESS_";
@@ -57,7 +57,7 @@ pub fn check_name(name: &str) -> Result<(), VariableError> {
     let is_name = !name.is_empty()
         && name.len() <= LONGEST_NAME
         && !name.contains(|c: char| c == '=' || c.is_whitespace())
-        && shown::refused(name).is_none();
+        && terminal_safe::refused(name).is_none();
     match name {
         _ if !is_name => Err(VariableError::Name(shown())),
         name if name.starts_with(RESERVED) => Err(VariableError::Reserved(shown())),

@@ -277,11 +277,11 @@ fn what_a_daemon_starts_is_inside_from_its_first_moment() {
     let pid = arena.daemon.process().0;
     let hard = |pid: &str| {
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-        harness_protocol::inside::hard_limit(&limits).unwrap()
+        harness_protocol::inside_run::hard_limit(&limits).unwrap()
     };
     let born = hard(&pid.to_string());
-    assert!(harness_protocol::inside::is_marked(born), "{born}");
-    assert!(!harness_protocol::inside::is_marked(hard("self")));
+    assert!(harness_protocol::inside_run::is_marked(born), "{born}");
+    assert!(!harness_protocol::inside_run::is_marked(hard("self")));
     // Such a process, as one that left its daemon: outside of every tree, with what it was born with.
     let other = Place::new();
     let daemon = other.start_unprivileged(&[]);

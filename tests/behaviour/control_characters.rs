@@ -1,6 +1,6 @@
 //! Names and labels contain no characters that control a terminal or change how text reads; the output of runs may.
 
-use harness_protocol::shown;
+use harness_protocol::terminal_safe;
 use harness_tests::{Daemon, Value, json, says, turn};
 
 /// Entry A17 in `tests/README.md`.
@@ -14,7 +14,10 @@ fn a_submit_with_characters_that_cannot_be_read_is_refused_with_the_field() {
             (&json!("invalid"), &json!("control-characters"))
         );
         let told = error["message"].as_str().unwrap();
-        assert!(!told.contains(|c: char| c.is_control() || shown::is_bidi(c) || shown::is_invisible(c)), "{told:?}");
+        assert!(
+            !told.contains(|c: char| c.is_control() || terminal_safe::is_bidi(c) || terminal_safe::is_invisible(c)),
+            "{told:?}"
+        );
         error["data"]["subject"].clone()
     };
     let spec = |more: Value| json!({"spec": daemon.spec(&says("x"), more)});
@@ -96,7 +99,7 @@ fn no_command_passes_on_to_a_terminal_what_drives_it() {
 /// A17: a run may call a file as it likes, where an operator's daemon, restore or salvage finds it, and tells of it.
 #[test]
 fn no_name_of_a_file_drives_the_terminal_of_whoever_is_told_of_it() {
-    let harmful = |c: char| shown::is_harmful(c) && c != '\n' && c != '\t';
+    let harmful = |c: char| terminal_safe::is_harmful(c) && c != '\n' && c != '\t';
     for name in ["x\x1b]0;OWNED\x07\x1b[2J", "x\u{9b}2J", "x\u{202e}txt", "x\ry", "x\u{7f}\u{200b}"] {
         let daemon = Daemon::start();
         let backup = daemon.path("backup.db").display().to_string();

@@ -1,6 +1,6 @@
 //! The environment of tools: the named variables of the submitting client, and nothing of the daemon's own.
 
-use harness_protocol::shown;
+use harness_protocol::terminal_safe;
 use harness_tests::{Daemon, Place, Running, json, runs, says, turn};
 
 use crate::workdirs::reason;
@@ -113,7 +113,7 @@ fn what_cannot_be_passed_is_refused_with_a_reason_and_told_for_what_it_is() {
             assert_eq!(reason(&error), ("invalid", why), "{error}");
             let message = error["message"].as_str().unwrap();
             assert!(message.contains(told) && !message.contains("s3cret"), "{message}");
-            assert!(shown::refused(message).is_none(), "{message:?}");
+            assert!(terminal_safe::refused(message).is_none(), "{message:?}");
         }
     }
     use std::os::unix::ffi::OsStrExt;

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
 use harness_protocol::run::RunState;
-use harness_protocol::shown::is_harmful;
+use harness_protocol::terminal_safe::is_harmful;
 use harness_tests::{Daemon, Place, Running, eventually, json, need_root, runs, says, turn};
 
 use crate::workdirs_mounted::Hanging;

@@ -139,7 +139,7 @@ fn json_on_a_terminal_is_the_same_json_and_drives_nothing() {
         assert!(
             !screen
                 .chars()
-                .any(|c| c != '\n' && c != '\r' && harness_protocol::shown::refused(&c.to_string()).is_some()),
+                .any(|c| c != '\n' && c != '\r' && harness_protocol::terminal_safe::refused(&c.to_string()).is_some()),
             "{screen:?}"
         );
         assert!(screen.contains("a\\u009b2J\\u0085b\\u202ec\\u2066d\\u200be\\u007f"), "{words:?}: {screen}");

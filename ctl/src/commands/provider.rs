@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness_protocol::lane::{LaneReport, Limiter};
 use harness_protocol::rpc::{Empty, FallbackView, ProviderCheck, ProviderCheckParams, ProviderView, method};
 use harness_protocol::run::exit;
-use harness_protocol::words;
+use harness_protocol::waiting_words;
 
 use crate::cli::provider::{CheckArgs, ProviderArgs, ProviderVerb};
 use crate::context::Ctx;
@@ -68,7 +68,7 @@ fn state(lane: &LaneReport) -> String {
         // A waiting run is told of the lane elsewhere.
         limiter => {
             let held = lane.held.as_ref().filter(|held| held.limiter == Some(limiter));
-            words::hold(limiter, held.and_then(|held| held.until), 0, &clock(now()))
+            waiting_words::hold(limiter, held.and_then(|held| held.until), 0, &clock(now()))
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use harness_protocol::inside::{RUN_VARIABLE, is_keeper, is_marked};
+use harness_protocol::inside_run::{RUN_VARIABLE, is_keeper, is_marked};
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Longest chain of parents that is followed.

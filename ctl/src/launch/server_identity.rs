@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use harness_files::Dir;
-use harness_protocol::inside::{depth, hard_limit};
+use harness_protocol::inside_run::{depth, hard_limit};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit};
@@ -252,7 +252,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::os::unix::net::UnixListener;
 
-    use harness_protocol::inside::mark_below;
+    use harness_protocol::inside_run::mark_below;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 pub(crate) mod after_submit;
 pub(crate) mod ask_inline;
+pub(crate) mod end_of_run;
 pub(crate) mod follow_one;
 pub(crate) mod line_writer;
-pub(crate) mod report;
-pub(crate) mod wait;
+pub(crate) mod wait_for_state;
 pub(crate) mod wait_many;

@@ -8,8 +8,8 @@ use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::lane::{LaneHold, Limiter};
 use harness_protocol::rpc::{DaemonStatusReply, ProcessView};
 use harness_protocol::run::{CallRequest, CallResult, CallState, Entry, LiveCall, Usage};
-use harness_protocol::shown::{is_bidi, is_control, is_invisible};
 use harness_protocol::spec::RunSpec;
+use harness_protocol::terminal_safe::{is_bidi, is_control, is_invisible};
 use harness_protocol::time::Timestamp;
 use proptest::prelude::*;
 

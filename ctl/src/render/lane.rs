@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use harness_protocol::lane::{LaneReport, Limiter};
 use harness_protocol::time::Timestamp;
-use harness_protocol::words;
+use harness_protocol::waiting_words;
 
 use crate::render::bar::bar;
 use crate::render::look::Look;
@@ -43,7 +43,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
         lane.busy,
         lane.parked
     ));
-    let standing = words::of_lane(lane, &clock(now));
+    let standing = waiting_words::of_lane(lane, &clock(now));
     let limiter = match &standing {
         None => "limiter: none".to_owned(),
         Some(standing) => paint.yellow(format!("limiter: {}", standing.what)),
@@ -64,7 +64,11 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     }
     if let Some(held) = lane.held.as_ref().filter(|held| held.limiter.is_some_and(|limiter| limiter != lane.limiter)) {
         let limiter = held.limiter.unwrap_or(Limiter::None);
-        lines.push(format!("  and {}: {}", words::hold(limiter, held.until, 0, &clock(now)), first_line(&held.error)));
+        lines.push(format!(
+            "  and {}: {}",
+            waiting_words::hold(limiter, held.until, 0, &clock(now)),
+            first_line(&held.error)
+        ));
     }
     let wait = &lane.queue_wait;
     let oldest = lane.oldest_queued_seconds.map(|oldest| format!("  oldest {}", span(oldest))).unwrap_or_default();

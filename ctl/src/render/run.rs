@@ -6,7 +6,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::rpc::ProcessView;
 use harness_protocol::run::{CallState, LiveCall, RunView};
 use harness_protocol::time::{Span, Timestamp};
-use harness_protocol::words;
+use harness_protocol::waiting_words;
 
 use crate::render::look::Look;
 use crate::render::text::{clean_painted, first_line, one_line};
@@ -31,7 +31,7 @@ pub(crate) fn named(name: Option<&str>, parent: Option<RunId>) -> String {
 
 /// What a run waits for, in a few words.
 pub(crate) fn waiting_for(run: &RunView, now: Timestamp) -> String {
-    let standing = words::of_run(run, &clock(now));
+    let standing = waiting_words::of_run(run, &clock(now));
     standing.map_or_else(|| "-".to_owned(), |standing| first_line(&standing.what))
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
         state += ", being ended";
     }
     line("state", &state)?;
-    if let Some(standing) = words::of_run(run, &clock(now)) {
+    if let Some(standing) = waiting_words::of_run(run, &clock(now)) {
         let since = run.waiting_for.as_ref().map(|waits| format!(" (for {})", span(now.since(waits.since))));
         line("waiting for", &format!("{}{}", first_line(&standing.what), since.unwrap_or_default()))?;
         for more in [standing.why, standing.help].into_iter().flatten() {

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-pub(crate) use harness_protocol::shown::clean;
-use harness_protocol::shown::{in_place_of, is_control, is_harmful};
+pub(crate) use harness_protocol::terminal_safe::clean;
+use harness_protocol::terminal_safe::{in_place_of, is_control, is_harmful};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Columns that a text takes.

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness_protocol::time::{Span, Timestamp};
-use harness_protocol::words::Clock;
+use harness_protocol::waiting_words::Clock;
 
 /// The wall clock. It is used to show ages, never to decide anything.
 pub(crate) fn now() -> Timestamp {

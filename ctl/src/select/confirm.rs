@@ -5,7 +5,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use harness_protocol::run::exit;
-use harness_protocol::shown::clean;
+use harness_protocol::terminal_safe::clean;
 
 use crate::error::Failure;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness_protocol::id::InteractionId;
 use harness_protocol::run::{OpenQuestion, RunView};
-use harness_protocol::words::{self, Kind};
+use harness_protocol::waiting_words::{self, Kind};
 
 use crate::output::note;
 use crate::render::run::short;
@@ -39,12 +39,12 @@ impl Teller {
 
     /// The line about a run, where there is news.
     pub(crate) fn news(&mut self, run: &RunView) -> Option<String> {
-        let kind = words::kind_of(run);
+        let kind = waiting_words::kind_of(run);
         if self.quiet || kind == self.last {
             return None;
         }
         self.last = kind;
-        match words::of_run(run, &clock(now())) {
+        match waiting_words::of_run(run, &clock(now())) {
             Some(standing) => Some(format!("stands still: {}", first_line(&standing.line()))),
             None => (!run.state.is_terminal()).then(|| "goes on".to_owned()),
         }
@@ -56,7 +56,7 @@ impl Teller {
             return Vec::new();
         }
         let open: BTreeSet<InteractionId> = run.questions.iter().map(|question| question.id).collect();
-        let own = words::kind_of(run).and_then(|kind| kind.person());
+        let own = waiting_words::kind_of(run).and_then(|kind| kind.person());
         let new =
             run.questions.iter().filter(|question| !self.asked.contains(&question.id) && own != Some(question.id));
         let lines = new.map(|question| asks(question, run)).collect();
@@ -111,13 +111,14 @@ impl TellerOfMany {
         let mut seen = BTreeSet::new();
         let mut lines = Vec::new();
         for run in runs {
-            let own = words::kind_of(run).and_then(|kind| kind.person());
+            let own = waiting_words::kind_of(run).and_then(|kind| kind.person());
             for question in run.questions.iter().filter(|question| own != Some(question.id)) {
                 if lines.len() < MOST_LINES && self.asked.insert(question.id) {
                     lines.push(format!("harnessctl: {}", asks(question, run)));
                 }
             }
-            let (Some(kind), Some(standing)) = (words::kind_of(run), words::of_run(run, &clock(now()))) else {
+            let (Some(kind), Some(standing)) = (waiting_words::kind_of(run), waiting_words::of_run(run, &clock(now())))
+            else {
                 continue;
             };
             let is_new = !self.told.contains(&kind) && !seen.contains(&kind);

@@ -20,7 +20,7 @@ use crate::client::{ClientError, Taken, is_for_now};
 use crate::error::{Failure, Settle};
 use crate::launch::error::StartError;
 use crate::session::Session;
-use crate::session::retry_delay::pause_before_retry;
+use crate::session::submit_retry_delay::pause_before_retry;
 use crate::spec::env;
 
 /// Number of connections that may be lost, one after the other, without a reply.

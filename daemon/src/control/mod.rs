@@ -4,7 +4,6 @@
 //! and its subscriptions. Never looks into the world: it asks the driver.
 
 pub mod connection;
-mod effort;
 pub mod limits;
 pub(super) mod outgoing;
 mod provider_check;

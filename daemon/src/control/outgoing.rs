@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-use crate::control::limits::request_place::Place;
+use crate::control::limits::request_permits::Place;
 
 /// Bytes that may wait unread; beyond that the connection is closed.
 const MOST_UNREAD: usize = 64 * 1024 * 1024;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::oneshot;
 
-use super::limits::request_place::Place;
+use super::limits::request_permits::Place;
 pub use super::outgoing::Outgoing;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::inbox::{Kind, Queued};
 use crate::journal::epochs::Epoch;
 use crate::world::api::{Caller, Command, Reply};

@@ -21,7 +21,7 @@ use tokio::task::yield_now;
 use super::outgoing::{Outgoing, ROOM, encoded};
 use super::request::Follow;
 use crate::blocking::Blocking;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::feed::{Feed, Tail};
 use crate::journal::Record;
 use crate::journal::epochs::{self, Epoch};

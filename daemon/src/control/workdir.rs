@@ -16,7 +16,7 @@ use harness_protocol::time::Span;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limits::connections::Slot;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::folders::{Folders, LookError};
 
 /// Descriptors that are kept: that of the present line, and that of the next one, whose begin may have come with the

@@ -21,7 +21,7 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::request::OutputPlace;
 use crate::control::subscription::without_values;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::world::Engine;

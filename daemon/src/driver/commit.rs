@@ -25,7 +25,7 @@ use tracing::{error, info};
 
 use super::Driver;
 use crate::control::request::{Request, Wanted};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::journal::failpoints::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::observe::happened;

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::blocking::Blocking;
 use crate::config::Retention;
 use crate::control::request::{Request, Responder, Wanted};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
 use crate::world::api::{Command, Reply};

@@ -17,16 +17,16 @@
 //! and never blocks: it has a thread of its own, and while it waits, it answers what can be answered.
 
 mod archive;
+mod bulk_changes;
 mod clock;
 mod commit;
 mod housekeeping;
-mod lookups;
+mod journal_lookups;
 mod reads;
 mod reload;
 mod replies;
 mod signals;
 mod status;
-mod sweeps;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -54,17 +54,17 @@ use crate::world::Engine;
 use crate::world::api::{Caller, Command, Damage, Input, Now};
 
 use archive::Archive;
+use bulk_changes::Sweeps;
 pub use clock::Clock;
 use commit::{Gathered, UnderWay};
 use housekeeping::Housekeeper;
-use lookups::Lookups;
+use journal_lookups::Lookups;
 use reload::ReadAgain;
 pub use reload::{Reload, Reloaded};
 use replies::{Pending, Replies};
 pub use signals::{Order, Orders};
 pub use status::Disk;
 use status::Facts;
-use sweeps::Sweeps;
 use waiters::Waiters;
 
 /// Requests that must wait in the inbox for a step to be made while the last commit is under way.

@@ -21,7 +21,7 @@ use super::commit::LONGEST_RETRY;
 use super::housekeeping::Housekeeper;
 use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::journal::epochs::{self, Epoch};
 use crate::world::Engine;
 use crate::world::api::{Caller, Now, Operator};

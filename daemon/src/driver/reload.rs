@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use harness_protocol::rpc::{ErrorKind, RpcError};
 use tracing::{error, info, warn};
 
-use super::lookups::Hold;
+use super::journal_lookups::Hold;
 use super::{Driver, Pending};
 use crate::config::Config;
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::journal::Journal;
 use crate::world::api::{Caller, Command, Input};
 

@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::Config;
-use crate::control::limits::request_place::Place;
+use crate::control::limits::request_permits::Place;
 use crate::control::request::{Outgoing, Read, Wanted};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::inference::http::{Environment, Providers};
 use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
 use crate::journal::CommitClass;

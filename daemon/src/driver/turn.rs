@@ -8,12 +8,12 @@ use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
 use tracing::{info, warn};
 
 use super::archive::is_reached;
-use super::lookups::Lookups;
+use super::journal_lookups::Lookups;
 use super::reads::Place;
 use super::replies::Pending;
-use super::{Driver, housekeeping, reads, sweeps};
+use super::{Driver, bulk_changes, housekeeping, reads};
 use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::inbox::{Kind, Queued, Report};
 use crate::journal::Journal;
 use crate::world::api::{Caller, Command, Effect, Input};
@@ -192,7 +192,7 @@ impl<J: Journal> Driver<J> {
                 self.stop(responder);
             }
             // The caller may be gone.
-            Wanted::Which(which, tell) => drop(tell.send(sweeps::which(engine, &which, caller))),
+            Wanted::Which(which, tell) => drop(tell.send(bulk_changes::which(engine, &which, caller))),
             Wanted::Left => self.waiters.left(connection),
             // These were sorted out before.
             wanted @ (Wanted::Command(..)

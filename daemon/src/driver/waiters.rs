@@ -10,7 +10,7 @@ use harness_protocol::time::Span;
 use super::archive::{Archive, is_reached};
 use super::reads;
 use crate::control::request::{ConnectionId, Responder};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::world::Engine;
 use crate::world::api::Now;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use harness_protocol::event::{Cause, Ending, Event, EventBody, StopReason, Via};
 use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
-use harness_protocol::words::{self, Clock};
+use harness_protocol::waiting_words::{self, Clock};
 use jiff::tz::TimeZone;
 use tracing::{Level, debug, enabled, info, warn};
 
@@ -76,7 +76,7 @@ fn at_info(event: &Event, crowds: &mut Crowds) {
     match &event.body {
         EventBody::ProviderHeld { provider, limiter, until, error, .. } => {
             let clock = Clock { now: event.at, zone: TimeZone::system() };
-            let held = words::hold(*limiter, *until, 0, &clock);
+            let held = waiting_words::hold(*limiter, *until, 0, &clock);
             let (limiter, until, error) = (limiter.as_str(), time(*until), short(error));
             info!(%provider, limiter, %until, %error, "provider {provider} is left alone: {held}");
         }

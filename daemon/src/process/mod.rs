@@ -45,7 +45,7 @@ pub use self::pool::connection::KeeperProgram;
 pub use self::pool::sealed::Sealed;
 pub use self::pool::{Keepers, Process};
 pub use self::spawn::{Launch, Program, SpawnError, TooLong};
-pub use harness_protocol::inside::RUN_VARIABLE;
+pub use harness_protocol::inside_run::RUN_VARIABLE;
 
 use self::output::Streams;
 use self::output::pty::Terminal;

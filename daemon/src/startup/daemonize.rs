@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::RawFd;
 
-use harness_protocol::shown::clean;
+use harness_protocol::terminal_safe::clean;
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 use nix::unistd::{close, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getsid, setsid};

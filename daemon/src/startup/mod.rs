@@ -3,7 +3,7 @@
 //! Owns the connections between the parts. The parts themselves do the work.
 
 pub mod daemonize;
-pub mod restore;
+pub mod rebuild;
 pub mod scrub_env;
 pub mod signals;
 
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
-use harness_protocol::inside::KEEPER;
+use harness_protocol::inside_run::KEEPER;
 use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, RpcError};
 use harness_protocol::run::exit;
 use harness_protocol::script::Script;
@@ -51,7 +51,7 @@ use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, Untraced, supervisor};
 use crate::startup::daemonize::{Inherited, Starting};
-use crate::startup::restore::{RestoreError, Restored};
+use crate::startup::rebuild::{RestoreError, Restored};
 use crate::startup::signals::{Asked, Signals};
 use crate::tools::{self, shell::Shell};
 
@@ -154,7 +154,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     }
     setup.starting.doing(format_args!("reading the journal in {}", state_dir.display()));
     let Restored { engine, store, history, damage, report, epochs, is_the_one } =
-        restore::restore(&state_dir, &config, setup.keepers_lock.standing().is_inside())?;
+        rebuild::restore(&state_dir, &config, setup.keepers_lock.standing().is_inside())?;
     let report = Arc::new(Mutex::new(report));
     let listener = Arc::new(setup.listener);
     let (inbox, feed) = (Inbox::<Request>::new(config.limits.inbox as usize), feed(&config, engine.last_seq()));
@@ -332,7 +332,7 @@ fn feed(config: &Config, last: Seq) -> Feed {
 
 /// Handles outputs of runs that the journal does not know, in the background.
 fn sweep_outputs(outputs: Outputs, history: History, is_the_one: bool, report: Arc<Mutex<JournalReport>>) {
-    tokio::task::spawn_blocking(move || match restore::sweep(&outputs, &history, is_the_one) {
+    tokio::task::spawn_blocking(move || match rebuild::sweep(&outputs, &history, is_the_one) {
         Ok(found) => report.lock().unwrap_or_else(PoisonError::into_inner).findings.extend(found),
         Err(error) => error!(%error, "outputs stay as they are"),
     });

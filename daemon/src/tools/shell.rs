@@ -21,7 +21,7 @@ use serde::Deserialize;
 use super::environment::Environment;
 use super::limits::{self, Ended, Told};
 use crate::config;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::folders::{Folders, LookError};
 use crate::process::{
     self, Bounds, Cancel, Captured, Finished, Keepers, Launch, OnPiece, Outputs, Program, SpawnError,

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::Engine;
 use super::model::components::{
-    Batch, BudgetReserve, Children, Compacting, CompactionFailures, ContextOverflow, Denials, Ended, Identity,
-    LastAsked, Life, OpenQuestions, Origin, Pool, QueuedMessages, Spec, Stopwatch, ToldUnder, Transcript, UsageTotal,
+    Batch, BudgetReserve, Children, ClosedQuestions, Compacting, CompactionFailures, ContextOverflow, Denials, Ended,
+    Identity, LastAsked, Life, Origin, Pool, QueuedMessages, Spec, Stopwatch, ToldUnder, Transcript, UsageTotal,
     WaitedOnBy,
 };
 use super::model::ids::Ids;
@@ -70,7 +70,7 @@ impl Engine {
                 world.get::<ContextOverflow>(entity),
                 world.get::<Compacting>(entity),
                 world.get::<WaitedOnBy>(entity),
-                world.get::<OpenQuestions>(entity),
+                world.get::<ClosedQuestions>(entity),
                 world.get::<Denials>(entity),
                 world.get::<Ended>(entity),
                 world.get::<Batch>(entity),

@@ -5,8 +5,8 @@ use harness_protocol::id::Seq;
 use crate::cli::runs::FollowArgs;
 use crate::context::Ctx;
 use crate::error::Failure;
+use crate::progress::end_of_run::check_output;
 use crate::progress::follow_one::{Watched, watch, watch_several};
-use crate::progress::report::check_output;
 use crate::select::choose;
 
 pub(in crate::commands) fn run(ctx: &mut Ctx, args: &FollowArgs) -> Result<u8, Failure> {

@@ -4,6 +4,7 @@
 //! request passes the table of rights first. A bad line gets an error and the connection stays; an oversized one ends
 //! it.
 
+pub(super) mod background;
 pub(super) mod decode;
 pub(super) mod reading;
 
@@ -29,11 +30,11 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::connection::background::{Effort, by_effort};
 use super::connection::decode::Line;
 use super::connection::reading::{gone, place_among, receive, unless_gone, unread};
-use super::effort::{Effort, by_effort};
 use super::limits::memory::Requests;
-use super::limits::request_place::Place;
+use super::limits::request_permits::Place;
 use super::limits::request_weight;
 use super::outgoing::{Outgoing, Piece, ROOM};
 use super::provider_check;
@@ -43,7 +44,7 @@ use super::services::Services;
 use super::socket::listener::Accepted;
 use super::subscription::{self, Past, Sink};
 use super::workdir::Workdirs;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::world::api::{Caller, Command};
 
 /// Large answers, of up to megabytes, that one connection may wait for at once.

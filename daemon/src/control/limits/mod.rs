@@ -2,5 +2,5 @@
 
 pub mod connections;
 pub mod memory;
-pub mod request_place;
+pub mod request_permits;
 pub(super) mod request_weight;

@@ -18,7 +18,7 @@ use super::peer::Peer;
 use super::tracing::{Reach, Tracing};
 use crate::blocking::Blocking;
 use crate::control::rights::Origin;
-use crate::fair::Party;
+use crate::fair_queue::Party;
 
 /// Peers without a mark that are traced, or wait for that, at once. Further ones wait in the kernel's queue.
 const OUTSIDE: usize = 256;

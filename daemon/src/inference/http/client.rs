@@ -12,7 +12,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, NoProxy, Proxy, Url};
 
 use super::key::{self, Environment, Secret};
-use super::scrub::Scrubber;
+use super::redact_keys::Scrubber;
 use super::timed_file;
 use crate::config::{Dialect, Endpoint, Provider};
 use crate::inference::dialects::HttpDialect;

@@ -8,17 +8,17 @@
 //! Owns keys, connections, time limits and the bounds on reading. The dialects decide what is sent, and the world
 //! decides about retries.
 
-mod ask;
 mod body;
 mod client;
+mod exchange;
 mod key;
+mod redact_keys;
 mod registry;
-mod scrub;
 #[cfg(test)]
 mod tests;
 mod timed_file;
 
-pub use ask::{Question, Sink};
 pub use client::{BuildError, Client};
+pub use exchange::{Question, Sink};
 pub use key::{Environment, Variables};
 pub use registry::{Providers, Served};

@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use harness_protocol::rpc::{FallbackView, KeyView, PROVIDER_SCHEMA, PriceView, ProviderCheck, ProviderView};
 use harness_protocol::run::exit;
 
-use super::ask::Question;
 use super::client::{BuildError, Client};
+use super::exchange::Question;
 use super::key::Environment;
 use crate::config::{Price, Provider};
 use crate::prompt::{ErrorClass, Message, Prompt};

@@ -180,7 +180,7 @@ fn json_behind_comments_of_a_stream_is_found_and_nothing_else_is() {
         ("", None),
         (":", None),
     ] {
-        assert_eq!(super::ask::behind_comments(body), json, "{body:?}");
+        assert_eq!(super::exchange::behind_comments(body), json, "{body:?}");
     }
 }
 
@@ -198,7 +198,7 @@ fn thinking_shrinks_to_what_there_is_room_for_and_ends_where_no_server_takes_it(
         (Budget(4_096), Some(0), None),
         (Adaptive, Some(0), Some(Adaptive)),
     ] {
-        assert_eq!(super::ask::fitting(thinking, most), expected, "{thinking:?} {most:?}");
+        assert_eq!(super::exchange::fitting(thinking, most), expected, "{thinking:?} {most:?}");
     }
     for (thinking, most, answer) in [
         (None, None, None),

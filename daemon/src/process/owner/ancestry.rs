@@ -5,7 +5,7 @@
 //! inside of a run has the mark of the daemon of that run, and a chain that reaches what is outside without passing
 //! such a daemon was left by one that is dead. Reads `/proc`; changes nothing.
 
-use harness_protocol::inside;
+use harness_protocol::inside_run;
 
 use crate::process::tree::proc_stat::Stat;
 
@@ -90,30 +90,29 @@ enum At {
 /// known to belong to anybody, nor is what outlived its daemon.
 pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
     let Some((own, above)) = chain.split_first() else { return Vec::new() };
-    if !inside::is_marked(own.hard) {
+    if !inside_run::is_marked(own.hard) {
         return Vec::new();
     }
     let (mut at, mut below, mut found) = (At::Run(own.hard), own, Vec::new());
     for step in above {
-        at =
-            match at {
-                At::Run(run) if step.hard == run => At::Run(run),
-                At::Run(run) if below.pid != own.pid && inside::is_set_by(step.hard, run) => {
-                    found.push((below.pid, below.started));
-                    At::Daemon(step.hard)
-                }
-                At::Daemon(daemon) if inside::is_of_a_daemon_below(daemon, step.hard) => {
-                    if inside::is_marked(step.hard) { At::Run(step.hard) } else { At::Outside }
-                }
-                At::Outside if !inside::is_marked(step.hard) => At::Outside,
-                At::Run(_) | At::Daemon(_) | At::Outside => return Vec::new(),
-            };
+        at = match at {
+            At::Run(run) if step.hard == run => At::Run(run),
+            At::Run(run) if below.pid != own.pid && inside_run::is_set_by(step.hard, run) => {
+                found.push((below.pid, below.started));
+                At::Daemon(step.hard)
+            }
+            At::Daemon(daemon) if inside_run::is_of_a_daemon_below(daemon, step.hard) => {
+                if inside_run::is_marked(step.hard) { At::Run(step.hard) } else { At::Outside }
+            }
+            At::Outside if !inside_run::is_marked(step.hard) => At::Outside,
+            At::Run(_) | At::Daemon(_) | At::Outside => return Vec::new(),
+        };
         below = step;
     }
     match at {
         At::Outside => found,
         // Who started it is not of this pid namespace.
-        At::Daemon(daemon) if inside::depth(daemon) == 1 => found,
+        At::Daemon(daemon) if inside_run::depth(daemon) == 1 => found,
         At::Daemon(_) | At::Run(_) => Vec::new(),
     }
 }
@@ -126,16 +125,16 @@ pub(super) fn is_left(chain: Result<&[Step], NoChain>) -> bool {
         Err(NoChain::TooLong) => true,
         Err(NoChain::Unseen) => false,
         Ok(chain) => {
-            let topmost = chain.iter().rfind(|step| inside::is_marked(step.hard));
-            topmost.is_some_and(|step| inside::depth(step.hard) != 1)
+            let topmost = chain.iter().rfind(|step| inside_run::is_marked(step.hard));
+            topmost.is_some_and(|step| inside_run::depth(step.hard) != 1)
         }
     }
 }
 
 /// Whether process `pid` is the keeper of some daemon, which is `parent`.
 pub(super) fn is_keeper(pid: i32, parent: i32, limit: &dyn Fn(i32) -> Option<u64>) -> bool {
-    let marks = (limit)(pid).filter(|&hard| inside::is_marked(hard)).zip((limit)(parent));
-    marks.is_some_and(|(run, daemon)| inside::is_set_by(daemon, run))
+    let marks = (limit)(pid).filter(|&hard| inside_run::is_marked(hard)).zip((limit)(parent));
+    marks.is_some_and(|(run, daemon)| inside_run::is_set_by(daemon, run))
 }
 
 #[cfg(test)]
@@ -146,10 +145,10 @@ mod tests {
     use super::*;
 
     const NONE: u64 = u64::MAX;
-    const DAEMON: u64 = inside::mark_below(NONE, 7);
-    const RUN: u64 = inside::mark_below(DAEMON, 7);
-    const INNER: u64 = inside::mark_below(RUN, 9);
-    const INNER_RUN: u64 = inside::mark_below(INNER, 9);
+    const DAEMON: u64 = inside_run::mark_below(NONE, 7);
+    const RUN: u64 = inside_run::mark_below(DAEMON, 7);
+    const INNER: u64 = inside_run::mark_below(RUN, 9);
+    const INNER_RUN: u64 = inside_run::mark_below(INNER, 9);
 
     /// Number, parent, begin, mark.
     type Machine = HashMap<i32, (i32, u64, u64)>;

@@ -16,7 +16,7 @@ use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use harness_protocol::id::RunId;
-use harness_protocol::inside;
+use harness_protocol::inside_run;
 use nix::errno::Errno;
 
 pub(super) use self::ancestry::KeeperAbove;
@@ -187,7 +187,7 @@ pub(super) fn mark_of(pid: i32) -> u64 {
 
 /// The hard limit that is the mark.
 pub(super) fn limit_of(pid: i32) -> Option<u64> {
-    inside::hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+    inside_run::hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
 
 /// The process that traces another one, if there is one.

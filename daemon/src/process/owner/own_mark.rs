@@ -4,7 +4,7 @@
 //! user can lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes
 //! nothing.
 
-use harness_protocol::inside;
+use harness_protocol::inside_run;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::ancestry::{Look, Step, chain, keepers_above};
@@ -57,7 +57,7 @@ impl Standing {
     /// Any process of the user can give us, at our start, the limit that a run has. So an equal limit alone proves
     /// nothing.
     pub(in crate::process) const fn objection(&self, beside: bool, hard: u64) -> Option<Untraced> {
-        match (inside::is_marked_below(hard, self.mark), inside::is_marked(hard)) {
+        match (inside_run::is_marked_below(hard, self.mark), inside_run::is_marked(hard)) {
             (true, _) => Some(Untraced::Marked),
             (false, true) if !beside => Some(Untraced::BothMarked),
             (false, _) => None,
@@ -66,7 +66,7 @@ impl Standing {
 
     /// Whether this process was started inside a run.
     pub const fn is_inside(&self) -> bool {
-        inside::is_marked(self.mark)
+        inside_run::is_marked(self.mark)
     }
 
     /// A daemon outside of all runs, or inside one, with that mark below those keepers.
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn an_equal_limit_alone_makes_nobody_an_operator() {
         let none = u64::MAX;
-        let run = inside::mark_below(inside::mark_below(none, 7), 7);
-        let below = inside::mark_below(run, 9);
+        let run = inside_run::mark_below(inside_run::mark_below(none, 7), 7);
+        let below = inside_run::mark_below(run, 9);
         let (marked, both) = (Some(Untraced::Marked), Some(Untraced::BothMarked));
         let table = [
             ("outside, for a daemon outside", none, false, none, None),
             ("a run, for a daemon outside", none, false, run, marked),
-            ("a daemon, for a daemon outside", none, false, inside::mark_below(none, 7), marked),
+            ("a daemon, for a daemon outside", none, false, inside_run::mark_below(none, 7), marked),
             ("a limit of somebody's own, for a daemon outside", none, false, 0, marked),
             ("outside, for one inside", run, false, none, None),
             ("the same run, below the same keeper", run, true, run, None),

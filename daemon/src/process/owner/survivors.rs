@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_files::{Opening, locks, open_regular};
-use harness_protocol::inside;
+use harness_protocol::inside_run;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -89,14 +89,14 @@ impl Marks {
     fn new(state_dir: &Path, standing: &Standing) -> io::Result<Self> {
         let dir = fs::metadata(state_dir)?;
         let name = name_of(dir.dev(), dir.ino());
-        let daemon = inside::mark_below(standing.mark(), name);
-        Ok(Self { name, daemon, runs: inside::mark_below(daemon, name) })
+        let daemon = inside_run::mark_below(standing.mark(), name);
+        Ok(Self { name, daemon, runs: inside_run::mark_below(daemon, name) })
     }
 
     /// Whether a process with this limit is to be ended if no other daemon of the state directory lives. A daemon of
     /// another directory may have the same name by chance, and is recognised by its lock.
     fn are_of(self, pid: i32, hard: u64) -> bool {
-        inside::is_mark_of(hard, self.name) && !(hard == self.daemon && is_another_daemon(pid, self.name))
+        inside_run::is_mark_of(hard, self.name) && !(hard == self.daemon && is_another_daemon(pid, self.name))
     }
 }
 
@@ -228,7 +228,7 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, of: StateOf, standi
         StateOf::Inside => false,
         StateOf::Outside => true,
     };
-    let is_of_runs = |hard: u64| inside::is_mark_of(hard, marks.name) && hard <= marks.runs;
+    let is_of_runs = |hard: u64| inside_run::is_mark_of(hard, marks.name) && hard <= marks.runs;
     // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its
     // own limit.
     let is_below = |hard: u64| is_of_outside && !standing.is_inside() && hard < marks.daemon;
@@ -250,7 +250,7 @@ pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> boo
     if standing.is_inside() {
         return false;
     }
-    let smallest_of_a_daemon = inside::mark_below(standing.mark(), 0);
+    let smallest_of_a_daemon = inside_run::mark_below(standing.mark(), 0);
     match end_holders(&[lock_file], &|_, hard| hard < smallest_of_a_daemon) {
         Holders::None => {
             let files = identities(&[lock_file]);
@@ -551,7 +551,7 @@ mod tests {
         let mut left = marked_process(lock.mark(), none, "trap '' TERM HUP; echo it runs >&2; sleep 100 & wait");
         // What a keeper was, and was made to become something else before it had its own mark.
         let mut unfinished = marked_process(lock.marks.daemon, none, STAYS);
-        let mut below = marked_process(inside::mark_below(lock.mark(), lock.marks.name), none, STAYS);
+        let mut below = marked_process(inside_run::mark_below(lock.mark(), lock.marks.name), none, STAYS);
         let mut stranger = marked_process(other.mark(), none, STAYS);
         let mut other_daemon = marked_process(other.marks.daemon, none, STAYS);
         // Its directory has the same name, as one of four thousand million has.
@@ -587,7 +587,7 @@ mod tests {
     /// outside may.
     #[test]
     fn who_is_inside_of_a_run_has_nothing_of_a_daemon_outside() {
-        let inside = || Standing::of(inside::mark_below(u64::MAX, 7) - (1 << 32), Vec::new());
+        let inside = || Standing::of(inside_run::mark_below(u64::MAX, 7) - (1 << 32), Vec::new());
         let outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         for (note, of, refused) in [
             (Some(OUTSIDE), StateOf::Nobody, true),
@@ -677,15 +677,15 @@ mod tests {
         let from_outside = Standing::of(OUTSIDE_OF_ALL, Vec::new());
         let dir = state();
         let lock = take_over(dir.path()).unwrap();
-        let other = inside::mark_below(OUTSIDE_OF_ALL, lock.marks.name.wrapping_sub(7));
+        let other = inside_run::mark_below(OUTSIDE_OF_ALL, lock.marks.name.wrapping_sub(7));
         let table = [
             ("a run's process", lock.marks.runs, true),
-            ("one of another daemon's run", inside::mark_below(other, 9), true),
+            ("one of another daemon's run", inside_run::mark_below(other, 9), true),
             ("which has lowered its mark", 5, true),
             ("to nothing", 0, true),
             ("a daemon", lock.marks.daemon, false),
             ("another one", other, false),
-            ("the one with the smallest mark", inside::mark_below(OUTSIDE_OF_ALL, 0), false),
+            ("the one with the smallest mark", inside_run::mark_below(OUTSIDE_OF_ALL, 0), false),
             ("one of an earlier version", OUTSIDE_OF_ALL, false),
         ];
         let path = dir.path().join("control.sock.lock");

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream as Pair;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use harness_protocol::inside::KEEPER;
+use harness_protocol::inside_run::KEEPER;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open};

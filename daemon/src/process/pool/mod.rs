@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use harness_protocol::inside;
+use harness_protocol::inside_run;
 use harness_protocol::limit::CallLimits;
 use nix::sys::prctl;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -291,7 +291,7 @@ impl Keepers {
     /// Whether a process has the mark of this daemon's runs, or another sign that it is not outside, or cannot be
     /// looked at. One look, without a wait; it gives no rights.
     pub fn is_marked(&self, pid: i32) -> bool {
-        inside::is_marked_below(owner::mark_of(pid), self.standing.mark())
+        inside_run::is_marked_below(owner::mark_of(pid), self.standing.mark())
     }
 
     /// The owner of a descriptor's process, if it has no more than `longest` parents. Reads `/proc`, a bounded number
@@ -328,7 +328,7 @@ impl Keepers {
         let keeper = |pid: i32| self.pool().known.get(&pid).copied();
         let above = self.standing.above();
         // What is below a keeper has a mark: most that ask have none, and need no look at those above them.
-        let is_marked = inside::is_marked(owner::mark_of(pid));
+        let is_marked = inside_run::is_marked(owner::mark_of(pid));
         let is_other_keeper = |pid: i32, parent: i32| is_marked && owner::is_keeper(pid, parent);
         Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest }
             .trace(pid, is_it)

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use harness_protocol::limit::{CallLimit, CallLimits};
-use harness_protocol::shown::clean;
+use harness_protocol::terminal_safe::clean;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::setsid;
 

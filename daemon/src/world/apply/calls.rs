@@ -9,7 +9,7 @@ use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::time::Timestamp;
 
-use super::super::model::components::{Batch, Identity, OpenQuestions, Stage, Transcript, WaitedOnBy};
+use super::super::model::components::{Batch, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
 use super::{claim, edit, edit_batch, entity as entity_of, wake};
@@ -137,7 +137,7 @@ pub(super) fn interaction_closed(
     let Some(open) = interactions.close(interaction) else { return };
     interactions.closed.insert(interaction, ClosedInteraction { run: open.run, at, answered_by });
     if let Some(entity) = entity_of(world, open.run) {
-        world.entity_mut(entity).entry::<OpenQuestions>().or_default().get_mut().0.push(interaction);
+        world.entity_mut(entity).entry::<ClosedQuestions>().or_default().get_mut().0.push(interaction);
     }
 }
 

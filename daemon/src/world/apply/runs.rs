@@ -13,8 +13,9 @@ use harness_protocol::time::Timestamp;
 
 use super::super::api::KeySpace;
 use super::super::model::components::{
-    Batch, BudgetReserve, Children, Compacting, CompactionFailures, ContextOverflow, Denials, Ended, Identity, Life,
-    OpenQuestions, Origin, QueuedMessages, SentAs, Spec, Stage, Stopping, Stopwatch, ToldUnder, Transcript, WaitedOnBy,
+    Batch, BudgetReserve, Children, ClosedQuestions, Compacting, CompactionFailures, ContextOverflow, Denials, Ended,
+    Identity, Life, Origin, QueuedMessages, SentAs, Spec, Stage, Stopping, Stopwatch, ToldUnder, Transcript,
+    WaitedOnBy,
 };
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{Agenda, Interactions, Lanes, Runs, Timer, Timers, WantsExtra};
@@ -378,7 +379,7 @@ pub(super) fn archived(world: &mut World, run: RunId) {
     if runs.last_of.get(&identity.owner) == Some(&run) {
         runs.last_of.remove(&identity.owner);
     }
-    let asked = world.entity_mut(entity).take::<OpenQuestions>();
+    let asked = world.entity_mut(entity).take::<ClosedQuestions>();
     let closed = &mut world.resource_mut::<Interactions>().closed;
     for interaction in asked.map(|asked| asked.0).unwrap_or_default() {
         closed.remove(&interaction);

@@ -10,8 +10,8 @@ use harness_protocol::json_size::{quoted, text_bytes, value_bytes};
 use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::{ErrorKind, Reason, RpcError, Submitted};
 use harness_protocol::run::Entry;
-use harness_protocol::shown;
 use harness_protocol::spec::{Limits, RunSpec};
+use harness_protocol::terminal_safe;
 use harness_protocol::time::Span;
 use harness_protocol::variable;
 
@@ -472,7 +472,7 @@ fn check_all_characters(spec: &RunSpec) -> Result<(), RpcError> {
 }
 
 fn check_characters(what: &str, subject: &str, text: &str) -> Result<(), RpcError> {
-    match shown::refused(text) {
+    match terminal_safe::refused(text) {
         Some(c) => {
             let message = format!(
                 "{what} has the character U+{:04X}: no control characters, no changes of direction, nothing invisible",

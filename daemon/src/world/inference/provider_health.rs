@@ -30,7 +30,7 @@ pub(crate) const FAILURES: u32 = 5;
 const FIRST_REST: Span = Span::from_secs(2);
 const LONGEST_REST: Span = Span::from_secs(60);
 /// How long all wait at most because one was told to slow down: that may be meant for that one alone.
-const LONGEST_LIMIT: Span = Span::from_secs(300);
+pub(super) const LONGEST_LIMIT: Span = Span::from_secs(300);
 /// How long a limit of an account lasts at most: a week's window, and a day. What is said to last longer has no time
 /// that is believed.
 const LONGEST_QUOTA: Span = Span::from_secs(8 * 24 * 3600);
@@ -38,40 +38,6 @@ const LONGEST_QUOTA: Span = Span::from_secs(8 * 24 * 3600);
 const SAME_TIME: Span = Span::from_secs(60);
 /// A limit that is over by then is waited for, though another provider could stand in.
 const WORTH_WAITING: Span = Span::from_secs(10);
-/// The first retry waits up to this long, each further one up to twice as long as the one before.
-const FIRST_WAIT: u64 = 1_000_000;
-const LONGEST_WAIT: u64 = 60_000_000;
-/// And no retry comes sooner than this.
-const SHORTEST_WAIT: u64 = 20_000;
-
-/// How long to wait until a failed inference is made again: anything up to a bound that doubles. What is drawn follows
-/// from the run, the step and the attempt, so that runs that failed together do not come back together, and the same
-/// history is the same again.
-pub(crate) fn backoff(run: RunId, step: u32, attempt: u32, class: ErrorClass) -> Option<Span> {
-    let bound = (FIRST_WAIT << attempt.saturating_sub(1).min(6)).min(LONGEST_WAIT);
-    let drawn = mix(run.as_u64() ^ mix((u64::from(step) << 32) | u64::from(attempt))) >> 11;
-    // Of 53 bits; so the product fits 128.
-    let wait = u64::try_from((u128::from(bound) * u128::from(drawn)) >> 53).unwrap_or(bound);
-    match class {
-        ErrorClass::Retry | ErrorClass::Unusable => Some(Span::from_micros(wait.max(SHORTEST_WAIT))),
-        // Not before it was told to, and a little after that, each run at another time.
-        ErrorClass::RetryAfter(least) | ErrorClass::RateLimit(Some(least)) => {
-            Some(least.min(LONGEST_LIMIT) + Span::from_micros(wait))
-        }
-        // It waits in the lane, which is held.
-        ErrorClass::RateLimit(None) | ErrorClass::Quota(_) | ErrorClass::NoKey => Some(Span::ZERO),
-        ErrorClass::Never | ErrorClass::AnswerTooLarge | ErrorClass::Credentials | ErrorClass::ContextTooLong => None,
-    }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ (value >> 31)
-}
-
 /// What a failed inference says of its provider.
 pub(crate) fn fault_of(class: ErrorClass) -> ProviderFault {
     match class {
@@ -189,55 +155,5 @@ pub(crate) fn try_again(tx: &mut Tx<'_>, provider: &Arc<str>) {
             tx.emit(None, EventBody::ProviderReleased { provider, at_most: Some(1) });
         }
         _ => release(tx, provider),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
-    use super::*;
-
-    fn waits(class: ErrorClass, attempt: u32) -> Vec<u64> {
-        (0..50u64).map(|run| backoff(RunId::from_u64(run), 1, attempt, class).unwrap().as_micros()).collect()
-    }
-
-    #[test]
-    fn retries_of_many_runs_are_spread_over_all_of_a_bound_that_doubles() {
-        for attempt in 1..=9 {
-            let bound = (FIRST_WAIT << (attempt - 1).min(6)).min(LONGEST_WAIT);
-            let mut waits = waits(ErrorClass::Retry, attempt);
-            waits.sort_unstable();
-            assert!(waits.iter().all(|&wait| (SHORTEST_WAIT..=bound).contains(&wait)));
-            // None of ten equal parts of the bound has more than a third of them, and the ends are used.
-            let part = |wait: u64| (wait * 10 / (bound + 1)) as usize;
-            let mut parts = [0; 10];
-            waits.iter().for_each(|&wait| parts[part(wait)] += 1);
-            assert!(parts.iter().all(|&count| count <= 17), "{parts:?}");
-            assert!(waits[0] < bound / 4 && waits[49] > bound * 3 / 4, "{waits:?}");
-        }
-    }
-
-    #[test]
-    fn nobody_comes_back_before_the_time_that_was_asked_for_and_all_at_other_times() {
-        let waits = waits(ErrorClass::RetryAfter(Span::from_secs(7)), 1);
-        assert!(waits.iter().all(|&wait| (7_000_000..=8_000_000).contains(&wait)));
-        let distinct: std::collections::BTreeSet<u64> = waits.iter().copied().collect();
-        assert_eq!(distinct.len(), 50);
-    }
-
-    #[test]
-    fn what_is_of_no_use_is_not_tried_again() {
-        for class in [ErrorClass::Never, ErrorClass::Credentials, ErrorClass::ContextTooLong] {
-            assert_eq!(backoff(RunId::from_u64(1), 1, 1, class), None);
-        }
-    }
-
-    #[test]
-    fn no_run_sleeps_for_longer_than_its_lane_does() {
-        for hours in [1, 24, 2_000] {
-            let class = ErrorClass::RetryAfter(Span::from_secs(hours * 3_600));
-            let longest = waits(class, 1).into_iter().max().unwrap();
-            assert!(longest <= 301_000_000, "{longest}");
-        }
     }
 }

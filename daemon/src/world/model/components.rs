@@ -184,9 +184,9 @@ pub(crate) struct Children(pub(crate) Vec<RunId>);
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 
-/// Its questions that are closed already, despite the name; they leave the world with the run.
+/// Its questions that have been answered or withdrawn. They are named so that they leave the world with the run.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
-pub(crate) struct OpenQuestions(pub(crate) Vec<InteractionId>);
+pub(crate) struct ClosedQuestions(pub(crate) Vec<InteractionId>);
 
 /// Questions that were refused because no person was available.
 #[derive(Component, Debug, Clone, PartialEq, Default)]

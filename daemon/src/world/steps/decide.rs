@@ -17,7 +17,7 @@ use super::grant;
 use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
-use crate::world::inference::next::begin;
+use crate::world::inference::next_inference::begin;
 use crate::world::model::components::{Call, QueuedMessages, Stage, Transcript};
 use crate::world::model::indexes::Daemon;
 use crate::world::model::phase::Phase;

@@ -21,7 +21,7 @@ use crate::world::api::{Caller, Change, Command, Effect, Finished, Input, LaneCh
 use crate::world::commands::select;
 use crate::world::commands::submit::{Descent, check_message, check_text, check_what_is_said, submit};
 use crate::world::ending;
-use crate::world::inference::{next, provider_health};
+use crate::world::inference::{next_inference, provider_health};
 use crate::world::model::components::{Children, Ended, QueuedMessages, ToldUnder};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{Daemon, Interactions, ProviderHealth, Runs, TOOL_LANE};
@@ -113,13 +113,13 @@ fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, RpcE
             let held: Vec<Arc<str>> = tx.res::<ProviderHealth>().0.keys().cloned().collect();
             for provider in &held {
                 provider_health::try_again(tx, provider);
-                next::reconsider(tx, provider);
+                next_inference::reconsider(tx, provider);
             }
             Ok(Reply::Done)
         }
         Command::Release(provider) => {
             provider_health::release(tx, &provider);
-            next::reconsider(tx, &provider);
+            next_inference::reconsider(tx, &provider);
             Ok(Reply::Done)
         }
     }
@@ -444,7 +444,7 @@ fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> 
         LaneChange::Resume if !paused => note = Some("it is not paused".to_owned()),
         LaneChange::Pause => {
             tx.emit(None, EventBody::LanePaused { lane: lane.clone() });
-            next::give_back(tx, &lane);
+            next_inference::give_back(tx, &lane);
         }
         LaneChange::Resume => {
             tx.emit(None, EventBody::LaneResumed { lane: lane.clone() });

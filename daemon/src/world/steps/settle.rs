@@ -16,7 +16,7 @@ use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
-use crate::world::inference::{compaction, next, provider_health, usage_estimate};
+use crate::world::inference::{compaction, next_inference, provider_health, retry_delay, usage_estimate};
 use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{ProviderHealth, Timer, Timers};
@@ -173,7 +173,7 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
     tx.emit(Some(run), EventBody::InferenceFinished { step, text, calls, usage, carried, cut });
     if let Some(provider) = probed {
         // More may ask it from here on.
-        next::reconsider(tx, &provider);
+        next_inference::reconsider(tx, &provider);
     }
 }
 
@@ -257,11 +257,11 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
         ErrorClass::ContextTooLong => compaction::can_shorten(tx, run, life.provider.as_ref()).then_some(Span::ZERO),
         // A limit is waited for, however long, and is no failure of the run.
         class @ (ErrorClass::RateLimit(_) | ErrorClass::Quota(_) | ErrorClass::NoKey) => {
-            provider_health::backoff(run, step, attempt, class)
+            retry_delay::retry_delay(run, step, attempt, class)
         }
         _ if failures >= MAX_FAILURES => None,
         ErrorClass::Unusable if unusable >= MOST_UNUSABLE => None,
-        class => provider_health::backoff(run, step, failures, class),
+        class => retry_delay::retry_delay(run, step, failures, class),
     };
     let retry_at = wait.map(|span| tx.now() + span);
     let text = told(error);
@@ -273,8 +273,8 @@ fn unanswered(tx: &mut Tx<'_>, run: RunId, step: u32, attempt: u32, error: &Infe
     if let Some(provider) = judged
         && provider_health::judge(tx, &provider, error.class, &text)
     {
-        next::reconsider(tx, &provider);
-        next::give_back(tx, &provider);
+        next_inference::reconsider(tx, &provider);
+        next_inference::give_back(tx, &provider);
     }
     if retry_at.is_none() && !stopping {
         let exit_code = if error.class == ErrorClass::Credentials { exit::CREDENTIALS } else { exit::FAILED };
@@ -321,7 +321,7 @@ fn fire_timers(world: &mut World) {
             Timer::Retry(run) => tx.wake(run),
             Timer::Rest(provider) => {
                 provider_health::rested(&mut tx, Arc::clone(&provider));
-                next::reconsider(&mut tx, &provider);
+                next_inference::reconsider(&mut tx, &provider);
             }
             Timer::Relief(lane, relief) => {
                 tx.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });

@@ -25,18 +25,18 @@ const UNIT_BYTES: usize = 1024;
 
 /// Units of work for a connection since its last wait.
 #[derive(Debug, Default)]
-pub(super) struct Effort(AtomicU32);
+pub(in crate::control) struct Effort(AtomicU32);
 
 impl Effort {
     /// Counts this number of requests or answers, of this number of bytes together.
-    pub(super) fn spend(&self, count: usize, bytes: usize) {
+    pub(in crate::control) fn spend(&self, count: usize, bytes: usize) {
         let units = u32::try_from(count + bytes / UNIT_BYTES).unwrap_or(u32::MAX);
         // Only one task counts, so no unit is lost between the two operations.
         self.0.store(self.0.load(Ordering::Relaxed).saturating_add(units), Ordering::Relaxed);
     }
 
     /// Whether there was so much work that other connections are to have a turn.
-    pub(super) fn is_much(&self) -> bool {
+    pub(in crate::control) fn is_much(&self) -> bool {
         self.0.load(Ordering::Relaxed) > MUCH
     }
 
@@ -48,7 +48,11 @@ impl Effort {
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Serves to the end: on the current runtime, or in the background, depending on the work.
-pub(super) async fn by_effort(serving: impl Future<Output = ()> + Send + 'static, effort: &Arc<Effort>, back: &Handle) {
+pub(in crate::control) async fn by_effort(
+    serving: impl Future<Output = ()> + Send + 'static,
+    effort: &Arc<Effort>,
+    back: &Handle,
+) {
     let mut serving: Serving = Box::pin(serving);
     while !until(&mut serving, effort, |units| units > MUCH).await {
         let effort = Arc::clone(effort);

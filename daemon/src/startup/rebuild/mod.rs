@@ -3,7 +3,7 @@
 //! Owns the order. Nothing is served before the world is as it was; an unusable journal is reported and not changed.
 
 mod fold;
-mod sweep;
+mod orphan_outputs;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::world::Engine;
 use crate::world::api::Damage;
 
 use fold::{Fold, Unreadable};
-pub use sweep::sweep;
+pub use orphan_outputs::sweep;
 
 /// Everything that a daemon starts from.
 pub struct Restored {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::body::{Body, Next};
 use super::client::{Client, told};
 use super::key::Secret;
-use super::scrub::{Filter, Scrubber};
+use super::redact_keys::{Filter, Scrubber};
 use crate::catalogue::ToolSpec;
 use crate::inference::dialects::{Ended, Piece, Reader, Settings, Thinking, too_early};
 use crate::inference::errors::classify::{self, broken};

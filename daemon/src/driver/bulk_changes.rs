@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::archive::Archive;
-use super::lookups::Hold;
+use super::journal_lookups::Hold;
 use crate::blocking::Blocking;
 use crate::control::request::{Request, Wanted, Which, WhichFound};
-use crate::fair::Party;
+use crate::fair_queue::Party;
 use crate::inbox::Inbox;
 use crate::world::Engine;
 use crate::world::api::{Caller, Change, Command, Operator, Reply};
