@@ -55,10 +55,10 @@ use self::supervisor::protocol::Used;
 
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
-/// First and longest pause before a call is tried again that found used up what it needs to start.
+/// First and longest pause between attempts to start a call while a resource that it needs is used up.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A process that ends within this time has its output read in one go, without being waited for.
+/// The output of a process that ends within this time is read in one go; the runtime is not asked to watch its pipes.
 const QUICK: Duration = Duration::from_millis(2);
 
 /// Bounds of a command.
@@ -73,7 +73,7 @@ pub struct Bounds {
 /// The outcome of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended; `None` where the end was not seen: not even SIGKILL ended it in time.
+    /// How it ended; `None` if its end was not seen: not even SIGKILL ended it in time.
     pub end: Option<End>,
     /// The time limit ended it.
     pub timed_out: bool,
@@ -85,7 +85,7 @@ pub struct Finished {
     pub left_running: bool,
     /// The command, or another process, has killed its keeper, and so everything was ended.
     pub keeper_lost: bool,
-    /// Whether it has met the limits of its whole run.
+    /// Whether it met the limits of its whole run.
     pub grouped: Grouped,
     /// Captured standard output; on a terminal, both streams.
     pub stdout: Captured,
@@ -143,12 +143,13 @@ pub async fn run(
         match attempt(&launch, bounds, run, keepers, outputs, cancel, on_piece).await {
             Ok(Some(finished)) => return Ok(finished),
             Ok(None) => lost += 1,
-            // Other processes of the user have it, which is no fault of this command. It waits within its time.
+            // Other processes of the user have used the resource up, which is no fault of this command. The call waits,
+            // within its time limit.
             Err(SpawnError::UsedUp(error)) if waited + pause < bounds.timeout && !cancel.is_wanted() => {
                 if pause == FIRST_PAUSE {
                     tracing::warn!(%error, %run, "a call waits: processes of this user use up what it needs to start");
                 }
-                // Whoever cancels is told so by the attempt.
+                // A cancel ends this wait; the attempt reports it.
                 let _ = timeout(pause, cancel.wanted()).await;
                 waited += pause;
                 pause = (pause * 2).min(LONGEST_PAUSE);

@@ -1,8 +1,8 @@
-//! Resource limits that the daemon inherits: raised for itself, given back to tools, or refused in words.
+//! Resource limits that the daemon inherits: it raises them for itself, and gives the inherited values back to tools.
 //!
-//! A shell's `ulimit` is meant for what the shell starts, and the daemon outlives it: a limit of file size or of CPU
-//! time would end it by a signal in the middle of its work. Owns which limits matter to the daemon, and the least
-//! values that it can work with.
+//! A shell's `ulimit` is meant for the commands of that shell, and the daemon outlives the shell: a limit of file size
+//! or of CPU time would end it by a signal in the middle of its work. A limit that the daemon cannot raise ends the
+//! start with an error. Owns which limits matter to the daemon, and the least values that it can work with.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ struct Kind {
     resource: Resource,
     /// The name by which a keeper knows it.
     name: &'static str,
-    /// What it limits, in words for people.
+    /// The name of the limited resource, for people.
     words: &'static str,
     /// The letter of the shell's `ulimit`.
     letter: char,

@@ -34,7 +34,7 @@ pub struct Launch<'a> {
     pub program: Program<'a>,
     /// The working directory of the run.
     pub workdir: &'a Path,
-    /// Device and inode that this directory must have, where they are known.
+    /// Device and inode that this directory must have, if they are known.
     pub folder: Option<(u64, u64)>,
     /// The directory of the call, relative to it; empty for that directory itself.
     pub directory: &'a Path,
@@ -54,7 +54,7 @@ pub enum SpawnError {
     Directory {
         /// Path of the directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the directory.
         why: String,
     },
     /// The path leads to another folder.
@@ -86,7 +86,7 @@ pub enum SpawnError {
     /// The command is empty.
     #[error("no program is named")]
     Empty,
-    /// What the kernel gives to a user, or to this daemon, is used up, for the moment.
+    /// A resource of this user, or of this daemon, is used up for the moment.
     #[error(
         "the command could not be started: {0}: processes of this user have used up what the kernel gives (descriptors on \
          their way, epoll watches, processes or open files), and it was waited for in vain"
@@ -98,7 +98,7 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// An error of what every command needs, whatever it is.
+    /// An error of a resource that every command needs, whatever the command is.
     pub(super) fn of_means(error: io::Error) -> Self {
         let used_up =
             [libc::ETOOMANYREFS, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::ENOBUFS];
@@ -108,13 +108,13 @@ impl SpawnError {
         }
     }
 
-    /// An error of what takes the output, which is on a disk. One that has no room is another matter.
+    /// An error in making the files that take the output. A full disk is another error.
     pub(super) fn of_streams(error: io::Error) -> Self {
         if error.raw_os_error() == Some(libc::ENOSPC) { Self::Io(error) } else { Self::of_means(error) }
     }
 }
 
-/// What of a command is larger than the kernel takes.
+/// The part of a command that is larger than the kernel takes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
     /// The command line of a shell, or an argument.

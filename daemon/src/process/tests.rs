@@ -527,8 +527,8 @@ async fn of_a_runs_processes_no_more_is_read_than_is_shown() {
     release(RUN, &bench.keepers, false).await;
 }
 
-/// What other processes of the user have used up is no fault of a command. In a process of its own, since the limit is
-/// the process's.
+/// Resources that other processes of the user have used up are no fault of a command. The test runs in a process of its
+/// own, since the limit is one of the process.
 #[test]
 fn a_call_that_finds_used_up_what_it_needs_waits_for_it() {
     if std::env::var_os("HARNESS_TEST_CHILD").is_none() {
@@ -554,7 +554,7 @@ fn a_call_that_finds_used_up_what_it_needs_waits_for_it() {
             hoard.push(file);
         }
         let frees = async {
-            // The command has found out by then, or has it easier.
+            // By then the command has met the limit; otherwise its task is only easier.
             sleep(Duration::from_millis(50)).await;
             drop(hoard);
         };

@@ -1,4 +1,4 @@
-//! Time limits and priorities that the daemon and its keepers share.
+//! Time limits and priorities that the daemon and its keepers share. Has constants only.
 
 use std::time::Duration;
 

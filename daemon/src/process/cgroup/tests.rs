@@ -71,8 +71,8 @@ fn what_an_earlier_daemon_has_left_is_ended_and_removed_and_nothing_else() {
     fs::remove_dir(&groups.own).unwrap();
 }
 
-/// A13: wherever the next daemon starts. The cgroup of another state directory is not touched, even if the file names
-/// it, and neither is a directory that is no cgroup.
+/// A13: survivors of a daemon are ended wherever the next daemon starts. The cgroup of another state directory is not
+/// touched, even if the file names it; neither is a directory that is not a cgroup.
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
 fn what_a_daemon_has_left_in_the_cgroup_that_it_noted_is_ended_and_nothing_else() {

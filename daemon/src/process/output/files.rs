@@ -28,7 +28,7 @@ pub struct Range {
     pub offset: u64,
     /// The bytes of the range, as they were written.
     pub bytes: Vec<u8>,
-    /// Number of bytes of the stream so far, as far as they are kept on disk.
+    /// Length of the stream so far in bytes, as far as it is kept on disk.
     pub total: u64,
 }
 

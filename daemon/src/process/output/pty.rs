@@ -1,4 +1,5 @@
-//! A pseudo-terminal for a call that wants one. Owns its size. Our end is read like any other stream.
+//! A pseudo-terminal for a call that wants a terminal. Owns its size. Must never read: our end is read like any other
+//! stream.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,19 +1,19 @@
-//! A process and all that is above it, each with its mark, and what the marks alone say of it.
+//! The chain of parents of a process, with the mark of each process in it, and what the marks alone say about it.
 //!
-//! Owns the rule by which a keeper is known that is not one of ours: by what the kernel tells of it and of the process
-//! above it, never by its name or its arguments, which every process chooses for itself. A mark only falls, so nothing
-//! inside of a run has the mark of the daemon of that run, and a chain that reaches what is outside without passing
-//! such a daemon was left by one that is dead. Reads `/proc`; changes nothing.
+//! Owns the rule that recognises a keeper of another daemon: by what the kernel tells about it and about its parent,
+//! never by its name or its arguments, which every process chooses for itself. A mark can only be lowered, so no
+//! process inside a run can have the mark of that run's daemon. A chain that leaves all runs without passing a daemon
+//! was left by a dead daemon. Reads `/proc`; changes nothing.
 
 use harness_protocol::inside_run;
 
 use crate::process::tree::proc_stat::Stat;
 
-/// Longest chain of parents that is followed, and attempts at one that changes meanwhile.
+/// Longest chain of parents that is followed, and number of attempts at a chain that changes meanwhile.
 const LONGEST: usize = 256;
 const ATTEMPTS: usize = 8;
 
-/// A keeper by its number and by when it began, since numbers are used again.
+/// A keeper, by its pid and its start time, since pids are reused.
 pub(in crate::process) type KeeperAbove = (i32, u64);
 
 /// A process of a chain.
@@ -21,11 +21,11 @@ pub(in crate::process) type KeeperAbove = (i32, u64);
 pub(super) struct Step {
     pub(super) pid: i32,
     pub(super) started: u64,
-    /// Its hard limit that is the mark.
+    /// The hard limit that is its mark.
     pub(super) hard: u64,
 }
 
-/// What is asked of the kernel.
+/// The facts that are asked of the kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
     pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,
@@ -35,9 +35,9 @@ pub(super) struct Look<'a> {
 /// Why there is no chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoChain {
-    /// It is longer than any that is followed.
+    /// It is longer than the longest chain that is followed.
     TooLong,
-    /// A process of it is hidden or gone, or it changed each time that it was followed.
+    /// A process of it is hidden or gone, or the chain changed each time that it was followed.
     Unseen,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn chain(pid: i32, look: Look<'_>) -> Result<Vec<Step>, NoChain> {
     (0..ATTEMPTS).find_map(|_| follow(pid, look).transpose()).unwrap_or(Err(NoChain::Unseen))
 }
 
-/// Nothing where it changed meanwhile.
+/// One attempt to follow the chain; `None` if it changed meanwhile.
 fn follow(pid: i32, look: Look<'_>) -> Result<Option<Vec<Step>>, NoChain> {
     let step = |pid, stat: Stat| {
         let hard = (look.limit)(pid).ok_or(NoChain::Unseen)?;
@@ -62,7 +62,7 @@ fn follow(pid: i32, look: Look<'_>) -> Result<Option<Vec<Step>>, NoChain> {
         }
         let above = (look.stat)(parent).ok_or(NoChain::Unseen)?;
         let next = step(parent, above)?;
-        // As long as a process has the same parent at both looks, that one has lived all the while.
+        // If a process has the same parent at both looks, that parent has lived all the while.
         let again = (look.stat)(pid).ok_or(NoChain::Unseen)?;
         if again.parent != parent || again.started != here.started || above.started > here.started {
             return Ok(None);
@@ -73,7 +73,7 @@ fn follow(pid: i32, look: Look<'_>) -> Result<Option<Vec<Step>>, NoChain> {
     Err(NoChain::TooLong)
 }
 
-/// Where a look up a chain has come to.
+/// The position on the way up a chain.
 #[derive(Debug, Clone, Copy)]
 enum At {
     /// Inside of a run whose processes have this mark.
@@ -85,9 +85,10 @@ enum At {
 
 /// The keepers above the first process of a chain, the nearest first.
 ///
-/// Each has the very mark that the daemon above it sets, that one the mark which it sets itself where it was started,
-/// and so on until outside of all runs. None where anything on the way has another mark: what lowered its own is not
-/// known to belong to anybody, nor is what outlived its daemon.
+/// Each keeper has exactly the mark that its daemon gives to keepers. That daemon has exactly the mark that it gives
+/// itself, depending on where it was started; and so on until the chain is outside all runs. The result is empty if a
+/// process on the way has any other mark: a process that lowered its own mark, or outlived its daemon, is not known to
+/// belong to any run.
 pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
     let Some((own, above)) = chain.split_first() else { return Vec::new() };
     if !inside_run::is_marked(own.hard) {
@@ -111,17 +112,17 @@ pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
     }
     match at {
         At::Outside => found,
-        // Who started it is not of this pid namespace.
+        // The parent of the daemon is outside of this pid namespace.
         At::Daemon(daemon) if inside_run::depth(daemon) == 1 => found,
         At::Daemon(_) | At::Run(_) => Vec::new(),
     }
 }
 
-/// Whether the first process of a chain was left by a daemon that is dead: it has a mark, and the last process above it
-/// that has one is no daemon that was started outside of all runs.
+/// Whether a dead daemon left the first process of a chain behind: the process has a mark, and the last marked process
+/// above it is not a daemon that was started outside all runs.
 pub(super) fn is_left(chain: Result<&[Step], NoChain>) -> bool {
     match chain {
-        // A process of a run that lives does not nest as deep.
+        // A process of a live run is never nested as deeply.
         Err(NoChain::TooLong) => true,
         Err(NoChain::Unseen) => false,
         Ok(chain) => {
@@ -131,7 +132,7 @@ pub(super) fn is_left(chain: Result<&[Step], NoChain>) -> bool {
     }
 }
 
-/// Whether process `pid` is the keeper of some daemon, which is `parent`.
+/// Whether process `pid` is a keeper, and its process `parent` the daemon of that keeper.
 pub(super) fn is_keeper(pid: i32, parent: i32, limit: &dyn Fn(i32) -> Option<u64>) -> bool {
     let marks = (limit)(pid).filter(|&hard| inside_run::is_marked(hard)).zip((limit)(parent));
     marks.is_some_and(|(run, daemon)| inside_run::is_set_by(daemon, run))
@@ -150,7 +151,7 @@ mod tests {
     const INNER: u64 = inside_run::mark_below(RUN, 9);
     const INNER_RUN: u64 = inside_run::mark_below(INNER, 9);
 
-    /// Number, parent, begin, mark.
+    /// By pid: parent, start time, mark.
     type Machine = HashMap<i32, (i32, u64, u64)>;
 
     fn chain_in(machine: &Machine, pid: i32) -> Result<Vec<Step>, NoChain> {
@@ -165,19 +166,19 @@ mod tests {
         let all = [
             (1, 0, 0, NONE),
             (2, 1, 1, NONE),
-            // A daemon, its keeper, what that has started, and a daemon that this has started.
+            // A daemon, its keeper, a process of that keeper, and a daemon that this process has started.
             (10, 2, 5, DAEMON),
             (11, 10, 6, RUN),
             (12, 11, 7, RUN),
             (13, 12, 8, INNER),
             (14, 13, 9, INNER_RUN),
             (15, 14, 10, INNER_RUN),
-            // What has lowered its mark, and what it may make to look like a keeper and a daemon.
+            // A process that has lowered its mark, and processes that it made to look like a keeper and a daemon.
             (20, 12, 8, 5),
             (21, 20, 9, 5),
             (22, 12, 8, INNER),
             (23, 22, 9, 5),
-            // What a dead daemon has left: a keeper that is stopped, and a child of the first process.
+            // Leftovers of a dead daemon: a stopped keeper, and a child of the first process.
             (30, 1, 6, RUN),
             (31, 30, 7, RUN),
             (32, 31, 8, INNER),
@@ -188,16 +189,16 @@ mod tests {
             (37, 1, 7, RUN),
             // An orphan that the daemon has adopted.
             (40, 10, 8, RUN),
-            // Below a daemon that is the first process of its namespace, or whose parent is outside of it.
+            // Children of a daemon that is the first process of its namespace, or whose parent is outside of it.
             (50, 0, 1, DAEMON),
             (51, 50, 2, RUN),
             (52, 51, 3, RUN),
             (53, 0, 1, RUN),
             (54, 53, 2, RUN),
-            // Where all have a limit that no daemon has set.
+            // Processes that all have a limit which no daemon has set.
             (60, 0, 1, 65_536),
             (61, 60, 2, 65_536),
-            // Hidden, younger than its child, and a ring.
+            // A hidden parent, a parent younger than its child, and a ring.
             (70, 69, 9, RUN),
             (71, 15, 3, RUN),
             (80, 81, 9, RUN),

@@ -32,11 +32,11 @@ const ATTEMPTS: usize = 8;
 pub enum Lineage {
     /// Of no run: its chain of parents reaches the first process without passing a keeper.
     Outside,
-    /// A call of another daemon's run: the one that this daemon was started in, or one above that.
+    /// A process of a call of another daemon's run: the call that this daemon was started in, or a call above that.
     Beside,
-    /// Of this run.
+    /// A process of this run.
     Of(RunId),
-    /// It is unknown, or a run that is not served.
+    /// The owner is unknown, or is a run that this daemon does not serve.
     Unknown(Untraced),
 }
 
@@ -70,10 +70,10 @@ pub enum Untraced {
     /// It is below this daemon and below no keeper.
     #[error("it was left by a run whose keeper is gone")]
     LostKeeper,
-    /// It has the mark of a run, and nothing above it says of which run.
+    /// It has the mark of a run, and nothing above it tells which run.
     #[error("it was started by a run")]
     Marked,
-    /// A process that is not outside of all runs traces it.
+    /// A process that is not outside all runs traces it as a debugger.
     #[error("a process of a run traces it")]
     Steered,
     /// `/proc` does not show one of its parents.
@@ -95,9 +95,9 @@ pub(super) struct Machine<'a> {
     pub(super) stat: &'a dyn Fn(i32) -> Option<Stat>,
     /// The run that a keeper of ours serves; `None` for other processes.
     pub(super) keeper: &'a dyn Fn(i32) -> Option<Option<RunId>>,
-    /// Whether a process is the keeper of another daemon, which is its parent.
+    /// Whether the first process is the keeper of another daemon, and the second that daemon.
     pub(super) is_other_keeper: &'a dyn Fn(i32, i32) -> bool,
-    /// Those of another daemon that are above this one.
+    /// The keepers of other daemons that are above this daemon.
     pub(super) above: &'a [KeeperAbove],
     /// The longest chain of parents that is followed.
     pub(super) longest: usize,
@@ -175,17 +175,17 @@ fn number_in(info: Result<String, Errno>) -> Result<i32, Untraced> {
     number.filter(|&pid| pid > 0).ok_or(Untraced::Gone)
 }
 
-/// Whether a process with the mark of a run is the keeper of some daemon, which is its parent.
+/// Whether process `pid`, which has the mark of a run, is a keeper, and `parent` its daemon.
 pub(super) fn is_keeper(pid: i32, parent: i32) -> bool {
     ancestry::is_keeper(pid, parent, &limit_of)
 }
 
-/// The hard limit that is the mark; the smallest possible where it cannot be read.
+/// The hard limit that is the mark of a process; the smallest possible mark if it cannot be read.
 pub(super) fn mark_of(pid: i32) -> u64 {
     limit_of(pid).unwrap_or(0)
 }
 
-/// The hard limit that is the mark.
+/// The hard limit that is the mark of a process.
 pub(super) fn limit_of(pid: i32) -> Option<u64> {
     inside_run::hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -215,7 +215,7 @@ mod tests {
         Stat { dead: false, parent, group: 1, session: 1, started }
     }
 
-    /// More processes: number, parent, begin.
+    /// Additional processes: pid, parent, start time.
     type More = Vec<(i32, i32, u64)>;
 
     /// The processes of a machine.
@@ -228,7 +228,7 @@ mod tests {
         trace_below(&[], stat, pid, is_it)
     }
 
-    /// The same for a daemon with these keepers above it.
+    /// The owner of a process, for a daemon with these keepers above it.
     fn trace_below(
         above: &[KeeperAbove],
         stat: &dyn Fn(i32) -> Option<Stat>,
@@ -250,7 +250,7 @@ mod tests {
         trace_with(&|pid| processes.get(&pid).copied(), pid, &|| true)
     }
 
-    /// A1: a process whose chain cannot be followed to the end is no operator.
+    /// A1: a process whose chain cannot be followed to the end is not an operator.
     #[test]
     fn only_a_chain_that_ends_outside_without_a_keeper_is_an_operators() {
         let unknown = Lineage::Unknown;
@@ -285,8 +285,8 @@ mod tests {
         assert_eq!(trace(&[(100, 101, 9), (101, 100, 9)], 100), unknown(Untraced::TooDeep), "a ring");
     }
 
-    /// What a daemon that was started by a call takes for its operators: what is below the same keeper, and never what
-    /// is below another one.
+    /// A daemon that was started by a call accepts as operators the processes below the same keeper, and never
+    /// processes below another keeper.
     #[test]
     fn beside_a_daemon_inside_a_run_is_what_is_below_the_same_keeper_only() {
         let more = [(63, 1, 4), (100, FOREIGN, 9), (101, 63, 9), (102, KEEPER, 9), (103, 100, 10), (104, 40, 9)];
@@ -371,7 +371,7 @@ mod tests {
                     }
                     all.borrow().get(&pid).copied()
                 };
-                // What the descriptor says: the number is the one that was meant until that one has gone.
+                // The descriptor tells whether the pid still means the same process.
                 let is_it = || all.borrow().get(&102).is_some_and(|stat| stat.started == 10);
                 let lineage = trace_with(&stat, 102, &is_it);
                 assert_ne!(lineage, Lineage::Outside, "{what}, at look {moment}");

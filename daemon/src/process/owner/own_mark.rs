@@ -16,20 +16,20 @@ use crate::process::tree::proc_stat::stat;
 pub struct Standing {
     mark: u64,
     above: Vec<KeeperAbove>,
-    /// This process and all above it; nothing where that cannot be told.
+    /// This process and all processes above it; empty if the chain cannot be followed.
     chain: Vec<Step>,
 }
 
 impl Standing {
-    /// Reads it. To be called once, before any wait.
+    /// Reads the position of this process. To be called once, before any wait.
     pub fn read() -> Self {
-        // The smallest where it cannot be read: that counts as inside of all runs, without rights anywhere.
+        // A limit that cannot be read counts as 0: inside all runs, without rights anywhere.
         let mark = getrlimit(Resource::RLIMIT_LOCKS).map_or(0, |(_, hard)| hard);
         let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        // Where the chain cannot be followed to its end, nobody below one of them is known to belong to us.
+        // If the chain cannot be followed to its end, no process below it is known to belong to us.
         let chain = chain(own, Look { stat: &stat, limit: &limit_of }).unwrap_or_default();
         let above = match chain.first() {
-            // It was lowered meanwhile.
+            // The limit was lowered meanwhile.
             Some(first) if first.hard != mark => Vec::new(),
             _ => keepers_above(&chain),
         };
@@ -46,13 +46,13 @@ impl Standing {
         &self.above
     }
 
-    /// Whether a process is this one or one of those above it.
+    /// Whether process `pid` is this process or above it.
     pub(in crate::process) fn is_own_line(&self, pid: i32) -> bool {
         u32::try_from(pid).is_ok_and(|pid| pid == std::process::id()) || self.chain.iter().any(|step| step.pid == pid)
     }
 
-    /// What speaks against the rights of a process with the hard limit `hard`. A process that is `beside` us is below a
-    /// keeper that is above us too; any other one is below no keeper.
+    /// The reason why a process with the hard limit `hard` has no rights, if there is one. A process that is `beside`
+    /// us is below a keeper that is above us, too; any other process is below no keeper.
     ///
     /// Any process of the user can give us, at our start, the limit that a run has. So an equal limit alone proves
     /// nothing.
@@ -69,7 +69,7 @@ impl Standing {
         inside_run::is_marked(self.mark)
     }
 
-    /// A daemon outside of all runs, or inside one, with that mark below those keepers.
+    /// The position of a daemon with that mark, below those keepers; without keepers it is outside all runs.
     #[cfg(test)]
     pub(in crate::process) const fn of(mark: u64, above: Vec<KeeperAbove>) -> Self {
         Self { mark, above, chain: Vec::new() }
@@ -80,7 +80,8 @@ impl Standing {
 mod tests {
     use super::*;
 
-    /// Every process of the user can give the limit of a run to a daemon that starts. That makes none its operator.
+    /// Every process of the user can give the limit of a run to a daemon that starts. No process becomes an operator of
+    /// that daemon by this.
     #[test]
     fn an_equal_limit_alone_makes_nobody_an_operator() {
         let none = u64::MAX;

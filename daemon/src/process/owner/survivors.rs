@@ -43,24 +43,24 @@ use crate::process::tree::proc_stat::{Stat, stat};
 /// Number and interval of attempts at the lock: 4 s together. A keeper kills its processes after 1.3 s.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Passes over survivors, each of which kills all that it finds; and looks of a pass at all processes.
+/// Passes over survivors, each of which kills all that it finds.
 const PASSES: u32 = 100;
 const LOOKS: u32 = 32;
-/// Looks at the list of locks.
+/// How often the list of locks is read.
 const LOOKS_AT_LOCKS: u32 = 2;
 /// The file's name.
 const FILE: &str = "keepers.lock";
 /// Content of the file once a daemon outside of all runs has served.
 const OUTSIDE: &str = "outside\n";
 
-/// Whose a state directory is, as its journal says.
+/// The owner of a state directory, as its journal tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateOf {
-    /// Nothing of a journal is there.
+    /// The directory has no journal, nor a file of a journal.
     Nobody,
-    /// Of a daemon inside of a run, which has made it.
+    /// A daemon inside a run, which has made the journal.
     Inside,
-    /// Of a daemon outside of all runs, or it cannot be told.
+    /// A daemon outside all runs, or an owner that cannot be told.
     Outside,
 }
 
@@ -107,8 +107,8 @@ fn is_another_daemon(pid: i32, name: u32) -> bool {
 /// Why a daemon may not take over a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeOverError {
-    /// We are inside a run, and the state directory belongs to a daemon that was not: its runs would get the rights of
-    /// their operator.
+    /// This process is inside a run, and the state directory belongs to a daemon outside all runs: the runs in it would
+    /// get the rights of their operator.
     #[error(
         "{} belongs to a daemon outside of all runs, and this process was started by a run (its hard limit of file \
          locks says so): start the daemon from outside, or another one with a --state-dir and a --socket of its own",
@@ -145,7 +145,7 @@ impl KeepersLock {
     /// Blocks for some seconds at most.
     ///
     /// # Errors
-    /// Where the file cannot be had, or this is not a place for a daemon to start from.
+    /// If the lock file cannot be opened or locked, or the state directory is not for a daemon that was started here.
     pub fn take_over(state_dir: &Path, of: StateOf, standing: Standing) -> Result<Self, TakeOverError> {
         let path = state_dir.join(FILE);
         let io = |source: io::Error| TakeOverError::Io { path: path.clone(), source };
@@ -209,7 +209,7 @@ impl KeepersLock {
 /// Refuses a change by a process inside a run, if the state directory belongs to a daemon outside of all runs.
 ///
 /// # Errors
-/// Where this is such a process, and that such a directory.
+/// If this process is inside a run, and the directory belongs to a daemon outside all runs.
 pub fn may_mend(state_dir: &Path, of: StateOf, standing: &Standing) -> Result<(), InsideError> {
     match standing.is_inside() && (of == StateOf::Outside || says_outside(state_dir)) {
         true => Err(InsideError { dir: state_dir.to_owned() }),
@@ -217,10 +217,11 @@ pub fn may_mend(state_dir: &Path, of: StateOf, standing: &Standing) -> Result<()
     }
 }
 
-/// Ends processes that hold a lock of a state directory, its lock file or the directory itself, although they are
-/// inside a run of that directory's daemon, and are no daemon. Gives whether there was one.
+/// Ends processes that hold a lock of a state directory (its lock file or the directory itself), although they are
+/// inside a run of that directory's daemon, and are not daemons. Returns whether there was such a process.
 ///
-/// The lock itself tells who has taken it; what stands in the file may be written by anybody.
+/// The kernel tells who has taken the lock. The content of the file proves nothing: any process of the user can write
+/// it.
 pub fn end_false_holders(state_dir: &Path, lock_file: &Path, of: StateOf, standing: &Standing) -> bool {
     let Ok(marks) = Marks::new(state_dir, standing) else { return false };
     let is_of_outside = match of {
@@ -229,23 +230,23 @@ pub fn end_false_holders(state_dir: &Path, lock_file: &Path, of: StateOf, standi
         StateOf::Outside => true,
     };
     let is_of_runs = |hard: u64| inside_run::is_mark_of(hard, marks.name) && hard <= marks.runs;
-    // Nobody with less than the mark of a daemon outside is a daemon of its directory, however far it has lowered its
-    // own limit.
+    // A process with a smaller mark than that of a daemon outside all runs is not a daemon of that daemon's directory.
+    // It may have lowered its own limit further.
     let is_below = |hard: u64| is_of_outside && !standing.is_inside() && hard < marks.daemon;
     let is_false = |pid: i32, hard: u64| (is_of_runs(hard) || is_below(hard)) && !standing.is_own_line(pid);
     match end_holders(&[lock_file, state_dir], &is_false) {
         Holders::None => {}
         holders => return holders == Holders::Ended,
     }
-    // Who took it is dead, and has left it to somebody whom the lock does not name and who hides what it has. Inside a
-    // run it may be one outside of our pid namespace.
+    // The process that took the lock is dead. A process that the kernel's list does not name has inherited it, and
+    // hides its descriptors. Inside a run this may be a process outside of our pid namespace.
     let files = identities(&[lock_file, state_dir]);
     let may_have_it = |pid: i32, hard: u64| (is_of_runs(hard) || is_below(hard) && hides(pid, &files)) && is_left(pid);
     !standing.is_inside() && end_marked(&may_have_it)
 }
 
-/// Ends what holds the lock beside a socket, although it is inside a run, and we are outside of all: no daemon that
-/// serves others than runs has a mark as small. Says whether there was such a process.
+/// Ends the processes that hold the lock beside a socket although they are inside a run, if this process is outside all
+/// runs: no daemon that serves processes outside runs has a mark as small. Returns whether there was such a process.
 pub fn end_false_holders_of_socket(lock_file: &Path, standing: &Standing) -> bool {
     if standing.is_inside() {
         return false;
@@ -264,12 +265,12 @@ fn identities(paths: &[&Path]) -> Vec<(u64, u64)> {
     paths.iter().filter_map(|path| locks::identity_of(path)).collect()
 }
 
-/// Whether it cannot be told that a process has no lock on these files.
+/// Whether process `pid` has a lock on these files, or may have it because its descriptors cannot be read.
 fn hides(pid: i32, files: &[(u64, u64)]) -> bool {
     locks::has(pid, files) != Some(false)
 }
 
-/// Whether a process was left by a daemon that is dead.
+/// Whether a dead daemon has left process `pid` behind.
 fn is_left(pid: i32) -> bool {
     let chain = chain(pid, Look { stat: &stat, limit: &limit_of });
     ancestry::is_left(chain.as_deref().map_err(|why| *why))
@@ -278,27 +279,27 @@ fn is_left(pid: i32) -> bool {
 /// The fate of processes that hold locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holders {
-    /// There are none that live, as far as the kernel tells.
+    /// As far as the kernel tells, no live process holds a lock.
     None,
-    /// One of them is not meant. No process was ended.
+    /// A process that is not to be ended holds a lock. No process was ended.
     Others,
     /// All of them were ended.
     Ended,
 }
 
-/// Ends those that hold locks on these files, if all of them are meant, and waits for their end.
+/// Ends all processes that hold locks on these files, if all of them are to be ended, and waits for their end.
 ///
-/// The kernel names who took a lock. That one may be dead, its number another process's by now, and the lock with those
-/// that have inherited the descriptor: these tell it themselves, unless they hide what they have.
+/// The kernel names the process that took a lock. That process may be dead, and its pid reused by now, while processes
+/// that inherited the descriptor still hold the lock. Their own lists of descriptors tell it, unless they hide these.
 fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     let lives = |pid: i32| stat(pid).is_some_and(|stat| !stat.dead);
     let files = identities(locked);
     // The kernel's list may leave out a line where others change meanwhile.
     let takers = (0..LOOKS_AT_LOCKS).flat_map(|_| locked.iter().flat_map(|path| locks::holders(path)));
-    // Where it hides what it has, it is believed to have what it took.
+    // A process that hides its descriptors is taken to have the lock that it took.
     let has_it = |pid: i32| hides(pid, &files);
     let taken: Vec<i32> = takers.filter(|&pid| lives(pid) && has_it(pid)).collect();
-    // One whose limit cannot be read may be a daemon.
+    // A process whose limit cannot be read may be a daemon.
     if !taken.iter().all(|&pid| limit_of(pid).is_some_and(|hard| is_meant(pid, hard))) {
         return Holders::Others;
     }
@@ -313,7 +314,7 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     if holders.is_empty() {
         return Holders::None;
     }
-    // Looked at once more once the process itself is held: the number may be another one's by now.
+    // Checked again once the process is held by a descriptor: its pid may have been reused.
     let is_still_it = |pid: i32, hard: u64| is_meant(pid, hard) && is_it(pid);
     holders.iter().for_each(|&pid| _ = send(pid, &is_still_it, Signal::KILL));
     for _ in 0..TRIES {
@@ -325,7 +326,7 @@ fn end_holders(locked: &[&Path], is_meant: IsMeant<'_>) -> Holders {
     Holders::Ended
 }
 
-/// Whether a daemon outside of all runs has had the directory.
+/// Whether the lock file says that a daemon outside all runs has used the directory.
 fn says_outside(state_dir: &Path) -> bool {
     let mut text = String::new();
     let read = open_regular(&state_dir.join(FILE), Opening::ReadInPlace)
@@ -344,7 +345,7 @@ fn ignore_held(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::WOULDBLOCK { Ok(()) } else { Err(errno) }
 }
 
-/// Whether another process holds the lock; where not, it is ours.
+/// Takes the lock, unless another process holds it. Returns whether another process holds it.
 fn is_held(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(false),
@@ -353,8 +354,9 @@ fn is_held(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Notes where the directory is that of a daemon outside of all runs. Says whether it may be ours: where we are inside,
-/// only one that has nothing of such a daemon, whatever was removed from it.
+/// Returns whether this process may use the directory. A process outside all runs may, and notes in the file that the
+/// directory belongs to a daemon outside all runs. A process inside a run may not, if that is noted or if the journal
+/// says so, whatever else was removed from the directory.
 fn claim(file: &mut File, of: StateOf, is_inside: bool) -> io::Result<bool> {
     let mut text = String::new();
     file.take(64).read_to_string(&mut text)?;
@@ -484,7 +486,8 @@ mod tests {
         tempfile::tempdir().unwrap()
     }
 
-    /// Tells the test below with which mark it is to become a shell, with which command, and what it is to lock.
+    /// Variables that tell the test below to act as a marked process: its mark, its shell command, and the file to
+    /// lock.
     const BE_MARKED: [&str; 3] = ["HARNESS_TEST_MARK", "HARNESS_TEST_COMMAND", "HARNESS_TEST_LOCKED"];
 
     #[test]
@@ -501,7 +504,7 @@ mod tests {
         }
     }
 
-    /// A process with that limit, which has locked this file, if one is named. It has said something.
+    /// A process with that limit. It locks this file, if a file is named, and has written a line.
     fn marked_process(mark: u64, locked: &Path, command: &str) -> Child {
         let name = "process::owner::survivors::tests::a_shell_with_a_mark_when_it_is_started_as_one";
         let mut child = Command::new("/proc/self/exe")
@@ -541,7 +544,8 @@ mod tests {
         assert_eq!(names.len(), 10_000);
     }
 
-    /// A13: what has escaped its keeper has the mark still, and is ended by the next start; others are left alone.
+    /// A13: a process that escaped its keeper still has its mark, and is ended by the next start. Other processes are
+    /// not touched.
     #[test]
     fn what_an_earlier_daemons_runs_have_left_is_ended_and_nothing_else() {
         let (ours, others) = (state(), state());
@@ -549,12 +553,12 @@ mod tests {
         let other = take_over(others.path()).unwrap();
         let none = Path::new("");
         let mut left = marked_process(lock.mark(), none, "trap '' TERM HUP; echo it runs >&2; sleep 100 & wait");
-        // What a keeper was, and was made to become something else before it had its own mark.
+        // A process that should have become a keeper, and became another program before it had its own mark.
         let mut unfinished = marked_process(lock.marks.daemon, none, STAYS);
         let mut below = marked_process(inside_run::mark_below(lock.mark(), lock.marks.name), none, STAYS);
         let mut stranger = marked_process(other.mark(), none, STAYS);
         let mut other_daemon = marked_process(other.marks.daemon, none, STAYS);
-        // Its directory has the same name, as one of four thousand million has.
+        // Its directory has the same name, which happens once in four thousand million.
         let mut same_name = marked_process(lock.marks.daemon, ours.path(), STAYS);
         let mut unmarked = marked_process(OUTSIDE_OF_ALL, none, STAYS);
         drop(lock);
@@ -583,8 +587,8 @@ mod tests {
         }
     }
 
-    /// A process inside a run mends no journal of a daemon outside and serves none, whatever of its files is gone; one
-    /// outside may.
+    /// A process inside a run neither repairs nor serves the journal of a daemon outside all runs, whatever of its
+    /// files is gone. A process outside may do both.
     #[test]
     fn who_is_inside_of_a_run_has_nothing_of_a_daemon_outside() {
         let inside = || Standing::of(inside_run::mark_below(u64::MAX, 7) - (1 << 32), Vec::new());
@@ -625,10 +629,10 @@ mod tests {
     #[test]
     fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
-        // What is started in the background has another standard input.
+        // A shell gives a background command another standard input.
         let inherited = "exec 3<&0; (exec sleep 100 <&3) & echo it runs >&2";
         const OUT: StateOf = StateOf::Outside;
-        /// What it is, its mark, the file, the command, of which daemon the directory is, whether it is ended.
+        /// Description, mark, file, command, owner of the directory, whether the process is ended.
         type Row = (&'static str, fn(Marks) -> u64, &'static str, &'static str, StateOf, bool);
         let table: [Row; 12] = [
             ("a run's process", |marks| marks.runs, "harnessd.lock", STAYS, OUT, true),
@@ -650,7 +654,7 @@ mod tests {
                 File::create(dir.path().join(name)).unwrap();
             }
             let lock = take_over(dir.path()).unwrap();
-            // As a run may have left it.
+            // An emptied file, as a run may leave it.
             fs::write(dir.path().join(FILE), "").unwrap();
             let daemon = File::open(dir.path().join("harnessd.lock")).unwrap();
             if locked == "other" {
@@ -700,7 +704,7 @@ mod tests {
         }
     }
 
-    /// A pipe there would otherwise be opened for ever.
+    /// A pipe in the place of the lock file would block its opening for ever.
     #[test]
     fn what_is_no_file_is_no_lock_of_the_keepers() {
         let dir = state();
@@ -714,7 +718,7 @@ mod tests {
     fn a_start_waits_for_whoever_holds_the_lock() {
         let dir = state();
         let lock = take_over(dir.path()).unwrap();
-        // As a keeper does, which inherits it.
+        // A keeper inherits the lock in the same way.
         let held = lock.file().try_clone().unwrap();
         drop(lock);
         let path = dir.path().to_owned();

@@ -83,7 +83,8 @@ impl Link {
             .envs(program.env.iter().map(|(name, value)| (name, value)))
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
-            // It moves it elsewhere at once; this is the only way to inherit a descriptor without `unsafe`.
+            // The keeper moves the lock elsewhere at once; only as a standard stream can a descriptor be inherited
+            // without `unsafe`.
             .stdout(lock)
             .stderr(Stdio::null())
             .spawn()?;
@@ -128,7 +129,7 @@ impl Link {
         }
     }
 
-    /// What it has said of its latest call and the daemon has not read yet.
+    /// The next message about its latest call that the daemon has not read yet, if there is one.
     pub(in crate::process) fn try_next(&mut self) -> io::Result<Option<What>> {
         loop {
             if let Some(answer) = self.heard()? {

@@ -327,7 +327,7 @@ impl Keepers {
     fn trace_number(&self, pid: i32, is_it: &dyn Fn() -> bool, longest: usize) -> Lineage {
         let keeper = |pid: i32| self.pool().known.get(&pid).copied();
         let above = self.standing.above();
-        // What is below a keeper has a mark: most that ask have none, and need no look at those above them.
+        // Every process below a keeper has a mark. Most peers have none, and their parents need not be followed.
         let is_marked = inside_run::is_marked(owner::mark_of(pid));
         let is_other_keeper = |pid: i32, parent: i32| is_marked && owner::is_keeper(pid, parent);
         Machine { own: self.own, stat: &stat, keeper: &keeper, is_other_keeper: &is_other_keeper, above, longest }
@@ -351,7 +351,7 @@ impl Keepers {
         let mut pids: Vec<i32> =
             keepers.into_iter().flat_map(|keeper| Tree::below(keeper).members()).map(|member| member.pid).collect();
         pids.sort_unstable();
-        // In the order of the pids; none is read once there are enough.
+        // In the order of the pids; no further process is read once there are enough.
         pids.into_iter().filter_map(describe).take(most).collect()
     }
 }
@@ -375,7 +375,7 @@ impl Pool {
         for mut one in parked {
             match one.link.try_next() {
                 Ok(Some(super::supervisor::protocol::What::Empty)) => self.free(one.link),
-                // A dead one is found by [`Self::mind`], or by the release.
+                // Dead keepers are found by [`Self::mind`], or when the run is released.
                 _ => still.push(one),
             }
         }

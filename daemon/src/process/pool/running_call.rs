@@ -95,7 +95,7 @@ impl Held {
                     held.give_back();
                     return Err(SpawnError::of_means(error));
                 }
-                // It was killed while nobody used it. A frame that it did not take whole started nothing.
+                // It was killed while it was idle. A frame that it did not read whole has started nothing.
                 Err(error) => {
                     held.lost().await;
                     tries -= 1;

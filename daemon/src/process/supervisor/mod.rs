@@ -9,9 +9,10 @@
 //! ```
 //!
 //! It leads a session without a terminal and is a subreaper: every descendant of a call, however it leaves its parents,
-//! becomes its child at last, so "no child" means that nothing is left. It must never do anything but this: it is
-//! single-threaded, opens no file but `/proc`, the one by which it enters its cgroup, and the folders that calls start
-//! in, and knows no run. When the daemon is gone its socket is closed, and it ends everything below it.
+//! becomes its child at last, so "no child" means that nothing is left. It must never do anything else: it is
+//! single-threaded, knows no run, and opens nothing but `/proc`, the file by which it enters its cgroup, and the
+//! folders in which calls start. When the daemon is gone, the keeper's socket is closed, and it ends everything below
+//! it.
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
 //! request.
 
@@ -206,7 +207,7 @@ impl Keeper {
                 self.reap();
             }
             if asked && self.is_idle() && !self.untouched.is_so() {
-                // What it does not read was never asked of it: the daemon takes another keeper.
+                // A request that it does not read was never made: the daemon takes another keeper.
                 return Err(ErrorKind::Other.into());
             }
             if asked {
@@ -222,7 +223,8 @@ impl Keeper {
         self.children == Children::None && self.call.is_none() && self.ending.is_none() && self.read.is_empty()
     }
 
-    /// Waits until the daemon says something, a child changes, or it is time: which of the first two it was.
+    /// Waits until the daemon sends a message, a child changes, or the next time limit comes. Returns whether there was
+    /// a message, and whether a child changed.
     fn wait(&self) -> io::Result<(bool, bool)> {
         let next_look = if self.children == Children::Unreaped { Some(now()) } else { self.next_look() };
         let timeout = next_look.map_or(PollTimeout::NONE, |at| {
@@ -519,7 +521,7 @@ fn resolve(start: &Start) -> Option<std::path::PathBuf> {
     }
     let path = start.env.iter().rev().find(|(variable, _)| variable == "PATH").map(|(_, path)| path.as_os_str());
     let directories = path.unwrap_or(OsStr::new("/usr/bin:/bin"));
-    // With a slash in it, or it would be looked for once more.
+    // The path needs a slash, or the library would search PATH once more.
     let here = std::path::Path::new(".");
     let candidates = std::env::split_paths(directories).map(|directory| here.join(directory).join(name));
     let mut first = None;
@@ -527,7 +529,7 @@ fn resolve(start: &Start) -> Option<std::path::PathBuf> {
         if nix::unistd::access(&candidate, nix::unistd::AccessFlags::X_OK).is_ok() {
             return Some(candidate);
         }
-        // A file that may not be executed is at least the one that was meant.
+        // A file that may not be executed is reported, if no later directory has a file that may.
         first.get_or_insert(candidate);
     }
     first

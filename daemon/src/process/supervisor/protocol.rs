@@ -26,7 +26,7 @@ pub(in crate::process) enum Request {
 pub(in crate::process) struct Start {
     /// Number of the call at this keeper.
     pub(in crate::process) seq: u32,
-    /// It leads a process group; not where it is to lead a session.
+    /// Whether it leads a process group; false if it is to lead a session.
     pub(in crate::process) group: bool,
     /// The instructions for a launcher in between; empty where none is needed.
     pub(in crate::process) launcher: OsString,

@@ -1,8 +1,8 @@
-//! Whether a keeper still is what it was when it began: what it hands on to all that it starts.
+//! Detects changes to the attributes of a keeper that its processes inherit: limits, priority, scheduling, processors.
 //!
-//! Every process of the same user may change another one's limits, priority, scheduling and processors, and so a call
-//! those of its own keeper. What was lowered cannot be raised again, so a keeper that was changed serves no further
-//! call. Reads; changes nothing.
+//! Every process of the same user may change these attributes of another process, so a call may change those of its own
+//! keeper. A lowered limit cannot be raised again, so a keeper that was changed serves no further call. Reads; changes
+//! nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::resource::{Resource, getrlimit};
 use rustix::process::getpriority_process;
 
-/// All limits that there are.
+/// All resource limits of Linux.
 const LIMITS: [Resource; 16] = [
     Resource::RLIMIT_AS,
     Resource::RLIMIT_CORE,
@@ -29,22 +29,22 @@ const LIMITS: [Resource; 16] = [
     Resource::RLIMIT_SIGPENDING,
     Resource::RLIMIT_STACK,
 ];
-/// What else the kernel tells in files, and what of each counts. They stay open, since a lowered limit would keep them
-/// from being opened.
+/// The files in which the kernel tells the other attributes, and the part of each that counts. They stay open, since a
+/// lowered limit would keep them from being opened.
 const FILES: [(&str, Part); 4] = [
     ("/proc/self/stat", scheduling),
     ("/proc/self/status", processors),
     ("/proc/self/oom_score_adj", <[u8]>::to_vec),
     ("/proc/self/cgroup", <[u8]>::to_vec),
 ];
-/// The fields of a state that count, from the one behind the name: the priority for what is real-time, and the policy,
-/// which are the 40th and the 41st of all, as proc_pid_stat(5) counts them.
+/// The fields of `stat` that count: the real-time priority and the policy, fields 40 and 41 as proc_pid_stat(5) counts
+/// them. The range counts from the field after the name.
 const SCHEDULING: std::ops::Range<usize> = 37..39;
 
-/// What of a file counts.
+/// Selects the part of a file that counts.
 type Part = fn(&[u8]) -> Vec<u8>;
 
-/// What a process hands on.
+/// The attributes that a process hands on to its children.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     limits: Vec<Option<(u64, u64)>>,
@@ -52,7 +52,7 @@ struct State {
     files: Vec<Vec<u8>>,
 }
 
-/// A process as it was when it began.
+/// The attributes of the keeper when it began.
 #[derive(Debug)]
 pub(super) struct Untouched {
     files: Vec<(File, Part)>,
@@ -60,14 +60,14 @@ pub(super) struct Untouched {
 }
 
 impl Untouched {
-    /// As it is now.
+    /// Records the present attributes.
     pub(super) fn now() -> Self {
         let files: Vec<(File, Part)> =
             FILES.iter().filter_map(|(path, part)| Some((File::open(path).ok()?, *part))).collect();
         Self { began: State::now(&files), files }
     }
 
-    /// Whether it still is so.
+    /// Whether the attributes are still the recorded ones.
     pub(super) fn is_so(&self) -> bool {
         State::now(&self.files) == self.began
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn of_what_changes_all_the_time_only_scheduling_and_processors_count() {
-        // Fields 3 to 52, each its own number.
+        // Fields 3 to 52: the value of each field is its own number.
         let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
         assert_eq!(scheduling(format!("42 (a) b) {}\n", fields.join(" ")).as_bytes()), b"40 41");
         assert_eq!(scheduling(b"42 (a"), b"");

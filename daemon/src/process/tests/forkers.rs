@@ -56,7 +56,7 @@ impl Forkers {
     }
 }
 
-/// B11: the keeper has done it, and was not given up: it is not lost.
+/// B11: the keeper ends them all, and is not given up as lost.
 #[tokio::test]
 async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
     let forkers = Forkers::new();
@@ -85,7 +85,7 @@ async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
     }
 }
 
-/// They have the time to become many, and have left thousands of zombies.
+/// They have the time to become many, and to leave thousands of zombies.
 #[tokio::test]
 async fn those_that_are_deaf_are_ended_after_their_grace() {
     let forkers = Forkers::new();

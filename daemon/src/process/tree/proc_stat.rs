@@ -1,5 +1,5 @@
-//! The content of `/proc/PID/stat`, and the beginning of a command line. Reads only; `None` for a process that has
-//! gone.
+//! Reads `/proc/PID/stat`, and the beginning of a command line. Owns the positions of the fields. Changes nothing;
+//! gives `None` for a process that is gone.
 
 use std::fs::File;
 use std::io::Read;
@@ -61,7 +61,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// What follows the session, up to the time of the begin and beyond.
+    /// The fields after the session, up to the start time and beyond.
     const REST: &str = "34816 9 4194304 1 2 3 4 5 6 7 8 20 0 1 0 123456 777 8";
 
     #[test]
