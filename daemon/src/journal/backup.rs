@@ -17,19 +17,19 @@ use super::identity::free_name;
 use super::schema::{self, OpenError};
 use super::{FILE, disk, epochs};
 
-/// What a check leaves free: the daemon that serves meanwhile is not held for it.
+/// Bytes that a check leaves free, so that it does not cause a hold of the daemon that serves meanwhile.
 const SPARE: u64 = 16 << 20;
 
-/// Why a backup was not put in place. What was there is still there.
+/// Why a backup was not put in place. The journal that was in place is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum PutBackError {
     /// It is no journal, or a damaged one.
     #[error(transparent)]
     Backup(#[from] OpenError),
-    /// It is the very journal whose place it is to take.
+    /// It is the very journal that it is to replace.
     #[error("{} is the journal that is in place; name a backup", .0.display())]
     InPlace(PathBuf),
-    /// There is a file beside it that SQLite would take for a part of it.
+    /// A file lies beside it that SQLite would take for a part of it.
     #[error(
         "{} lies beside {}, and a backup has none: it may be a part of that journal, or another user has put it there. \
          Nothing was changed. To go on from that journal with what lies beside it, make a backup of it, which also \
@@ -42,13 +42,13 @@ pub enum PutBackError {
         /// The file beside it.
         beside: PathBuf,
     },
-    /// Others may write to the directory into which it would be copied.
+    /// Other users may write to the directory into which the backup would be copied.
     #[error("{} belongs to another user, or others may write to it; restore as its owner", path.display())]
     OfOthers {
         /// The state directory.
         path: PathBuf,
     },
-    /// It cannot be read, or may be another user's.
+    /// It cannot be read, or may belong to another user.
     #[error("{}: {source}", path.display())]
     Named {
         /// The backup, or the outputs beside it.
@@ -61,9 +61,9 @@ pub enum PutBackError {
     NoRoom {
         /// The state directory.
         path: PathBuf,
-        /// What it takes, with what is left to a daemon that serves.
+        /// Bytes that the copy takes, and those to be left for a daemon that serves.
         needed: u64,
-        /// What there is.
+        /// Free bytes.
         free: u64,
     },
     /// A file cannot be moved or written.
@@ -71,29 +71,29 @@ pub enum PutBackError {
     Io {
         /// The file that was to be moved or written.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl PutBackError {
-    /// Whether a file was named that cannot be put in place.
+    /// Whether the user named a file that cannot be put in place.
     pub const fn is_usage(&self) -> bool {
         !matches!(self, Self::Io { .. } | Self::NoRoom { .. })
     }
 }
 
-/// What was done.
+/// The result of putting a backup in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutBack {
-    /// Where that is what was in the place.
+    /// Directory with the journal that was in place before; `None` if there was none.
     pub before: Option<PathBuf>,
 }
 
 /// Copies the journal `db` into the new file `to`, as a backup.
 ///
 /// # Errors
-/// Where the copy is not whole.
+/// If the copy is not complete.
 pub(super) fn copy_as_backup(db: &Connection, to: &Path) -> Result<(), rusqlite::Error> {
     db.execute("VACUUM INTO ?1", params![to.to_string_lossy()])?;
     number_as_backup(&Connection::open(to)?)
@@ -107,25 +107,25 @@ fn number_as_backup(db: &Connection) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-/// A backup that has no name yet. Dropped, it goes.
+/// A backup that has no name yet. It is removed when this is dropped.
 pub(super) struct Unnamed {
     place: Anew,
     to: PathBuf,
 }
 
-/// Where the copy of a journal is made.
+/// The place in which the copy of a journal is made.
 pub(super) struct Draft {
-    /// An empty file.
+    /// Path of an empty file.
     pub(super) path: PathBuf,
     between: Option<Anew>,
 }
 
-/// What a backup is called until it is whole, in a directory of its own.
+/// Name of a backup in its hidden directory, until it is complete.
 const JOURNAL: &str = "journal";
 const OUTPUTS: &str = "outputs";
 
 impl Unnamed {
-    /// Begins a backup that will be `to`, and `to.outputs` where outputs are copied as well. Neither may be there.
+    /// Begins a backup at `to`, and at `to.outputs` if outputs are copied as well. Fails if either path exists.
     pub(super) fn new(to: &Path, with_outputs: bool) -> io::Result<Self> {
         let outputs = with_outputs.then(|| outputs_of(to));
         if [Some(to), outputs.as_deref()].into_iter().flatten().any(|path| path.symlink_metadata().is_ok()) {
@@ -143,7 +143,7 @@ impl Unnamed {
         Ok(Draft { path: place.path().join(JOURNAL), between })
     }
 
-    /// Takes what was copied there, and gives its bytes.
+    /// Moves the finished copy from `draft` into the backup. Returns its size in bytes.
     pub(super) fn take(&self, draft: &Draft) -> io::Result<u64> {
         let place = draft.between.as_ref().unwrap_or(&self.place);
         let mut made = place.dir().file(JOURNAL)?.ok_or(ErrorKind::NotFound)?;
@@ -158,7 +158,7 @@ impl Unnamed {
         self.place.dir().make(OUTPUTS)?.copy_from(&Dir::open(from)?)
     }
 
-    /// Gives it its name: the outputs first, so that where the journal is they are there.
+    /// Gives the backup its name. The outputs are named first: where the journal is, its outputs are there as well.
     pub(super) fn name(self, has_outputs: bool) -> io::Result<()> {
         if has_outputs {
             self.place.place(OUTPUTS, outputs_of(&self.to).file_name().unwrap_or_default())?;
@@ -167,16 +167,16 @@ impl Unnamed {
     }
 }
 
-/// A backup that was read once, and whose copy in a directory of ours is all that is looked at from then on. Dropped,
-/// the copy goes.
+/// A backup that was read once. From then on only its copy, in a directory of ours, is used. The copy is removed when
+/// this is dropped.
 struct Copied {
     place: Anew,
     db: Connection,
 }
 
 impl Copied {
-    /// Copies the backup `file` into a hidden directory in `dir`, and looks through the copy. Refuses what another user
-    /// else may have written, and to leave less room there than `spare`.
+    /// Copies the backup `file` into a hidden directory in `dir`, and checks the copy. Refuses a file that another user
+    /// may have written, and a copy that would leave fewer than `spare` bytes free.
     fn of(file: &Path, dir: &Path, spare: u64) -> Result<Self, PutBackError> {
         let io = |source| PutBackError::Named { path: file.to_owned(), source };
         let mut found = open_trusted(file).map_err(io)?;
@@ -195,13 +195,14 @@ impl Copied {
         }
         let owner = dir.metadata().map_err(here)?.uid();
         let place = Anew::beside(&dir.join("restore")).map_err(here)?;
-        // SQLite opens by name, which another user could turn.
+        // SQLite opens files by name, and another user could redirect this name.
         if !place.is_ours() && owner != nix::unistd::geteuid().as_raw() {
             return Err(PutBackError::OfOthers { path: dir.to_owned() });
         }
         let mut copy = place.dir().create(JOURNAL, 0o600).map_err(here)?;
         io::copy(&mut found.file, &mut copy).map_err(here)?;
-        // Who writes to a journal may have emptied its log into it meanwhile: the copy would be of two moments.
+        // Another program may have emptied the write-ahead log into the journal meanwhile: the copy would mix two
+        // moments.
         is_alone(file, &found)?;
         if written(&found).map_err(io)? != before {
             return Err(io(io::Error::other("it was written to while it was read")));
@@ -210,8 +211,8 @@ impl Copied {
         Ok(Self { place, db })
     }
 
-    /// Makes a backup of it that is whole by itself, without the connection to it. A start that had to give it its
-    /// write-ahead log would write to it without one, and could be killed meanwhile.
+    /// Closes the copy as a backup that needs no other file. It is left in the mode with a write-ahead log: a start
+    /// that had to change the mode would write to the file without such a log, and could be killed meanwhile.
     fn finish(self) -> Result<Anew, rusqlite::Error> {
         number_as_backup(&self.db)?;
         for mode in ["DELETE", "WAL"] {
@@ -222,8 +223,8 @@ impl Copied {
     }
 }
 
-/// Refuses a backup with a file beside it that SQLite would take for a part of it. A log of ours that is empty adds
-/// nothing, nor does the index of one: the daemon leaves both.
+/// Refuses a backup with a file beside it that SQLite would take for a part of it. An empty write-ahead log of ours,
+/// and the index of one, are accepted: the daemon leaves both, and they add nothing.
 fn is_alone(path: &Path, found: &Trusted) -> Result<(), PutBackError> {
     for end in schema::BESIDE {
         let mut name = found.name.clone();
@@ -250,11 +251,11 @@ fn opened(copy: &Path) -> Result<Connection, OpenError> {
     Ok(db)
 }
 
-/// Puts the backup `file` in the place of the journal of `state_dir`, which must be locked. What was there is moved
-/// into a directory of its own. Outputs that are beside the backup take the place of those that were there.
+/// Replaces the journal of `state_dir`, which must be locked, by the backup `file`. The old journal is moved into a
+/// directory of its own. Outputs beside the backup replace the present outputs.
 ///
 /// # Errors
-/// Where the backup cannot be used, and nothing was changed; or where a file cannot be moved.
+/// If the backup cannot be used; nothing was changed then. Or if a file cannot be moved.
 pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> {
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -264,9 +265,9 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
     place.dir().file(JOURNAL).and_then(|file| file.map_or(Ok(()), |file| file.sync_all())).map_err(io(state_dir))?;
     let has_outputs = copy_outputs(&place, &outputs_of(file))
         .map_err(|source| PutBackError::Named { path: outputs_of(file), source })?;
-    // Nothing can be wrong with the backup any more.
+    // From here on the backup cannot turn out to be wrong.
     let before = free_name(state_dir, "replaced");
-    // The journal first: what is left of it where this ends in between belongs to none that is there.
+    // The journal goes first: if this is interrupted, no file that is left belongs to a present journal.
     let mut moved = vec![FILE.to_owned()];
     moved.extend(schema::BESIDE.map(|end| format!("{FILE}{end}")));
     if has_outputs {
@@ -289,7 +290,7 @@ pub fn put_back(state_dir: &Path, file: &Path) -> Result<PutBack, PutBackError> 
     Ok(PutBack { before: is_there.then_some(before) })
 }
 
-/// Copies the outputs beside a backup; says whether there are any.
+/// Copies the outputs beside a backup. Returns whether there are any.
 fn copy_outputs(place: &Anew, outputs: &Path) -> io::Result<bool> {
     let Some(found) = found_outputs(outputs)? else { return Ok(false) };
     place.dir().make(OUTPUTS)?.copy_trusted_from(&found, outputs.file_name().unwrap_or_default())?;
@@ -321,7 +322,7 @@ pub fn check(state_dir: &Path, file: &Path) -> Result<(), PutBackError> {
     Copied::of(file, dir, bytes.saturating_add(SPARE)).map(drop)
 }
 
-/// Where the outputs are that belong to a backup.
+/// Path of the outputs that belong to a backup.
 pub fn outputs_of(backup: &Path) -> PathBuf {
     let mut name = backup.file_name().unwrap_or_default().to_owned();
     name.push(".outputs");

@@ -1,6 +1,6 @@
-//! Collects what the journal still knows of runs whose first record cannot be read.
+//! Collects the data that the journal still has about runs whose first record cannot be read.
 //!
-//! Owns nothing. The world decides what happens to such a run.
+//! Reads only. Must never decide what happens to such a run: the world does.
 
 use std::collections::BTreeMap;
 
@@ -10,37 +10,37 @@ use harness_protocol::run::{RUN_SCHEMA, RunState, RunView, Timing, Usage, exit};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-/// The columns of a run that are read.
+/// The columns of a run that are read here.
 pub const COLUMNS: &str =
     "run.owner, run.parent, run.root, run.name, run.labels, run.submitted_at, run.ended_at, run.state";
 
 /// The title of a run whose listing cannot be read.
 const UNLISTED: &str = "(what it is listed as cannot be read)";
-/// What is told of an end of which only the state is left.
+/// The error that is shown for an end of which only the state can be read.
 const UNKNOWN: &str = "how it ended cannot be read";
 
-/// The run by its row, and by its end where it has one; none where there is no such row.
+/// The run from its row, and from its end if it has one; `None` if there is no such row.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn view(db: &Connection, run: RunId, ending: Option<Ending>) -> Result<Option<RunView>, rusqlite::Error> {
     let sql = format!("SELECT {COLUMNS} FROM run WHERE id = ?1 AND archived = 0");
     let found = db.query_row(&sql, [run.to_string()], |row| of_row(run, row, 0)).optional()?;
     Ok(found.map(|view| with(view, ending)))
 }
 
-/// A run that has left and whose listing cannot be read, by its row, of which these columns begin at `first`.
+/// A run that has left the world and whose listing cannot be read, from its row. Its columns begin at `first`.
 ///
 /// # Errors
-/// Where not even that can be read.
+/// If the row cannot be read either.
 pub fn listed(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::Error> {
     Ok(RunView { title: UNLISTED.to_owned(), ..with(of_row(run, row, first)?, None) })
 }
 
-/// Runs that the table has, that have not left the world, and of which `is_made` does not know.
+/// Runs in the table that have not left the world and that `is_made` does not know.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn unmade(db: &Connection, is_made: impl Fn(RunId) -> bool) -> Result<Vec<RunId>, rusqlite::Error> {
     let mut read = db.prepare("SELECT id FROM run WHERE archived = 0 ORDER BY number")?;
     let ids = read.query_map([], |row| row.get::<_, String>(0))?;
@@ -52,7 +52,7 @@ pub fn unmade(db: &Connection, is_made: impl Fn(RunId) -> bool) -> Result<Vec<Ru
 }
 
 fn of_row(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::Error> {
-    // What is no text, or no UTF-8, says nothing.
+    // A value that is not text, or not UTF-8, counts as missing.
     let text = |at: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(first + at).ok().flatten());
     let id = |text: Option<String>| text.and_then(|text| text.parse().ok());
     let time = |at: Option<i64>| at.and_then(super::record::time);
@@ -102,7 +102,7 @@ fn of_row(run: RunId, row: &Row<'_>, first: usize) -> Result<RunView, rusqlite::
 fn with(view: RunView, ending: Option<Ending>) -> RunView {
     let Some(ending) = ending else {
         return match view.state {
-            // It ended; with what cannot be read.
+            // The run succeeded; its answer cannot be read.
             RunState::Succeeded => RunView { exit_code: Some(exit::SUCCEEDED), ..view },
             RunState::Failed => RunView { error: Some(UNKNOWN.into()), exit_code: Some(exit::FAILED), ..view },
             RunState::Cancelled => RunView { error: Some(UNKNOWN.into()), exit_code: Some(exit::CANCELLED), ..view },

@@ -1,4 +1,4 @@
-//! Measures the disk space that the state directory takes, and what the daemon's own limits leave of it.
+//! Measures the disk space that the state directory takes, and the space that the daemon may still use. Writes nothing.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use nix::sys::statvfs::statvfs;
 
 use super::FILE;
 
-/// What the files of the journal take below `state_dir`, and what is free there.
+/// The disk space of the journal's files in `state_dir`, and the free space there.
 pub fn usage(state_dir: &Path) -> DiskUsage {
     let size = |name: &str| state_dir.join(name).metadata().map_or(0, |file| file.len());
     DiskUsage {
@@ -20,13 +20,13 @@ pub fn usage(state_dir: &Path) -> DiskUsage {
     }
 }
 
-/// What is free for us in the file system of `dir`, where that can be told.
+/// Free bytes for this user in the file system of `dir`; `None` if the system does not tell.
 pub(super) fn free(dir: &Path) -> Option<u64> {
     statvfs(dir).ok().map(|stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
-/// The limit of file size of this process as it is now, in bytes, where there is one. Other processes of the user may have
-/// lowered it since the start. What of that can be raised again is raised, and no limit then.
+/// The present limit of file size of this process, in bytes; `None` if there is none. Other processes of the user may
+/// have lowered it since the start. The limit is raised again as far as possible before it is read.
 pub(super) fn file_size_limit() -> Option<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).ok()?;
     if soft < hard && setrlimit(Resource::RLIMIT_FSIZE, hard, hard).is_ok() && hard == RLIM_INFINITY {
@@ -40,7 +40,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// In a process of its own, since the limit is the process's.
+    /// Runs in a process of its own, since the limit is one of the process.
     #[test]
     fn a_limit_of_file_size_that_was_lowered_is_raised_where_that_may_be_and_told_where_not() {
         if std::env::var_os("HARNESS_TEST_CHILD").is_none() {

@@ -11,10 +11,10 @@ use rusqlite::{Connection, params};
 
 use super::identity::{Instance, JUMP};
 
-/// A stretch of the history, with what tells it from the others.
+/// A stretch of the history, and how it differs from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Epoch {
-    /// By which clients name it.
+    /// The id by which clients name it.
     pub id: EpochId,
     /// Number of its first event.
     pub first: Seq,
@@ -25,7 +25,7 @@ pub struct Epoch {
 /// All epochs, the oldest first.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn all(db: &Connection) -> Result<Vec<Epoch>, rusqlite::Error> {
     let mut read = db.prepare("SELECT first_seq, id, reason FROM epoch ORDER BY first_seq")?;
     let rows = read.query_map([], |row| {
@@ -41,10 +41,10 @@ pub fn all(db: &Connection) -> Result<Vec<Epoch>, rusqlite::Error> {
     rows.collect()
 }
 
-/// Begins an epoch with a key of its own for ids, and gives the journal its number, in one transaction.
+/// Begins an epoch with its own key for ids, and stores the instance number of the journal, in one transaction.
 ///
 /// # Errors
-/// Where nothing was written.
+/// If nothing was written.
 pub fn begin(
     db: &mut Connection,
     epoch: &Epoch,
@@ -64,41 +64,43 @@ pub fn begin(
     transaction.commit()
 }
 
-/// Gives the journal its number.
+/// Stores the instance number of the journal.
 ///
 /// # Errors
-/// Where nothing was written.
+/// If nothing was written.
 pub fn rename(db: &Connection, instance: Instance) -> Result<(), rusqlite::Error> {
     db.execute("UPDATE daemon SET instance = ?1", [instance.cast_signed()]).map(drop)
 }
 
-/// Number of the first event of an epoch that goes on behind `last`, where events up to `used` were here already,
-/// also of a history that is gone: as far from `last` as whole jumps are, so that [`resume`] finds `last` again.
+/// Number of the first event of a new epoch. `last` is the last event of the history that the epoch continues; `used`
+/// is the last number that was ever used in this state directory, also by a history that is gone. The result is a whole
+/// number of jumps behind `last`, so that [`resume`] finds `last` again.
 pub fn first_behind(last: Seq, used: Seq) -> Seq {
-    // The mark may be behind by what one commit had.
+    // The recorded number may be too low by the events of one commit.
     let free = used.0.saturating_add(JUMP / 2).saturating_sub(last.0);
     Seq(last.0.saturating_add(free.div_ceil(JUMP).max(1).saturating_mul(JUMP)))
 }
 
-/// The last number that an epoch shares with the one before it. No epoch has as many events as a jump.
+/// The last number that an epoch shares with the epoch before it. No epoch has as many events as a jump.
 fn shared(before: &Epoch, epoch: &Epoch) -> Seq {
     let begin = before.first.0.saturating_sub(1);
     Seq(begin + (epoch.first.0.saturating_sub(begin)) % JUMP)
 }
 
-/// Where a subscription begins whose cursor is `after` in `epoch`, and the gap that comes before; `None` where that
-/// has not happened.
+/// Where a subscription with the cursor `after` in `epoch` begins, and the gap that is reported first. `None` if the
+/// cursor is not of this history.
 pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -> Option<(Seq, Option<Gap>)> {
     let current = epochs.last();
     let another = current.zip(epoch).filter(|(current, id)| current.id != *id);
     let Some((current, id)) = another else { return (after <= last).then_some((after, None)) };
     let Some(at) = epochs.iter().position(|epoch| epoch.id == id) else {
-        // A journal that was begun anew shares nothing with any other.
+        // A new journal shares no event with another journal.
         if epochs.len() == 1 {
             return None;
         }
-        // Another history: which of the numbers up to the cursor mean the same here is not known. An epoch begins
-        // behind all numbers that were used, so nothing was seen of those that begin behind the cursor.
+        // The cursor is of an unknown history. It is not known which numbers up to the cursor mean the same event here.
+        // A new epoch begins behind all used numbers, so the client has seen no event of an epoch that begins behind
+        // the cursor.
         let next = epochs.iter().skip(1).find(|epoch| epoch.first > after).unwrap_or(current);
         let to = Seq(next.first.0.saturating_sub(1));
         return Some((to, Some(Gap { from: Seq(1), to, reason: Some(next.reason) })));
@@ -106,15 +108,16 @@ pub fn resume(epochs: &[Epoch], epoch: Option<EpochId>, after: Seq, last: Seq) -
     let (epoch, next) = (epochs.get(at).unwrap_or(current), epochs.get(at + 1).unwrap_or(current));
     let end = shared(epoch, next);
     if after <= end {
-        // Up to its end it is the same history; what is left out behind that is told when it is come to.
+        // Both histories are the same up to this number. The gap behind it is reported when the subscription gets
+        // there.
         return Some((after, None));
     }
     let to = Seq(next.first.0.saturating_sub(1));
     Some((to, Some(Gap { from: end.next(), to, reason: Some(next.reason) })))
 }
 
-/// The gaps that a hole in the numbers is: what was pruned, and before each epoch, with the reason, what is not of the
-/// history that it goes on from.
+/// Explains a hole in the event numbers as gaps. Before each epoch there is a gap with the epoch's reason; the other
+/// numbers were pruned.
 pub fn gaps(epochs: &[Epoch], mut from: Seq, to: Seq) -> Vec<Gap> {
     let mut gaps = Vec::new();
     for (before, epoch) in epochs.iter().zip(epochs.iter().skip(1)) {
@@ -143,8 +146,8 @@ mod tests {
         Epoch { id: EpochId::from_u64(id), first: Seq(first), reason }
     }
 
-    /// A12: a cursor of another epoch is gone on from where both histories are the same, else behind a gap with the
-    /// reason.
+    /// A12: a subscription with a cursor of another epoch continues where both histories are the same, or else behind a
+    /// gap that has the reason.
     #[test]
     fn a_cursor_of_another_epoch_gives_a_gap_with_the_reason() {
         let (second, third) = (300 + JUMP, 350 + 2 * JUMP);
@@ -178,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A12: what was pruned is told apart from what is not of this history, also where one is beside the other.
+    /// A12: pruned events are told apart from events of another history, also where they are next to each other.
     #[test]
     fn a_hole_is_told_as_what_was_pruned_and_as_each_epoch_that_began() {
         let (second, third) = (300 + JUMP, 350 + 2 * JUMP);
@@ -210,7 +213,7 @@ mod tests {
             let gap = |&(from, to, reason)| Gap { from: Seq(from), to: Seq(to), reason };
             assert_eq!(gaps(&epochs, Seq(from), Seq(to)), expected.iter().map(gap).collect::<Vec<_>>(), "{from} {to}");
         }
-        // An epoch in which nothing happened shares nothing with the one behind it.
+        // An epoch without events shares no number with the epoch behind it.
         let empty = [epoch(1, 1, EpochReason::Begun), epoch(2, second, EpochReason::Restored)];
         let behind = first_behind(Seq(second - 1), Seq(second - 1));
         let empty = [empty[0], empty[1], epoch(3, behind.0, EpochReason::Restored)];
@@ -219,7 +222,8 @@ mod tests {
         assert_eq!(told, [(301, restored), (second, restored)]);
     }
 
-    /// A12: whatever was restored before, and however often, no number is used that was used in a history that is gone.
+    /// A12: whatever was restored before, and however often, no number is used again, also none of a history that is
+    /// gone.
     #[test]
     fn an_epoch_begins_behind_all_numbers_that_were_used_and_shares_what_it_goes_on_from() {
         for (begins, last, used, jumps) in [

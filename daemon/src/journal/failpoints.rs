@@ -1,7 +1,7 @@
-//! Points at which a test can tell the daemon to die, to see which state a crash leaves there.
+//! Failpoints: points at which a test lets the daemon die, to see the state that a crash leaves.
 //!
 //! `HARNESS_CRASH_AT=POINT:N` kills the process with SIGKILL when it passes the point for the N-th time. Without the
-//! variable a point costs one comparison.
+//! variable a point costs one comparison. Owns the names of the points.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ pub enum Point {
     Written,
     /// The commit is done, and synced if that was promised; its events have not been shown.
     Synced,
-    /// It was shown; nothing of what it announces is done.
+    /// Its events were shown; none of its effects has begun.
     BeforeEffect,
-    /// One thing that it announces is done.
+    /// One of its effects has begun.
     AfterEffect,
 }
 
@@ -34,7 +34,7 @@ impl Point {
     ];
 }
 
-/// Where to die, and the number of passes until then.
+/// The point to die at, and the number of passes until then.
 struct Plan {
     point: Point,
     left: AtomicU64,
@@ -49,11 +49,11 @@ fn plan() -> Option<Plan> {
     Some(Plan { point, left: AtomicU64::new(count.parse().ok()?) })
 }
 
-/// Dies here, if that is the plan.
+/// Kills this process if the plan says so.
 pub fn here(point: Point) {
     let Some(plan) = PLAN.get_or_init(plan) else { return };
     if plan.point == point && plan.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-        // It cannot fail: it is this process.
+        // This cannot fail: a process may signal itself.
         let _ = kill(Pid::this(), Signal::SIGKILL);
     }
 }

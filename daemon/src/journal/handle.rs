@@ -18,29 +18,29 @@ use super::{Commit, CommitClass, CommitError, CommitFault, Journal, Writer};
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "harness.db";
-/// How long an end waits for what the thread still writes.
+/// How long a shutdown waits for the last write of the thread.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// What the thread is to do, and how it tells that it has.
+/// A task for the thread, with the channel for its result.
 enum Order {
     Commit(Arc<Commit>, CommitClass, oneshot::Sender<Result<(), CommitError>>),
     Tidy(oneshot::Sender<Result<bool, CommitError>>),
 }
 
-/// The journal on disk. The thread ends with it, and is waited for, unless the disk does not answer.
+/// The journal on disk. Dropping it ends the thread, and waits for that, unless the disk does not answer.
 #[derive(Debug)]
 pub struct Store {
     orders: Option<SyncSender<Order>>,
-    /// Says nothing; its other end goes with the thread.
+    /// Carries no message; its other end is dropped when the thread ends.
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Store {
-    /// Starts the thread on an open journal, and on the mark that tells how far it is.
+    /// Starts the thread on an open journal. `mark` records the last committed event beside the journal.
     ///
     /// # Errors
-    /// Where the system has no thread for it.
+    /// If the system cannot start a thread.
     pub fn start(db: Connection, path: &Path, mark: Option<Mark>) -> std::io::Result<Self> {
         let (orders, taken) = sync_channel(1);
         let writer = Writer::new(db, path).marking(mark);
@@ -62,7 +62,7 @@ impl Store {
             reason: "the thread that writes the journal is gone; see the log".to_owned(),
         };
         let (tell, told) = oneshot::channel();
-        // One order at a time is given, so there is room.
+        // The thread gets one order at a time, so the channel has room.
         let sent = self.orders.as_ref().is_some_and(|orders| orders.try_send(make(tell)).is_ok());
         async move {
             if !sent {
@@ -84,7 +84,7 @@ impl Drop for Store {
             return;
         }
         if let Some(thread) = self.thread.take() {
-            // It has told of its panic already, if that is how it ends.
+            // If it ended by a panic, the panic was logged already.
             let _ = thread.join();
         }
     }

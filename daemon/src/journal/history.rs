@@ -23,12 +23,12 @@ use crate::world::api::{KeySpace, MadeRun, Operator, may_be_an_id, name_and_id};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
-/// Events among which a message is looked for that was sent before.
+/// A message that was sent before is looked for among this many of the latest events.
 const LATEST: u64 = 200_000;
 /// Bytes of listings that are read for one page.
 const LISTED_BYTES: usize = 8 * 1024 * 1024;
 
-/// The reader. Clones are the same one.
+/// The reader. Clones share the same connections.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     inner: Option<Arc<Inner>>,
@@ -40,35 +40,35 @@ struct Inner {
     idle: Mutex<Vec<Connection>>,
 }
 
-/// Which runs of the journal are wanted.
+/// Selects runs of the journal.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
     /// By labels and state.
     pub select: Selector,
-    /// Only of the tree of this run.
+    /// Only runs of the tree of this run.
     pub root: Option<RunId>,
 }
 
-/// Which finished runs can go.
+/// Selects finished runs that may be pruned.
 #[derive(Debug, Clone, Default)]
 pub struct Prunable {
     /// By labels and state.
     pub select: Selector,
-    /// Only those that ended before this.
+    /// Only runs that ended before this time.
     pub before: Option<Timestamp>,
-    /// Only those that ended with this one, by time and number, or before it.
+    /// Only runs that ended at this time with this number, or earlier in that order.
     pub before_or_at: Option<(Timestamp, u64)>,
 }
 
 type Read<T> = Result<T, rusqlite::Error>;
 
 impl History {
-    /// Reads the journal at `path`, which is there.
+    /// A reader of the journal at `path`, which must exist.
     pub fn new(path: &Path) -> Self {
         Self { inner: Some(Arc::new(Inner { path: path.to_owned(), idle: Mutex::default() })) }
     }
 
-    /// One that holds nothing.
+    /// A reader of an empty journal.
     pub fn none() -> Self {
         Self::default()
     }
@@ -78,11 +78,11 @@ impl History {
         inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
     }
 
-    /// Records after `after`, in order: at most `most`, of about `bytes` bytes, of `run` if one is named. Also whether
-    /// there were no more.
+    /// Records after `after`, in order: at most `most` records and about `bytes` bytes, and only of `run` if a run is
+    /// named. Also returns whether these were all.
     ///
     /// # Errors
-    /// `internal` where the journal cannot be read. So everywhere below.
+    /// `internal` if the journal cannot be read. The same holds for every method below.
     pub fn after(
         &self,
         after: Seq,
@@ -106,7 +106,7 @@ impl History {
         })
     }
 
-    /// All that happened to a run.
+    /// All records of a run.
     pub fn of(&self, run: RunId) -> Result<Vec<Record>, RpcError> {
         self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
@@ -156,7 +156,7 @@ impl History {
         }
     }
 
-    /// The run that was made under an idempotency key, whether it has left the world or not.
+    /// The run that was submitted under an idempotency key, whether it has left the world or not.
     pub fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<RunId>, RpcError> {
         let (within, value) = match space {
             KeySpace::Operator(uid) => ("parent IS NULL AND owner = ?2", Sql::Integer(uid.into())),
@@ -166,14 +166,14 @@ impl History {
         self.read(|db| db.prepare_cached(&sql)?.query_row(params![key, value], run_id).optional())
     }
 
-    /// The run that was made under a key that its client made, whether it has left the world or not.
+    /// The run that was submitted under a key that its client made, whether it has left the world or not.
     pub fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
         let sql = "SELECT id, seq, parent FROM run WHERE idempotency_key = ?1 ORDER BY number DESC LIMIT 1";
         self.read(|db| db.prepare_cached(sql)?.query_row([record::submit_key(key)], made).optional())
     }
 
-    /// The run that was told something under a key that its client made, with the event by which it came: of the latest
-    /// events, as a message is sent again soon or not at all.
+    /// The run that got a message under a key that its client made, with the event of that message. Only the latest
+    /// events are searched: a message is sent again soon, or not at all.
     pub fn told_under(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
         let sql = "SELECT event.run, event.seq, run.parent FROM event LEFT JOIN run ON run.id = event.run
             WHERE event.seq > (SELECT max(seq) FROM event) - ?2 AND kind = 'message-received' AND instr(body, ?1) > 0
@@ -182,7 +182,7 @@ impl History {
         self.read(|db| db.prepare_cached(sql)?.query_row(params![said, LATEST.cast_signed()], made).optional())
     }
 
-    /// A run that has left the world, as it is listed.
+    /// A run that has left the world, as lists show it.
     pub fn view(&self, run: RunId) -> Result<Option<RunView>, RpcError> {
         let sql =
             format!("SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE id = ?1", damage::COLUMNS);
@@ -207,7 +207,7 @@ impl History {
         Ok(left.unwrap_or(false))
     }
 
-    /// Of these runs, those that the journal says were pruned.
+    /// Those of these runs that the journal says were pruned.
     pub fn pruned_of(&self, runs: &BTreeSet<RunId>) -> Result<BTreeSet<RunId>, RpcError> {
         let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL AND kind = 'runs-pruned'");
         self.read(|db| {
@@ -225,14 +225,15 @@ impl History {
         })
     }
 
-    /// How many events there are of the daemon, its lanes and providers.
+    /// Number of events about the daemon, its lanes and its providers.
     pub fn count_of_daemon(&self) -> Result<usize, RpcError> {
         let sql = "SELECT count(*) FROM event WHERE run IS NULL";
         let count = self.read(|db| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)))?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// These events, as far as they can be read, and the first event of the runs that have not left.
+    /// These events, as far as they can be read, and the number of the first event of the runs that have not left the
+    /// world.
     pub fn of_daemon(&self) -> Result<(Vec<Arc<Event>>, Option<Seq>), RpcError> {
         let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL ORDER BY seq");
         self.read(|db| {
@@ -250,14 +251,14 @@ impl History {
         })
     }
 
-    /// Number of the event that made a run.
+    /// Number of the event with the submit of a run.
     pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, RpcError> {
         let sql = "SELECT seq FROM run WHERE id = ?1";
         let number = |row: &rusqlite::Row<'_>| Ok(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
         self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], number).optional())
     }
 
-    /// Runs below `top`, at most `most`.
+    /// Runs below `top`, at most `most` of them.
     pub fn tree_below(&self, top: RunId, most: u32) -> Result<Vec<RunId>, RpcError> {
         let sql = "WITH RECURSIVE below (id) AS (
                 SELECT ?1 UNION
@@ -267,8 +268,8 @@ impl History {
         self.read(|db| db.prepare_cached(sql)?.query_map(params![top.to_string(), most], run_id)?.collect())
     }
 
-    /// Runs that have left the world, newest first, with their numbers: those below `below` and from `from` on.
-    /// Also whether there may be more: a page ends early where the listings are large.
+    /// Runs that have left the world, newest first, with their numbers: those below `below` and not below `from`. Also
+    /// returns whether there may be more: a page ends early if the listings are large.
     pub fn page(
         &self,
         query: &Query,
@@ -301,7 +302,7 @@ impl History {
                 let number = row.get::<_, i64>(1)?.cast_unsigned();
                 match view(row).map_err(|error| error.to_string()).or_else(|why| unreadable(row, &why)) {
                     Ok(view) => page.push((number, view)),
-                    // Not even an id is left.
+                    // Not even its id can be read.
                     Err(why) => tracing::error!(number, why, "a run cannot be listed"),
                 }
             }
@@ -309,7 +310,7 @@ impl History {
         })
     }
 
-    /// Runs that have left the world, by state.
+    /// Number of runs that have left the world, by state.
     pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
         let sql = "SELECT state, runs FROM tally WHERE runs > 0";
         let counts: Vec<(String, u32)> =
@@ -317,7 +318,7 @@ impl History {
         Ok(counts.into_iter().filter_map(|(state, count)| Some((state.parse().ok()?, count))).collect())
     }
 
-    /// Tops of finished trees that can be pruned, after the number `after`, in the order of their numbers.
+    /// Top runs of finished trees that may be pruned, with numbers above `after`, in the order of their numbers.
     pub fn prunable(&self, which: &Prunable, after: u64, most: usize) -> Result<Vec<(u64, RunId)>, RpcError> {
         let mut filter = Filter::new("state IS NOT NULL AND parent IS NULL");
         filter.select(&which.select);
@@ -336,7 +337,7 @@ impl History {
         })
     }
 
-    /// The latest of the trees that fit, beyond the `keep` latest ones.
+    /// The latest of the selected trees after the `keep` latest are left out.
     pub fn last_beyond(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
         let mut filter = Filter::new("state IS NOT NULL AND parent IS NULL");
         filter.select(&which.select);
@@ -354,10 +355,10 @@ impl History {
         self.read(|db| db.prepare_cached(&sql)?.query_row(params_from_iter(filter.values), row).optional())
     }
 
-    /// Writes a copy that is whole by itself to a new file.
+    /// Writes a copy that needs no other file to a new file.
     ///
     /// # Errors
-    /// Also `invalid` where the file is there already or cannot be made.
+    /// Also `invalid` if the file exists already or cannot be made.
     pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), RpcError> {
         let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
         let backup = backup::Unnamed::new(to, with_outputs).map_err(refused)?;
@@ -366,7 +367,8 @@ impl History {
         self.read(|db| backup::copy_as_backup(db, &draft.path))?;
         let bytes = backup.take(&draft).map_err(refused)?;
         drop(draft);
-        // After the journal: what it knows of is there then, but for what was pruned meanwhile.
+        // Outputs are copied after the journal: they have all that the journal refers to, but for runs pruned
+        // meanwhile.
         let outputs = Some(state_dir.join("outputs")).filter(|dir| with_outputs && dir.is_dir());
         let copied = outputs.as_deref().map(|dir| backup.outputs(dir)).transpose().map_err(refused)?;
         backup.name(copied.is_some()).map_err(refused)?;
@@ -382,7 +384,7 @@ impl Inner {
             None => self.open()?,
         };
         let answer = read(&db);
-        // One that failed is not trusted again.
+        // A connection that failed is not used again.
         if answer.is_ok() {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if idle.len() < IDLE {
@@ -401,7 +403,7 @@ impl Inner {
     }
 }
 
-/// A condition that grows, with its values.
+/// An SQL condition with its values, built step by step.
 struct Filter {
     sql: String,
     values: Vec<Sql>,
@@ -425,13 +427,13 @@ impl Filter {
             self.and(&format!("state IN ({places})"), states);
         }
         for (key, value) in &select.labels {
-            // Labels of one run that are no JSON are no reason to select nothing at all.
+            // Labels of one run that are not JSON must not make the whole selection fail.
             let holds = "CASE WHEN json_valid(run.labels) THEN
                 EXISTS (SELECT 1 FROM json_each(run.labels) WHERE key = ? AND value = ?) ELSE false END";
             self.and(holds, [Sql::Text(key.clone()), Sql::Text(value.clone())]);
         }
         if !select.waiting_for.is_empty() {
-            // What has ended waits for nothing.
+            // A finished run waits for nothing.
             self.and("0", []);
         }
         if !select.runs.is_empty() {
@@ -442,7 +444,7 @@ impl Filter {
     }
 }
 
-/// A number as SQLite has it; one that is larger is as good as the largest.
+/// A number for SQLite; a number that is too large for it becomes the largest.
 fn number(number: u64) -> Sql {
     Sql::Integer(i64::try_from(number).unwrap_or(i64::MAX))
 }
@@ -459,7 +461,7 @@ fn run_id(row: &rusqlite::Row<'_>) -> Read<RunId> {
     text.parse().map_err(wrong)
 }
 
-/// A run whose listing cannot be read, as far as its row tells something.
+/// A run whose listing cannot be read, as far as its row has data.
 fn unreadable(row: &rusqlite::Row<'_>, why: &str) -> Result<RunView, String> {
     let run = row.get::<_, String>(2).map_err(|error| error.to_string())?;
     let run: RunId = run.parse().map_err(|error| format!("{run:?} is no run: {error}"))?;

@@ -1,7 +1,7 @@
-//! Recognises the journal of a state directory, from an identity kept in the journal and beside it.
+//! Recognises the journal of a state directory, by an identity that is kept in the journal and beside it.
 //!
-//! A journal has an *instance*, a random number that changes with each start. It is in the journal and in `harness.id`
-//! beside it, which also names the file (device, inode, path). `harness.seq` has the number of the last committed
+//! A journal has an *instance*, a random number that changes with each start. It is stored in the journal and beside it
+//! in `harness.id`, which also names the file (device, inode, path). `harness.seq` has the number of the last committed
 //! event. If these do not match, the journal is a copy or an older state.
 //!
 //! Owns the two files and their meaning. Must never decide what a start does about a mismatch, and never delete
@@ -20,37 +20,37 @@ use serde::{Deserialize, Serialize};
 
 use super::FILE;
 
-/// The file with what is known of the journal.
+/// Name of the file with the identity of the journal.
 const ID: &str = "harness.id";
-/// The file with the number of the last event.
+/// Name of the file with the number of the last committed event.
 const MARK: &str = "harness.seq";
-/// What is kept beside a journal.
+/// Names of both files.
 pub(super) const BESIDE: [&str; 2] = [ID, MARK];
-/// Numbers that a new epoch leaves out.
+/// Numbers that a new epoch skips.
 pub const JUMP: u64 = 1 << 32;
 
-/// A journal by its random number. 0 is a journal of the first version, or a backup.
+/// The random number of a journal. It is 0 for a journal of the first version and for a backup.
 pub type Instance = u64;
 
-/// What a state directory knows of its journal.
+/// The identity that a state directory has recorded for its journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     instance: Instance,
-    /// The number that was about to take its place: a start may have died between the two.
+    /// The instance number that was about to replace it: a start may have died between the two writes.
     #[serde(default)]
     next: Option<Instance>,
-    /// Why an epoch is about to begin: as long as the journal has not the number `next`, none has begun.
+    /// Why an epoch was about to begin. It has begun once the journal has the number `next`.
     #[serde(default)]
     begins: Option<EpochReason>,
     device: u64,
     inode: u64,
-    /// Of the system that the device number is of.
+    /// The boot of the system for which the device number holds.
     boot: String,
-    /// Of the state directory.
+    /// Path of the state directory.
     path: PathBuf,
 }
 
-/// What is beside the journal of a state directory.
+/// The records beside the journal of a state directory.
 #[derive(Debug, Clone)]
 pub struct Beside {
     dir: PathBuf,
@@ -58,17 +58,17 @@ pub struct Beside {
     mark: Option<Seq>,
 }
 
-/// What a start found out about its journal.
+/// The result of comparing a journal with the records beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recognised {
-    /// It is the one that was here.
+    /// The same journal.
     Same,
-    /// It is not, or not all of it: a new epoch begins.
+    /// Another journal, or an older state of it: a new epoch begins.
     Another(EpochReason),
 }
 
 impl Beside {
-    /// Reads what is there. A file that cannot be read counts as one that is not there.
+    /// Reads the two files. A file that cannot be read counts as missing.
     pub fn read(dir: &Path) -> Self {
         let text = fs::read(dir.join(ID)).ok();
         let known = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -76,22 +76,22 @@ impl Beside {
         Self { dir: dir.to_owned(), known, mark }
     }
 
-    /// Whether there was a journal here.
+    /// Whether the directory had a journal before.
     pub fn was_here(&self) -> bool {
         self.known.is_some()
     }
 
-    /// Number of the last event that was committed here, if any was.
+    /// Number of the last event that was committed here; `None` if none was.
     pub fn last(&self) -> Option<Seq> {
         self.mark.filter(|mark| mark.0 > 0)
     }
 
-    /// Whether the journal with this number, whose last event is `last`, is the one that was here.
+    /// Compares the journal, with this number and the last event `last`, with the records.
     pub fn recognise(&self, instance: Instance, is_first_version: bool, last: Seq) -> Recognised {
         let another = |reason| Recognised::Another(reason);
         let Some(known) = &self.known else {
             return match instance {
-                // Nothing was kept beside a journal of the first version.
+                // Daemons of the first version kept no records beside the journal.
                 0 if is_first_version => Recognised::Same,
                 0 => another(EpochReason::Restored),
                 _ => another(EpochReason::Copied),
@@ -112,17 +112,17 @@ impl Beside {
         Recognised::Same
     }
 
-    /// Moves a write-ahead log aside that is of another journal than the file beside it: SQLite would mix the two. Says
-    /// where it is.
+    /// Moves a write-ahead log aside if it belongs to another journal than the file beside it: SQLite would mix the
+    /// two. Returns its new path.
     ///
     /// # Errors
-    /// Where it cannot be moved.
+    /// If it cannot be moved.
     pub fn set_strange_log_aside(&self) -> io::Result<Option<PathBuf>> {
         let log = self.dir.join(format!("{FILE}-wal"));
         let (Some(known), true) = (&self.known, log.metadata().is_ok_and(|file| file.len() > 0)) else {
             return Ok(None);
         };
-        // Each start writes its number into the file itself. One that cannot be read this way is left to SQLite.
+        // Each start writes its number into the file itself. A file in which it cannot be read is left to SQLite.
         match instance_without_log(&self.dir.join(FILE)) {
             Some(instance) if !known.is(instance) => {}
             _ => return Ok(None),
@@ -136,26 +136,26 @@ impl Beside {
         Ok(Some(to))
     }
 
-    /// Notes that the journal with the number `now` is about to get the number `next`.
+    /// Records that the journal with the number `now` is about to get the number `next`.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the record cannot be written.
     pub fn expect(&mut self, now: Instance, next: Instance) -> io::Result<()> {
         self.note(now, Some(next), None)
     }
 
-    /// The same, together with an epoch: until the journal has its new number, that is still to begin.
+    /// Records the same, and that an epoch begins with the new number.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the record cannot be written.
     pub fn expect_epoch(&mut self, now: Instance, next: Instance, reason: EpochReason) -> io::Result<()> {
         self.note(now, Some(next), Some(reason))
     }
 
-    /// Notes that the journal has this number.
+    /// Records that the journal has this number.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the record cannot be written.
     pub fn keep(&mut self, instance: Instance) -> io::Result<()> {
         self.note(instance, None, None)
     }
@@ -175,10 +175,10 @@ impl Beside {
         Ok(())
     }
 
-    /// The mark, to be moved along from here on.
+    /// Opens the file with the number of the last event. `last` is the present one.
     ///
     /// # Errors
-    /// Where the file cannot be had.
+    /// If the file cannot be opened.
     pub fn mark(&self, last: Seq) -> io::Result<Mark> {
         let path = self.dir.join(MARK);
         let file = open_own(&path, Writing::Keep, false)?;
@@ -193,17 +193,17 @@ impl Known {
         instance == self.instance || self.next == Some(instance)
     }
 
-    /// Whether the journal of `dir` is another file than it was, or is in another place.
+    /// Whether the journal of `dir` is another file than recorded, or in another place.
     fn is_elsewhere(&self, dir: &Path) -> bool {
         let Ok(file) = dir.join(FILE).metadata() else { return true };
-        // The numbers of devices hold until the next boot only.
+        // Device numbers are valid only until the next boot.
         let other_device = file.dev() != self.device && self.boot == boot();
         file.ino() != self.inode || other_device || dir.canonicalize().is_ok_and(|path| path != self.path)
     }
 }
 
-/// The number of the last event that was committed, beside the journal. Not synced: after a power loss it may be
-/// behind, or ahead by what was not synced either.
+/// The number of the last committed event, in a file beside the journal. The file is not synced: after a power loss it
+/// may be too low, or too high by events that were not synced either.
 #[derive(Debug)]
 pub struct Mark {
     file: File,
@@ -213,23 +213,23 @@ impl Mark {
     /// Moves the mark to the event `seq`.
     ///
     /// # Errors
-    /// Where it cannot be written; it may then be behind.
+    /// If the file cannot be written; its number may be too low then.
     pub fn set(&self, seq: Seq) -> io::Result<()> {
         self.file.write_all_at(format!("{:020}\n", seq.0).as_bytes(), 0)
     }
 }
 
-/// The number in the file itself, whatever a write-ahead log says. `None` where that cannot be told.
+/// The instance number in the file itself, without the write-ahead log. `None` if it cannot be read.
 fn instance_without_log(path: &Path) -> Option<Instance> {
     let db = open_without_log(path)?;
     match db.query_row("SELECT instance FROM daemon", [], |row| row.get::<_, i64>(0)) {
         Ok(instance) => Some(instance.cast_unsigned()),
-        // A journal of the first version has none.
+        // A journal of the first version has no instance number.
         Err(_) => db.query_row("SELECT 0 FROM daemon", [], |row| row.get::<_, i64>(0)).ok().map(i64::cast_unsigned),
     }
 }
 
-/// The file itself, to be read whatever a write-ahead log says.
+/// Opens the file itself for reading, without the write-ahead log.
 pub(super) fn open_without_log(path: &Path) -> Option<Connection> {
     let mut uri = String::from("file:");
     for byte in path.to_str()?.bytes() {
@@ -243,14 +243,14 @@ pub(super) fn open_without_log(path: &Path) -> Option<Connection> {
     Connection::open_with_flags(uri, flags).ok()
 }
 
-/// Which boot of the system this is; nothing where that cannot be told.
+/// Identifies the present boot of the system; empty if that cannot be read.
 fn boot() -> String {
     let mut text = String::new();
     let read = File::open("/proc/sys/kernel/random/boot_id").and_then(|mut file| file.read_to_string(&mut text));
     read.map_or_else(|_| String::new(), |_| text.trim().to_owned())
 }
 
-/// A name in `dir` that nothing has: `name`, or `name.2`, and so on.
+/// A free name in `dir`: `name`, or `name.2`, and so on.
 pub(super) fn free_name(dir: &Path, name: &str) -> PathBuf {
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
     let first = dir.join(name);

@@ -1,7 +1,8 @@
-//! Whether a journal was made by a daemon inside of a run, and has served no other since.
+//! Tells whether a journal was made by a daemon inside a run, and has served no daemon outside since.
 //!
-//! Such a journal says so itself, by a table without rows. All others are those of a daemon outside of all runs:
-//! whatever is removed beside a journal, no process of a run goes on from it. Reads, notes, and decides nothing.
+//! Such a journal says so itself, by a table without rows. All other journals belong to a daemon outside all runs:
+//! whatever files are removed beside such a journal, no process of a run continues it. Owns that table. Must never
+//! decide who may use a journal.
 
 use std::path::Path;
 
@@ -10,25 +11,25 @@ use rusqlite::Connection;
 use super::FILE;
 use super::identity::{BESIDE, open_without_log};
 
-/// Whose the journal of a directory is.
+/// The owner of the journal of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// There is none, nor anything of one.
+    /// There is no journal, nor a file of one.
     Nowhere,
-    /// A daemon inside of a run has made it.
+    /// A daemon inside a run, which made it.
     Inside,
-    /// It is that of a daemon outside of all runs, or it cannot be told.
+    /// A daemon outside all runs, or an owner that cannot be told.
     Outside,
 }
 
-/// Whose the journal of a state directory is.
+/// The owner of the journal of a state directory.
 pub fn made(dir: &Path) -> Made {
     let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
     if ![FILE, "outputs"].iter().chain(&BESIDE).any(is_there) {
         return Made::Nowhere;
     }
     let path = dir.join(FILE);
-    // What is no file may hang.
+    // Opening anything but a regular file may hang.
     let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
     match is_file && open_without_log(&path).is_some_and(|db| is_noted(&db)) {
         true => Made::Inside,
@@ -36,24 +37,24 @@ pub fn made(dir: &Path) -> Made {
     }
 }
 
-/// Whether a journal says that it was made inside of a run.
+/// Whether a journal says that it was made inside a run.
 pub(super) fn is_noted(db: &Connection) -> bool {
     let query = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'inside'";
     db.query_row(query, [], |row| row.get::<_, u32>(0)).is_ok_and(|count| count == 1)
 }
 
-/// Notes in a journal that a daemon inside of a run has just made it.
+/// Records in a journal that a daemon inside a run has just made it.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If it cannot be written.
 pub fn note_inside(db: &Connection) -> Result<(), rusqlite::Error> {
     db.execute_batch("CREATE TABLE IF NOT EXISTS inside (empty INTEGER) STRICT")
 }
 
-/// Notes that a daemon outside of all runs has it.
+/// Records in a journal that a daemon outside all runs uses it.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If it cannot be written.
 pub fn note_outside(db: &Connection) -> Result<(), rusqlite::Error> {
     if is_noted(db) { db.execute_batch("DROP TABLE inside") } else { Ok(()) }
 }

@@ -14,7 +14,7 @@ pub struct Memory {
     script: Option<Script>,
 }
 
-/// What a test has in its hands: whether commits go through, and what did.
+/// Controls the journal in a test: it sets how commits end, and shows what was committed.
 #[derive(Debug, Clone)]
 pub struct Script {
     mood: watch::Sender<Mood>,
@@ -22,22 +22,22 @@ pub struct Script {
     tried: watch::Sender<u64>,
 }
 
-/// One commit: what it promised, and its events.
+/// A commit: its class, and its events.
 pub type Committed = (CommitClass, Vec<Arc<Event>>);
 
-/// How a journal takes commits.
+/// How the journal answers commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     /// Commits succeed at once.
     Willing,
-    /// It lets them wait.
+    /// Commits wait.
     Slow,
-    /// It fails them.
+    /// Commits fail.
     Failing,
 }
 
 impl Memory {
-    /// A journal, and what steers it.
+    /// A journal, and its control.
     pub fn scripted() -> (Self, Script) {
         let script =
             Script { mood: watch::Sender::new(Mood::Willing), commits: Arc::default(), tried: watch::Sender::new(0) };
@@ -46,7 +46,7 @@ impl Memory {
 }
 
 impl Script {
-    /// Makes the journal take commits this way from here on.
+    /// Sets how the journal answers commits from now on.
     pub fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
@@ -55,12 +55,12 @@ impl Script {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was committed, commit by commit.
+    /// The events that were committed, commit by commit.
     pub fn commits(&self) -> Vec<Committed> {
         self.log().clone()
     }
 
-    /// Counts the commits that were tried.
+    /// The number of attempted commits so far.
     pub fn tried(&self) -> watch::Receiver<u64> {
         self.tried.subscribe()
     }

@@ -38,7 +38,7 @@ pub use record::Record;
 pub use reserve_file::Ballast;
 pub use writer::Writer;
 
-/// What a commit promises once it is acknowledged.
+/// The guarantee of a commit, once it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommitClass {
     /// The events survive the end of the process, however it comes.
@@ -47,46 +47,46 @@ pub enum CommitClass {
     Synced,
 }
 
-/// What a step came to, as far as it has to last.
+/// The result of a step, as far as it has to be stored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Commit {
-    /// What happened, in order.
+    /// The events of the step, in order.
     pub events: Vec<Arc<Event>>,
-    /// Runs that left the world with it, as they are listed from here on.
+    /// Runs that left the world in the step, as lists show them from now on.
     pub archived: Vec<RunView>,
 }
 
-/// Why a commit did not go through. Nothing of it is in the journal.
+/// Why a commit failed. Nothing of it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal cannot commit: {reason}")]
 pub struct CommitError {
-    /// What can be done about it.
+    /// The kind of the fault, which tells what can be done.
     pub fault: CommitFault,
-    /// For the operator.
+    /// The reason, for the operator.
     pub reason: String,
 }
 
-/// What stands in the way of a commit.
+/// The kinds of faults of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitFault {
-    /// There is no room.
+    /// The disk is full.
     Full,
-    /// Nothing may be written there.
+    /// The file system is read-only.
     ReadOnly,
-    /// Another program writes.
+    /// Another program holds a write lock on the file.
     Locked,
     /// The file is damaged.
     Damaged,
-    /// The daemon's own limit of file size is met. Another process of the user has set it.
+    /// The daemon's own limit of file size is reached. Another process of the user has lowered it.
     Limited,
-    /// The disk fails.
+    /// The disk reports errors.
     Failing,
     /// Internal error (bug): the same commit can never succeed.
     Ours,
 }
 
 impl CommitFault {
-    /// What the operator is to do.
+    /// Advice for the operator.
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Full => "make room there (`harnessctl prune`), then it goes on by itself",
@@ -107,20 +107,20 @@ impl CommitFault {
 
 /// A journal. One writer; a commit is whole or not at all.
 pub trait Journal: Send + 'static {
-    /// Begins to append what a step came to; the answer tells when that is done. The next one is begun after it.
+    /// Begins to append the result of a step. The future ends when that is done. Call it again only after that.
     ///
     /// # Errors
-    /// The answer is one where nothing was written. The same may be offered again.
+    /// The future ends with an error if nothing was written. The same commit may be tried again.
     fn commit(
         &mut self,
         commit: &Arc<Commit>,
         class: CommitClass,
     ) -> impl Future<Output = Result<(), CommitError>> + Send + 'static;
 
-    /// Gives space that pruned runs have left back to the file system. Says whether there is more.
+    /// Gives space of pruned runs back to the file system. Returns whether there is more to give back.
     ///
     /// # Errors
-    /// Where that fails; nothing is lost.
+    /// If that fails; nothing is lost.
     fn tidy(&mut self) -> impl Future<Output = Result<bool, CommitError>> + Send + 'static;
 }
 

@@ -18,28 +18,29 @@ pub(super) const INSERT: &str = "INSERT INTO event (seq, at, kind, version, run,
 /// The columns, in the order in which [`Raw::read`] wants them.
 pub(super) const COLUMNS: &str = "seq, at, kind, version, run, via, uid, by_run, body";
 
-/// What stands before the number in its run at the end of a body. No text can look like it: a quote in one is escaped.
+/// The text before the event's number in its run, at the end of a body. No string can contain it: a quote in a string
+/// is escaped.
 const NTH: &str = ",\"nth\":";
 
-/// The number of an event among those of its run, by its body; none where an earlier daemon has written it.
+/// The number of an event among those of its run, read from its body; `None` if an earlier daemon has written it.
 pub(super) fn nth(body: &str) -> Option<u64> {
     let (_, digits) = body.strip_suffix('}')?.rsplit_once(NTH)?;
     digits.parse().ok()
 }
 
-/// How a key that a client made is told from one that a user gave.
+/// The stored form of a key that a client made, which differs from every key that a user gave.
 pub(super) fn submit_key(key: SubmitKey) -> String {
     format!("submit-key:{key}")
 }
 
-/// What a row holds.
+/// The content of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// An event of a kind that this daemon knows.
     Event(Arc<Event>),
-    /// An event of a kind that a later daemon has written: as JSON.
+    /// An event of a kind that this daemon does not know, because a later daemon has written it: as JSON.
     Unknown(Seq, Option<RunId>, Arc<Value>),
-    /// Nothing that could be read.
+    /// A row that cannot be read, with the reason.
     Unreadable(Seq, Option<RunId>, String),
 }
 
@@ -52,7 +53,7 @@ impl Record {
         }
     }
 
-    /// The run that it is about.
+    /// The run of the event, if it has one.
     pub fn run(&self) -> Option<RunId> {
         match self {
             Self::Event(event) => event.run,
@@ -63,7 +64,7 @@ impl Record {
 
 /// Writes an event.
 ///
-/// `nth` counts the events of its run: a hole among them is noticed. It stands last in the body.
+/// `nth` counts the events of its run, so that a missing event is noticed. It stands last in the body.
 pub(super) fn insert(
     into: &mut CachedStatement<'_>,
     event: &Event,
@@ -98,20 +99,20 @@ pub(super) fn insert(
     Ok(())
 }
 
-/// The time of a row, if it is one.
+/// The time of a row; `None` if the number is not a valid time.
 pub(super) fn time(at: i64) -> Option<Timestamp> {
     let micros = u64::try_from(at).ok().filter(|micros| *micros <= Timestamp::MAX.as_micros());
     micros.map(Timestamp::from_micros)
 }
 
-/// Whether a body says the kind that it is filed under; it says so first.
+/// Whether a body has the kind that its row says; the kind is the first field of a body.
 fn says(body: &str, kind: &str) -> bool {
     let said = body.strip_prefix("{\"kind\":\"").and_then(|rest| rest.strip_prefix(kind));
     said.is_some_and(|rest| rest.starts_with('"'))
 }
 
 impl Record {
-    /// What a row says, and about how many bytes that is.
+    /// Reads a row. Also returns its approximate size in bytes.
     pub(super) fn read(row: &Row<'_>) -> Result<(Self, usize), rusqlite::Error> {
         let seq = Seq(row.get::<_, i64>(0)?.cast_unsigned());
         let run = text(row, 4).ok().flatten().and_then(|run| run.parse().ok());
@@ -122,7 +123,7 @@ impl Record {
 }
 
 impl Record {
-    /// The same, with its number among the events of its run.
+    /// The record of a row, with its number among the events of its run.
     pub(super) fn read_with_nth(row: &Row<'_>) -> Result<(Self, Option<u64>), rusqlite::Error> {
         let nth = text(row, 8).ok().flatten().and_then(nth);
         Ok((Self::read(row)?.0, nth))

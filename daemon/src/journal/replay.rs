@@ -22,14 +22,15 @@ const BATCH: usize = 1_024;
 /// A hole of this many numbers is read over; beyond it, looking up the next number is cheaper.
 const SKIPPED: u64 = 16;
 
-/// What there is beside the events.
+/// The data of the journal apart from its events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Past {
     /// The key of the ids.
     pub id_key: u64,
-    /// How much was made, and what happened last: of the last event, the time of the last one that has one.
+    /// The numbers that were used for ids so far, and the last event: its number, and the time of the last event with a
+    /// readable time.
     pub made: Made,
-    /// Which file it is.
+    /// The instance number of the file.
     pub instance: Instance,
     /// The epochs of its history.
     pub epochs: Vec<Epoch>,
@@ -38,16 +39,16 @@ pub struct Past {
 /// A record, as a start reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What it says.
+    /// The record.
     pub record: Record,
-    /// Its number among those of its run, where it has one.
+    /// Its number among the events of its run, if it has one.
     pub nth: Option<u64>,
 }
 
-/// Reads what there is beside the events.
+/// Reads the data apart from the events.
 ///
 /// # Errors
-/// Where the journal is damaged.
+/// If the journal is damaged.
 pub fn past(db: &Connection, path: &Path) -> Result<Past, OpenError> {
     try_past(db).map_err(|error| OpenError::of(path, &error))
 }
@@ -81,7 +82,7 @@ fn try_past(db: &Connection) -> Result<Past, rusqlite::Error> {
     Ok(past)
 }
 
-/// The records, in order, read by a thread of their own. The last one tells how it ended.
+/// The records, in order, read by a thread of their own. The last message tells how the reading ended.
 pub struct Replay {
     batches: Receiver<Result<Vec<Row>, OpenError>>,
     batch: std::vec::IntoIter<Row>,
@@ -91,7 +92,7 @@ impl Replay {
     /// Begins to read.
     ///
     /// # Errors
-    /// Where the system has no thread for it.
+    /// If the system cannot start a thread.
     pub fn start(path: &Path) -> Result<Self, OpenError> {
         let (send, batches) = sync_channel(4);
         let path = path.to_owned();
@@ -123,7 +124,7 @@ impl Iterator for Replay {
     }
 }
 
-/// Hands records over, many at a time.
+/// Hands over records in batches.
 struct Hand<'t> {
     to: &'t SyncSender<Result<Vec<Row>, OpenError>>,
     batch: Vec<Row>,
@@ -165,7 +166,7 @@ fn has_archived(db: &Connection) -> Result<bool, rusqlite::Error> {
     db.query_row("SELECT EXISTS (SELECT 1 FROM listing)", [], |row| row.get(0))
 }
 
-/// Everything is wanted.
+/// Reads every record.
 fn read_all(db: &Connection, hand: &mut Hand<'_>) -> Result<(), rusqlite::Error> {
     let mut all = db.prepare(&format!("SELECT {COLUMNS} FROM event ORDER BY seq"))?;
     let mut rows = all.query([])?;
@@ -177,7 +178,8 @@ fn read_all(db: &Connection, hand: &mut Hand<'_>) -> Result<(), rusqlite::Error>
     Ok(())
 }
 
-/// Reads what is wanted, over small holes, and looks up what is further away. Says whether all of it was there.
+/// Reads the wanted records: it reads over small holes, and looks up records that are further away. Returns whether all
+/// of them were there.
 fn read_live(db: &Connection, hand: &mut Hand<'_>) -> Result<bool, rusqlite::Error> {
     let wanted = wanted(db)?;
     let mut from = db.prepare(&format!("SELECT {COLUMNS} FROM event WHERE seq >= ?1 ORDER BY seq"))?;
@@ -206,7 +208,7 @@ fn read_live(db: &Connection, hand: &mut Hand<'_>) -> Result<bool, rusqlite::Err
     Ok(true)
 }
 
-/// Numbers of the events that the world is made from, in order. Read from the indexes alone.
+/// Numbers of the events from which the world is made, in order. Read from the indexes alone.
 fn wanted(db: &Connection) -> Result<Vec<u64>, rusqlite::Error> {
     let mut numbers = Vec::new();
     for sql in [

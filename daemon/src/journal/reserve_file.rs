@@ -10,7 +10,7 @@ use harness_files::{Writing, open_own};
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 
-/// Bytes that are kept back.
+/// Size of the file, in bytes.
 const BYTES: u32 = 16 * 1024 * 1024;
 
 /// The reserve file of a state directory: its path and its size.
@@ -21,21 +21,21 @@ pub struct Ballast {
 }
 
 impl Ballast {
-    /// The ballast of a state directory. Touches nothing.
+    /// The reserve file of a state directory. Touches no file.
     pub fn new(state_dir: &Path) -> Self {
         Self { path: state_dir.join("ballast"), bytes: BYTES }
     }
 
-    /// Takes the room, if it is not taken already.
+    /// Makes the file, if it is not there already.
     ///
     /// # Errors
-    /// Where there is no room; nothing of it is taken then.
+    /// If the disk has no room for it; no space is taken then.
     pub fn take(&self) -> io::Result<()> {
         if self.path.symlink_metadata().is_ok_and(|file| file.is_file() && file.len() == u64::from(self.bytes)) {
             return Ok(());
         }
         self.fill().inspect_err(|_| {
-            // What was filled of it would be missing elsewhere.
+            // A file that is partly filled would take space that is needed elsewhere.
             let _ = fs::remove_file(&self.path);
         })
     }
@@ -47,7 +47,7 @@ impl Ballast {
             Err(Errno::EOPNOTSUPP | Errno::EINVAL) => {}
             Err(error) => return Err(error.into()),
         }
-        // A file system that cannot reserve: only writing takes the room. Zeros might be stored as a hole.
+        // The file system cannot reserve space, so the file is filled. Zeros could be stored as a hole.
         let block: Vec<u8> = (0..64 * 1024u32).map(|at| (at % 251) as u8).collect();
         for _ in 0..self.bytes as usize / block.len() {
             file.write_all(&block)?;
@@ -66,7 +66,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// What a run puts in its place keeps what is in it, and there is a ballast all the same.
+    /// A link that a run puts in the file's place is not written through, and the reserve is made all the same.
     #[test]
     fn no_link_in_its_place_is_written_through() {
         let dir = tempfile::tempdir().unwrap();

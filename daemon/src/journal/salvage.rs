@@ -16,28 +16,28 @@ use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 use super::schema::{self, Fresh, OpenError};
 use super::{Record, made, record, writer};
 
-/// What the new journal is called until it is whole, in a directory of its own, and a copy of the old one there.
+/// Name of the new journal in its hidden directory, until it is complete, and of the copy of the old journal there.
 const NEW: &str = "journal";
 const OLD: &str = "old";
 
-/// What was saved.
+/// The result of a salvage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Salvaged {
-    /// How many events could be read.
+    /// Number of events that could be read.
     pub events: u64,
-    /// How many runs these are of.
+    /// Number of runs that these events belong to.
     pub runs: u64,
     /// Places at which something could not be read.
     pub holes: u64,
 }
 
-/// Why nothing was saved.
+/// Why no journal was made.
 #[derive(Debug, thiserror::Error)]
 pub enum SalvageError {
-    /// There is a file already where the new journal is to be.
+    /// A file exists already at the path of the new journal.
     #[error("{} is there already; name a file that is not", .0.display())]
     Taken(PathBuf),
-    /// Others may write to the directory of one of the two journals, or to one above it.
+    /// Other users may write to the directory of one of the two journals, or to a directory above it.
     #[error(
         "others may write to the directory of {}, or to one above it; name a file in a place of your own, or do this \
          as its owner",
@@ -49,7 +49,7 @@ pub enum SalvageError {
     NoPlace {
         /// The file that was to be made.
         path: PathBuf,
-        /// What the system says of its directory.
+        /// The error of the system for its directory.
         source: io::Error,
     },
     /// Another user may have written the damaged journal.
@@ -60,12 +60,12 @@ pub enum SalvageError {
         /// Why it is refused.
         source: io::Error,
     },
-    /// Not even its first page can be read.
+    /// The first page of the journal cannot be read.
     #[error("nothing can be read of {}: {why}", path.display())]
     Unreadable {
         /// The file that was to be read or written.
         path: PathBuf,
-        /// What was wrong with it.
+        /// What is wrong with it.
         why: String,
     },
     /// The new journal cannot be made.
@@ -76,22 +76,22 @@ pub enum SalvageError {
     Write {
         /// The file that was to be read or written.
         path: PathBuf,
-        /// What was wrong with it.
+        /// What is wrong with it.
         why: String,
     },
 }
 
 impl SalvageError {
-    /// Whether files were named of which nothing can be made.
+    /// Whether the user named files that cannot be used.
     pub const fn is_usage(&self) -> bool {
         !matches!(self, Self::Made(_) | Self::Write { .. })
     }
 }
 
-/// Reads what can be read of the journal `from`, and makes the journal `to` of it. That one counts as a backup.
+/// Copies the readable part of the journal `from` into a new journal `to`, which counts as a backup.
 ///
 /// # Errors
-/// Where nothing can be read, or nothing written.
+/// If nothing can be read, or nothing be written.
 pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     if to.symlink_metadata().is_ok() {
         return Err(SalvageError::Taken(to.to_owned()));
@@ -99,7 +99,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     let unreadable =
         |error: rusqlite::Error| SalvageError::Unreadable { path: from.to_owned(), why: error.to_string() };
     let found = believed(from)?;
-    // SQLite takes an empty file for a database without tables, and says of all that it cannot open only that.
+    // SQLite takes an empty file for a database without tables. For a file that it cannot open it gives no reason.
     let why = match from.metadata() {
         Err(error) => Some(error.to_string()),
         Ok(found) if !found.is_file() => Some("it is no file".to_owned()),
@@ -122,7 +122,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
         (&from.to_owned(), OpenFlags::SQLITE_OPEN_READ_ONLY)
     };
     let old = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(unreadable)?;
-    // This fails where the file is none of SQLite's, or the page is damaged that names the tables.
+    // This fails if the file is not a SQLite database, or if the page with the names of the tables is damaged.
     let tables = "SELECT count(*) FROM sqlite_schema WHERE name IN ('event', 'run', 'daemon')";
     let tables: u32 = old.query_row(tables, [], |row| row.get(0)).map_err(unreadable)?;
     if tables < 3 {
@@ -144,7 +144,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
     Ok(saved)
 }
 
-/// Whether there is a file beside it, by the end of its name, with something in it.
+/// Whether a file whose name has this ending lies beside the journal, and is not empty.
 fn has_beside(from: &Path, end: &str) -> bool {
     let file = from.with_file_name(with_end(from.file_name().unwrap_or_default().to_owned(), end));
     file.metadata().is_ok_and(|found| found.len() > 0)
@@ -155,7 +155,7 @@ fn with_end(mut name: OsString, end: &str) -> OsString {
     name
 }
 
-/// Copies it with what lies beside it: SQLite undoes there what a transaction has left half done.
+/// Copies the journal with the files beside it: in the copy, SQLite undoes an unfinished transaction.
 fn copy_whole(found: &Trusted, place: &Anew) -> io::Result<()> {
     for end in ["", "-wal", schema::ROLLBACK] {
         let name = with_end(found.name.clone(), end);
@@ -167,8 +167,8 @@ fn copy_whole(found: &Trusted, place: &Anew) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a journal that another user may have written: what is saved of it becomes ours, and its runs go on as ours.
-/// SQLite opens it and its log by name, so that no other user may be able to turn those either.
+/// Refuses a journal that another user may have written: the copy becomes ours, and its runs continue as ours. SQLite
+/// opens the journal and its log by name, so no other user may be able to redirect these names either.
 fn believed(from: &Path) -> Result<Trusted, SalvageError> {
     let refused = |source: io::Error| {
         let path = from.to_owned();
@@ -197,7 +197,7 @@ fn believed(from: &Path) -> Result<Trusted, SalvageError> {
 fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Error> {
     let mut saved = Salvaged::default();
     let transaction = new.transaction()?;
-    // Runs first: what events tell of them is only for those that are missing.
+    // Runs first: the data from events is used only for runs that are missing in the table.
     let runs =
         "number, id, seq, owner, parent, root, name, labels, idempotency_key, submitted_at, state, ended_at, archived";
     copy_table(old, &transaction, ("run", "number", runs), &mut saved.holes)?;
@@ -205,7 +205,7 @@ fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Er
     saved.events = copy_table(old, &transaction, ("event", "seq", record::COLUMNS), &mut saved.holes)?;
     copy_table(old, &transaction, ("epoch", "first_seq", "first_seq, id, begun_at, reason"), &mut saved.holes)?;
     note_missing_runs(&transaction)?;
-    // What `list` would show of a run that has left may be lost: it is made from its events again.
+    // The listing of a run that has left the world may be lost. It is made again from the run's events.
     transaction.execute_batch(
         "UPDATE run SET archived = (EXISTS (SELECT 1 FROM listing WHERE listing.number = run.number));
          DELETE FROM listing WHERE NOT EXISTS (SELECT 1 FROM run WHERE run.number = listing.number);
@@ -219,7 +219,7 @@ fn copy(old: &Connection, new: &mut Connection) -> Result<Salvaged, rusqlite::Er
     Ok(saved)
 }
 
-/// Rows of the runs of which only the events are left.
+/// Adds rows for runs of which only the events are left.
 fn note_missing_runs(new: &Transaction<'_>) -> Result<(), rusqlite::Error> {
     let missing = format!(
         "SELECT {} FROM event WHERE kind = 'run-submitted' AND NOT EXISTS (SELECT 1 FROM run WHERE run.id = event.run)
@@ -238,7 +238,7 @@ fn note_missing_runs(new: &Transaction<'_>) -> Result<(), rusqlite::Error> {
     events.iter().try_for_each(|event| writer::follow(new, event))
 }
 
-/// Copies what can be read of a table. Says how many rows.
+/// Copies the readable rows of a table. Returns their number.
 fn copy_table(
     old: &Connection,
     new: &Transaction<'_>,
@@ -247,7 +247,7 @@ fn copy_table(
 ) -> Result<u64, rusqlite::Error> {
     let is_there = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
     if old.query_row(is_there, [table], |row| row.get::<_, u32>(0)).is_ok_and(|count| count == 0) {
-        // It is of an earlier version.
+        // A journal of an earlier version has no such table.
         return Ok(0);
     }
     let select = format!("SELECT {key}, {columns} FROM {table} WHERE {key} >= ?1 ORDER BY {key}");
@@ -271,7 +271,7 @@ fn copy_table(
     Ok(copied)
 }
 
-/// Reads rows from a key on, and says whether all could be read. What `take` fails with is told.
+/// Reads rows from a key on. Returns whether all could be read. An error of `take` is returned.
 fn each_row(
     old: &Connection,
     select: &str,
@@ -295,8 +295,8 @@ fn each_row(
     }
 }
 
-/// The first key from `from` on at which reading goes on, found by steps that double and then halve. `None` where there
-/// is none.
+/// The first key from `from` on at which rows can be read again; `None` if there is none. Found by steps that double
+/// and then halve.
 fn next_readable(old: &Connection, select: &str, from: i64) -> Option<i64> {
     let reads_at = |at: i64| {
         let mut found = None;
@@ -304,7 +304,7 @@ fn next_readable(old: &Connection, select: &str, from: i64) -> Option<i64> {
             found = Some(key);
             Ok(false)
         });
-        // The end of the table is reached as well where nothing is left.
+        // If no row is left, the end of the table is reached as well.
         (read.unwrap_or(false), found)
     };
     let mut step: i64 = 1;

@@ -14,10 +14,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 /// Version of the schema, in `user_version`.
 pub const VERSION: u32 = 2;
-/// In the header of the file, so that `file` and others know whose it is: "hrns".
+/// "hrns" in the header of the file, by which programs such as `file` recognise it.
 const APPLICATION_ID: u32 = 0x6872_6E73;
 const FIRST: &str = include_str!("schema.sql");
-/// What brings a file from version n + 1 to version n + 2.
+/// The n-th statement upgrades a file from version n + 1 to version n + 2.
 const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NOT NULL DEFAULT 0;
      CREATE TABLE epoch (
          first_seq INTEGER PRIMARY KEY,
@@ -25,11 +25,11 @@ const MIGRATIONS: &[&str] = &["ALTER TABLE daemon ADD COLUMN instance INTEGER NO
          begun_at  INTEGER NOT NULL,
          reason    TEXT NOT NULL
      ) STRICT"];
-/// What SQLite takes for a part of a database, by what its name has at the end: the write-ahead log, the index of that,
-/// and the pages that a transaction had before it changed them, which are put back wherever the next one opens a file
-/// of that name.
+/// Endings of the names of files that SQLite takes for a part of a database: the write-ahead log, its index, and the
+/// rollback journal. The last has the old pages of a transaction. SQLite writes these back when it opens a file with
+/// that name, whatever that file is.
 pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", ROLLBACK];
-/// The last of these. Only a file that has no write-ahead log gets one.
+/// The ending of a rollback journal. Only a file without a write-ahead log gets one.
 pub(super) const ROLLBACK: &str = "-journal";
 /// How long a commit waits for another program that holds a write lock on the file, for example an SQLite shell. The
 /// writer does nothing else meanwhile.
@@ -50,24 +50,24 @@ pub enum OpenError {
         /// The schema version of the file.
         found: u32,
     },
-    /// It is gone, and what runs wrote is there.
+    /// The journal is gone, but outputs of runs are there.
     #[error(
         "there is no journal at {}, but {outputs} runs have outputs beside it. Nothing was touched. Put a backup in its place \
          (harnessd restore FILE), or move the directory `outputs` away to begin with an empty journal",
         path.display()
     )]
     Missing {
-        /// Where it should be.
+        /// The path at which it was expected.
         path: PathBuf,
-        /// Runs that have outputs.
+        /// Number of runs that have outputs.
         outputs: usize,
     },
-    /// It is a link to nothing: what it leads to may come back.
+    /// It is a link to a missing file, which may come back.
     #[error("{} leads to {}, and nothing is there. Nothing was touched; is a file system not mounted?", path.display(), to.display())]
     LeadsNowhere {
         /// The link in the place of the journal.
         path: PathBuf,
-        /// What it says.
+        /// The target of the link.
         to: PathBuf,
     },
     /// It belongs to another user.
@@ -79,17 +79,17 @@ pub enum OpenError {
     NotOurs {
         /// The journal's file.
         path: PathBuf,
-        /// The user whose file it is.
+        /// The owner of the file.
         owner: u32,
-        /// The user that the daemon is.
+        /// The user of this daemon.
         us: u32,
     },
-    /// It is something else.
+    /// It is another kind of file.
     #[error("{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one", path.display())]
     Foreign {
         /// The path at which the journal was expected.
         path: PathBuf,
-        /// What is there instead.
+        /// What the file is.
         why: String,
     },
     /// It is damaged.
@@ -101,7 +101,7 @@ pub enum OpenError {
     Damaged {
         /// The journal's file.
         path: PathBuf,
-        /// What SQLite says.
+        /// The error of SQLite.
         why: String,
     },
     /// It cannot be read or written.
@@ -114,7 +114,7 @@ pub enum OpenError {
     },
 }
 
-/// What a new file begins with.
+/// The values that a new file begins with.
 #[derive(Debug, Clone, Copy)]
 pub struct Fresh {
     /// The key of the ids.
@@ -124,17 +124,18 @@ pub struct Fresh {
 /// An open journal.
 #[derive(Debug)]
 pub struct Opened {
-    /// The connection, for writing.
+    /// The connection, which may write.
     pub db: Connection,
-    /// The version that it had; `None` where it was made.
+    /// The schema version that the file had; `None` for a new file.
     pub version: Option<u32>,
 }
 
-/// Opens the journal for writing, and makes it where there is none. Until [`keep`] it can be closed without a trace. A
-/// file that is no journal counts as a damaged one where there `was_here` a journal; `fresh` may refuse a new one.
+/// Opens the journal for writing, and makes it if there is none. Until [`keep`] is called, closing it changes nothing.
+/// If there `was_here` a journal, a file that is no journal counts as a damaged one. `fresh` gives the values for a new
+/// file, and may refuse to make one.
 ///
 /// # Errors
-/// Where it cannot be used; it is then as it was.
+/// If the journal cannot be used; it is unchanged then.
 pub fn open(
     path: &Path,
     was_here: bool,
@@ -146,10 +147,10 @@ pub fn open(
     }
 }
 
-/// It is usable: with its end, what is in the write-ahead log goes into the file.
+/// Marks the journal as usable: from now on, closing it merges the write-ahead log into the file.
 ///
 /// # Errors
-/// Where SQLite refuses.
+/// If SQLite refuses.
 pub fn keep(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let kept = db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
     kept.map(|_| ()).map_err(|error| why(path, &error))
@@ -173,9 +174,9 @@ fn open_with(
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_timeout(PATIENCE).map_err(failed)?;
-    // Closing it changes nothing, until it has turned out to be usable.
+    // Closing the file changes nothing until the journal has turned out to be usable.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
-    // The header of the file is older than what is in the write-ahead log.
+    // The write-ahead log may have a newer version than the header of the file.
     let newest: u32 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
     if newest > latest {
         return Err(OpenError::Newer { path: path.to_owned(), found: newest });
@@ -237,12 +238,12 @@ fn is_file_of_ours(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Refuses a file that is shorter than it says, where no write-ahead log has the rest.
+/// Refuses a file that is shorter than its header says, if no write-ahead log has the rest.
 fn is_all_there(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let failed = |error| why(path, &error);
     let number = |pragma| db.query_row(pragma, [], |row| row.get::<_, i64>(0)).map_err(failed);
     let says = number("PRAGMA page_count")?.saturating_mul(number("PRAGMA page_size")?).cast_unsigned();
-    // SQLite keeps it beside the file that a link leads to.
+    // SQLite keeps the log beside the file that a link leads to.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let log = real.with_file_name(format!("{}-wal", real.file_name().unwrap_or_default().to_string_lossy()));
     let has = path.metadata().map_or(0, |file| file.len());
@@ -252,27 +253,27 @@ fn is_all_there(db: &Connection, path: &Path) -> Result<(), OpenError> {
     Err(OpenError::Damaged { path: path.to_owned(), why: format!("it has {has} of its {says} bytes") })
 }
 
-/// Looks through all of it, where something gives reason to.
+/// Checks the whole file. Used when there is a reason for doubt.
 ///
 /// # Errors
-/// Where it is damaged.
+/// If it is damaged.
 pub fn look_through(db: &Connection, path: &Path) -> Result<(), OpenError> {
     let said: String =
         db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| why(path, &error))?;
     if said == "ok" { Ok(()) } else { Err(OpenError::Damaged { path: path.to_owned(), why: said }) }
 }
 
-/// The version of a journal that is there, without touching it.
+/// The version of an existing journal. Writes nothing.
 ///
 /// # Errors
-/// Where it is no journal that this daemon can read.
+/// If it is not a journal that this daemon can read.
 pub fn version_of(path: &Path) -> Result<u32, OpenError> {
     is_file_of_ours(path)?;
     let foreign = || OpenError::Foreign { path: path.to_owned(), why: "nothing is in it".to_owned() };
     version(path, VERSION)?.ok_or_else(foreign)
 }
 
-/// The version of the file, without touching it; `None` where there is nothing yet.
+/// The version of the file; `None` if there is none yet. Writes nothing.
 fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
     let foreign = |why: &str| OpenError::Foreign { path: path.to_owned(), why: why.to_owned() };
     let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
@@ -292,8 +293,8 @@ fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
     }
     let word = |at: usize| header[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
     match (word(68), word(60)) {
-        // It was made, and the daemon died before the first tables were in it; they may still be in the write-ahead
-        // log.
+        // The file was made, and the daemon died before the first tables were in it. The tables may still be in the
+        // write-ahead log.
         (0, 0) => begun(path),
         (APPLICATION_ID, found) if found > latest => Err(OpenError::Newer { path: path.to_owned(), found }),
         (APPLICATION_ID, found) => Ok(Some(found)),
@@ -301,7 +302,7 @@ fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
     }
 }
 
-/// The version of a file whose header says nothing.
+/// The version of a file whose header has none.
 fn begun(path: &Path) -> Result<Option<u32>, OpenError> {
     let failed = |error| why(path, &error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -318,7 +319,7 @@ fn begun(path: &Path) -> Result<Option<u32>, OpenError> {
 
 fn migrate(db: &mut Connection, path: &Path, found: u32, migrations: &[&str]) -> Result<(), OpenError> {
     let failed = |error| why(path, &error);
-    // A copy that is whole by itself, log included. An earlier attempt may have left one.
+    // A copy that needs no other file, write-ahead log included. An earlier attempt may have left one.
     let copy = path.with_extension(format!("v{found}.db"));
     let io = |error: io::Error| OpenError::Io { path: copy.clone(), why: error.to_string() };
     match std::fs::remove_file(&copy) {
@@ -334,7 +335,7 @@ fn migrate(db: &mut Connection, path: &Path, found: u32, migrations: &[&str]) ->
     }
     transaction.execute_batch(&format!("PRAGMA user_version = {}", migrations.len() + 1)).map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    // The version is read from the file alone.
+    // The version is read from the file alone, so the log is merged into it.
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
     tracing::info!(copy = %copy.display(), from = found, to = migrations.len() + 1, "the journal was brought up to date");
     Ok(())
@@ -346,9 +347,9 @@ fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
         return OpenError::Damaged { path, why: "a row that every journal has is not in it".to_owned() };
     }
     match error.sqlite_error_code() {
-        // The last is said of tables and columns that are not there.
+        // `Unknown` is reported for missing tables and columns.
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => OpenError::Damaged { path, why },
-        // What it says was read, and is no number or no text as it has to be.
+        // A value was read, but has the wrong type.
         None => OpenError::Damaged { path, why },
         Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, why },
         _ => OpenError::Io { path, why },
@@ -356,12 +357,12 @@ fn why(path: &Path, error: &rusqlite::Error) -> OpenError {
 }
 
 impl OpenError {
-    /// What a failed read of the open file means.
+    /// The meaning of a failed read of the open file.
     pub fn of(path: &Path, error: &rusqlite::Error) -> Self {
         why(path, error)
     }
 
-    /// The same of another file, of which this one is a copy.
+    /// The same error for another file, of which this one is a copy.
     pub(super) fn at(mut self, file: &Path) -> Self {
         match &mut self {
             Self::Newer { path, .. }

@@ -21,9 +21,9 @@ use super::failpoints::{self, Point};
 use super::identity::Mark;
 use super::{Commit, CommitClass, CommitError, CommitFault, record};
 
-/// Pages given back to the file system at a time.
+/// Number of pages that are given back to the file system at a time.
 const TIDIED_PAGES: u32 = 256;
-/// Runs whose events are counted in memory; beyond that they are looked up again.
+/// Number of runs whose events are counted in memory; the counts of others are looked up again.
 const MOST_COUNTED: usize = 65_536;
 
 /// How long the last checkpoint waits for readers.
@@ -33,16 +33,16 @@ const LAST_WAIT: Duration = Duration::from_millis(200);
 pub struct Writer {
     db: Connection,
     path: PathBuf,
-    /// What `synchronous` is set to.
+    /// The class for which `synchronous` is set.
     class: Option<CommitClass>,
     body: Vec<u8>,
     mark: Option<Mark>,
-    /// Events of each run so far, of those that had some lately.
+    /// Number of events of each run that had events lately.
     counts: IdMap<RunId, u64>,
 }
 
 impl Writer {
-    /// A writer to an open journal.
+    /// A writer for an open journal.
     pub fn new(db: Connection, path: &Path) -> Self {
         db.set_prepared_statement_cache_capacity(32);
         Self {
@@ -55,21 +55,21 @@ impl Writer {
         }
     }
 
-    /// Notes beside the journal how far it is.
+    /// Also records the number of the last committed event beside the journal.
     #[must_use]
     pub fn marking(mut self, mark: Option<Mark>) -> Self {
         self.mark = mark;
         self
     }
 
-    /// Appends what a step came to, whole or not at all.
+    /// Appends the result of a step, whole or not at all.
     ///
     /// # Errors
-    /// Where nothing was written.
+    /// If nothing was written.
     pub fn commit(&mut self, commit: &Commit, class: CommitClass) -> Result<(), CommitError> {
         failpoints::here(Point::BeforeWrite);
         if let Err(error) = self.try_commit(commit, class) {
-            // What was counted is not in the file.
+            // The counts include events that are not in the file.
             self.counts.clear();
             return Err(failure(&self.path, &error));
         }
@@ -77,7 +77,7 @@ impl Writer {
             self.counts.clear();
         }
         if let (Some(mark), Some(last)) = (&self.mark, commit.events.last()) {
-            // One that cannot be moved is behind: less is noticed, and nothing is lost.
+            // If the record cannot be written it is too low: a start notices less, and nothing is lost.
             let _ = mark.set(last.seq);
         }
         failpoints::here(Point::Synced);
@@ -114,7 +114,7 @@ impl Writer {
             archive(&transaction, view)?;
         }
         tally(&transaction, &commit.archived)?;
-        // Last: what is pruned may have left the world with the same step.
+        // Last, since a run may be pruned in the step in which it left the world.
         for event in &commit.events {
             match &event.body {
                 EventBody::RunsPruned { runs } => runs.iter().try_for_each(|run| prune(&transaction, *run))?,
@@ -131,10 +131,10 @@ impl Writer {
         transaction.commit()
     }
 
-    /// Gives pages that pruned runs have left back to the file system. Says whether there are more.
+    /// Gives pages of pruned runs back to the file system. Returns whether there are more.
     ///
     /// # Errors
-    /// Where that fails; nothing is lost.
+    /// If that fails; nothing is lost.
     pub fn tidy(&mut self) -> Result<bool, CommitError> {
         let tidied = || -> Result<bool, rusqlite::Error> {
             let free = |db: &Connection| db.query_row("PRAGMA freelist_count", [], |row| row.get::<_, u32>(0));
@@ -164,7 +164,7 @@ impl Drop for Writer {
     }
 }
 
-/// The number that the next event of a run, which has this body, has among those of its run.
+/// The number that the next event of a run, with this body, gets among the events of its run.
 fn next_of(
     transaction: &Transaction<'_>,
     counts: &mut IdMap<RunId, u64>,
@@ -173,7 +173,7 @@ fn next_of(
 ) -> Result<u64, rusqlite::Error> {
     let count = match counts.entry(run) {
         Entry::Occupied(count) => count.into_mut(),
-        // Nothing of a run comes before its submit.
+        // No event of a run comes before its submit.
         Entry::Vacant(count) if matches!(body, EventBody::RunSubmitted { .. }) => count.insert(0),
         Entry::Vacant(count) => count.insert(written_of(transaction, run)?),
     };
@@ -181,7 +181,7 @@ fn next_of(
     Ok(*count)
 }
 
-/// How many events of a run are in the file.
+/// Number of events of a run that are in the file.
 fn written_of(transaction: &Transaction<'_>, run: RunId) -> Result<u64, rusqlite::Error> {
     let id = run.to_string();
     let last = "SELECT body FROM event WHERE run = ?1 ORDER BY seq DESC LIMIT 1";
@@ -189,7 +189,7 @@ fn written_of(transaction: &Transaction<'_>, run: RunId) -> Result<u64, rusqlite
     match body.as_deref().map(record::nth) {
         None => Ok(0),
         Some(Some(nth)) => Ok(nth),
-        // An earlier daemon has written it.
+        // An earlier daemon has written it, without a number.
         Some(None) => {
             let count = "SELECT count(*) FROM event WHERE run = ?1";
             Ok(transaction.prepare_cached(count)?.query_row([&id], |row| row.get::<_, i64>(0))?.cast_unsigned())
@@ -197,7 +197,7 @@ fn written_of(transaction: &Transaction<'_>, run: RunId) -> Result<u64, rusqlite
     }
 }
 
-/// What a step made that ids are counted by.
+/// The highest numbers that a step used for ids.
 #[derive(Default)]
 struct Made {
     /// The highest number of a run.
@@ -230,7 +230,7 @@ impl Made {
     }
 }
 
-/// What an event means for the table of the runs.
+/// Updates the table of runs from an event.
 pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(), rusqlite::Error> {
     match (&event.body, event.run) {
         (EventBody::RunSubmitted { number, owner, parent, idempotency_key, submit_key, spec, .. }, Some(run)) => {
@@ -242,7 +242,7 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
                 VALUES (?1, ?2, ?3, ?4, ?5, ?2, ?6, ?7, ?8, ?9)";
             let sql = if parent.is_some() { sql } else { of_a_top };
             let labels = (!spec.labels.is_empty()).then(|| serde_json::json!(spec.labels).to_string());
-            // A client that has a key of its user's needs none of its own.
+            // If the user gave a key, the key that the client made is not stored.
             let own_key = submit_key.filter(|_| idempotency_key.is_none()).map(record::submit_key);
             transaction.prepare_cached(sql)?.execute(params![
                 number.cast_signed(),
@@ -272,7 +272,8 @@ pub(super) fn follow(transaction: &Transaction<'_>, event: &Event) -> Result<(),
     Ok(())
 }
 
-/// Ages are told by `ended_at`, and count what has passed: a clock that is set makes nothing older.
+/// When the clock is set, the ends of runs move with it: `prune` computes ages from `ended_at`, and no run may get
+/// older by this.
 fn set_clock(transaction: &Transaction<'_>, from: Timestamp, to: Timestamp) -> Result<(), rusqlite::Error> {
     let (forward, back) = (to.since(from).as_micros().cast_signed(), from.since(to).as_micros().cast_signed());
     let sql = "UPDATE run SET ended_at = max(0, ended_at + ?1 - ?2) WHERE state IS NOT NULL AND ended_at > ?3";
@@ -313,7 +314,7 @@ fn prune(transaction: &Transaction<'_>, run: RunId) -> Result<(), rusqlite::Erro
 }
 
 fn failure(file: &Path, error: &rusqlite::Error) -> CommitError {
-    // The kernel's EFBIG is no other error to SQLite than that of a disk which fails.
+    // SQLite reports the kernel's EFBIG in the same way as a disk that fails.
     let may_be_limit = matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DiskFull));
     if may_be_limit && let Some(limit) = disk::file_size_limit() {
         let (path, pid) = (file.display(), std::process::id());
@@ -335,7 +336,7 @@ fn failure(file: &Path, error: &rusqlite::Error) -> CommitError {
     CommitError { fault, reason: reason(file, error) }
 }
 
-/// For the operator.
+/// The reason, for the operator.
 pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
     let path = file.display();
     match error.sqlite_error_code() {
@@ -352,7 +353,7 @@ pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
     }
 }
 
-/// Whether a file system that was writable refuses now: SQLite tells that as any failure.
+/// Whether a file system that was writable is read-only now: SQLite reports that as any other failure.
 fn is_read_only(file: &Path) -> bool {
     OpenOptions::new().append(true).open(file).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem)
 }
