@@ -13,18 +13,18 @@ use super::Problem;
 use super::provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 use super::toml_reader::{Number, Place, Section};
 
-/// Most permits of a lane, by configuration.
+/// Largest configured width of a lane.
 pub(super) const WIDEST: u32 = 100_000;
-/// Keys that mean nothing for a provider without a network, in the order in which they are told of.
+/// Why keys for an endpoint are refused for a provider without a network. `of_endpoints` has the first such key.
 const OF_ENDPOINTS: &str = "a scripted provider goes over no network";
-/// No model takes fewer tokens at once.
+/// Least configured context, in tokens: no model takes fewer.
 const LEAST_CONTEXT: u32 = 2_048;
 /// Most tokens of one answer, or of prompt and answer together, that can be configured.
 const MOST_TOKENS: u32 = 10_000_000;
-/// The dearest tokens that can be configured, in USD per million.
+/// Highest configured price, in USD per million tokens.
 const DEAREST: f64 = 1e6;
 
-/// A provider of which the files have told this much.
+/// A provider as far as the files have described it.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     place: Option<Place>,
@@ -46,7 +46,7 @@ pub(super) struct Sketch {
     cache: Option<bool>,
     quirks: Option<Quirks>,
     body: BTreeMap<String, (Value, Place)>,
-    /// The first key that is for endpoints only.
+    /// The first key that only an endpoint may have, with its place.
     of_endpoints: Option<(&'static str, Place)>,
 }
 
@@ -59,29 +59,29 @@ struct PriceSketch {
 }
 
 impl Sketch {
-    /// What is known of a provider that is there anyway.
+    /// The keys of a provider that exists without configuration.
     pub(super) fn of(provider: &Provider) -> Self {
         Self { dialect: Some(provider.dialect), width: Some(provider.width), ..Self::default() }
     }
 
-    /// The providers that take its place while it is left alone, and where each was named.
+    /// The providers that are asked instead while this one is held, each with the place that names it.
     pub(super) fn fallbacks(&self) -> &[(Arc<str>, Place)] {
         &self.fallbacks
     }
 
-    /// How it is spoken to.
+    /// The dialect, if a file has set it.
     pub(super) fn dialect(&self) -> Option<Dialect> {
         self.dialect
     }
 
-    /// Reads one file's section.
+    /// Reads the section of one file.
     pub(super) fn take(&mut self, name: &str, place: &Place, section: &mut Section<'_>) {
         self.place = Some(place.clone());
         if let Some((typed, at)) = section.text("dialect") {
             match Dialect::NAMES.iter().find(|(known, _)| *known == &*typed) {
                 Some((_, dialect)) => self.dialect = Some(*dialect),
                 None => {
-                    // What else stands there belongs to that dialect, so nothing can be said about it.
+                    // The other keys belong to the unknown dialect, so they cannot be checked.
                     self.dialect = Some(Dialect::Scripted);
                     section.give_up(at.problem(format!(
                         "`provider.{name}.dialect` is {typed:?}; this version speaks {}",
@@ -220,7 +220,7 @@ impl Sketch {
         }
     }
 
-    /// The provider that all files together describe; nothing where they describe none.
+    /// The provider that results from all files; `None` if they describe none.
     pub(super) fn finish(self, name: &str, problems: &mut Vec<Problem>) -> Option<Provider> {
         let place = self.place.clone();
         let mut wrong = |place: &Option<Place>, what: String| {
@@ -302,7 +302,7 @@ fn set<T>(to: &mut Option<T>, value: Option<T>) {
     }
 }
 
-/// Relative to what, the daemon could not tell: it has no working directory of its own.
+/// Requires an absolute path: the daemon has no working directory to which a relative path could belong.
 fn absolute(path: &str, section: &mut Section<'_>, at: &Place, key: &str) -> Option<PathBuf> {
     let path = PathBuf::from(path);
     if path.is_absolute() {
@@ -355,7 +355,7 @@ mod tests {
         Config::load(&[("x.toml".into(), text.to_owned())]).map_err(|error| error.to_string())
     }
 
-    /// What is told of a provider with these keys.
+    /// The problem that is reported for a provider with these keys.
     fn wrong(keys: &str) -> String {
         load(&format!("[provider.p]\n{keys}\n")).expect_err(keys)
     }
@@ -476,7 +476,7 @@ mod tests {
         assert!(wrong("dialect = \"openai\"\nfallback = [7]").contains("an array of texts"));
     }
 
-    /// C4: which fallbacks a provider has is its own affair.
+    /// C4: a provider may have any fallbacks, whatever fallbacks those have.
     #[test]
     fn fallbacks_are_one_name_or_a_list_and_may_have_fallbacks_of_their_own() {
         let others = "[provider.q]\ndialect = \"anthropic\"\nfallback = \"p\"\n[provider.r]\ndialect = \"responses\"\nfallback = [\"q\", \"p\"]";

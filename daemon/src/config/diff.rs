@@ -1,10 +1,11 @@
-//! The differences between two configurations, in words for the operator who reloads.
+//! The differences between two configurations, in words for the operator who reloads. Pure: must never change a
+//! configuration.
 
 use std::sync::Arc;
 
 use super::Config;
 
-/// What takes effect at once: of `after` beside what was `before`. The widths of lanes are the world's to tell.
+/// The changes from `before` to `after` that take effect at once. Changed widths are reported by the lanes, not here.
 pub fn taken_over(before: &Config, after: &Config) -> Vec<String> {
     let mut told = Vec::new();
     let mut names: Vec<&Arc<str>> = before.providers.keys().chain(after.providers.keys()).collect();
@@ -15,7 +16,7 @@ pub fn taken_over(before: &Config, after: &Config) -> Vec<String> {
             (None, _) => told.push(format!("provider {name}: new")),
             (_, None) => told.push(format!("provider {name}: gone")),
             (Some(before), Some(after)) => {
-                // A width is told of the lane.
+                // The lane reports a changed width.
                 let mut same_width = before.clone();
                 same_width.width = after.width;
                 if same_width != *after {
@@ -36,7 +37,7 @@ pub fn taken_over(before: &Config, after: &Config) -> Vec<String> {
     told
 }
 
-/// What of `after` takes effect with the next start only, where the daemon was started with `running`.
+/// The changes in `after` that take effect with the next start. `running` is the configuration of the last start.
 pub fn for_the_next_start(running: &Config, after: &Config) -> Vec<String> {
     let mut limits = running.limits.clone();
     limits.connections = after.limits.connections;

@@ -15,9 +15,9 @@ use super::build::{Sketch, WIDEST};
 use super::toml_reader::{Place, Section, Source, hint};
 use super::{Config, ConfigError, Dialect, Problem, Share};
 
-/// Upper end of what only counts things.
+/// Largest value of a key that is a plain count.
 const MANY: u32 = 10_000_000;
-/// Bounds of what connections and events may hold: room for two of the largest frames, and more than any machine has.
+/// Least memory bound in bytes: room for two of the largest frames.
 const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
 const MOST_MEMORY: u64 = 1 << 40;
 /// Largest text that fits a frame with room for what surrounds it.

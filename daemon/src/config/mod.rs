@@ -20,7 +20,7 @@ use harness_protocol::time::Span;
 pub use provider::{BESIDE_THINKING, Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
-/// Everything that can be configured, checked.
+/// The complete configuration, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The tool lane: `[lane.tool]`.
@@ -29,7 +29,7 @@ pub struct Config {
     pub providers: BTreeMap<Arc<str>, Provider>,
     /// Shares by name: `[share.NAME]`. `default` is always there.
     pub shares: BTreeMap<Arc<str>, Share>,
-    /// What a submit leaves out: `[run]`.
+    /// Defaults of a submit: `[run]`.
     pub run: RunDefaults,
     /// The shell tool: `[tool.shell]`.
     pub shell: Shell,
@@ -37,9 +37,9 @@ pub struct Config {
     pub limits: Bounds,
     /// The control socket: `[control]`.
     pub control: Control,
-    /// What is removed by itself: `[retention]`.
+    /// Which finished runs the daemon removes: `[retention]`.
     pub retention: Retention,
-    /// What commits promise: `[journal]`.
+    /// Guarantees of commits: `[journal]`.
     pub journal: JournalConfig,
 }
 
@@ -58,13 +58,13 @@ impl Config {
 /// A share of the lanes' capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Grants in proportion to the others'; at least 1.
+    /// The share's part of the grants, in proportion to the weights of the others; at least 1.
     pub weight: u32,
-    /// Most permits at once.
+    /// Most permits at once; `None` for no limit.
     pub max: Option<u32>,
 }
 
-/// What a submit leaves out.
+/// The values that a run gets if its submit names none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunDefaults {
     /// The provider, by its name in the configuration.
@@ -84,26 +84,26 @@ pub struct Shell {
     pub envelope_bytes: u32,
     /// Bytes of each stream that are kept on disk.
     pub output_bytes: u64,
-    /// What each process of a call may use where its run does not say: `[tool.shell.limits]`.
+    /// Limits for each process of a call, if its run names none: `[tool.shell.limits]`.
     pub limits: CallLimits,
     /// Environment variables that each call gets, with the values of the client that submits the run.
     pub pass: Vec<Arc<str>>,
 }
 
-/// Bounds. At each the caller gets a clear answer.
+/// Upper bounds. A request beyond one of them gets an error that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
     /// Runs that have not ended.
     pub live_runs: u32,
-    /// Finished runs that stay in memory; the rest are answered from the journal.
+    /// Finished runs that stay in memory; the journal answers for the others.
     pub finished_runs: u32,
-    /// Bytes of the transcripts and the specifications of finished runs that stay in memory, about.
+    /// Approximate bytes of the transcripts and specifications of finished runs that stay in memory.
     pub finished_bytes: u64,
     /// Children of one run.
     pub children: u32,
     /// Depth of a tree of runs; a run without a parent has depth 1.
     pub depth: u32,
-    /// Calls of one step.
+    /// Calls of one answer.
     pub calls_per_step: u32,
     /// Bytes of a prompt, a message or an answer.
     pub text_bytes: u32,
@@ -117,17 +117,18 @@ pub struct Bounds {
     pub subscriptions_per_connection: u32,
     /// Events that stay in memory for subscribers.
     pub events: u32,
-    /// Bytes of these, about: a quarter of `memory_bytes`.
+    /// Approximate bytes of these: a quarter of `memory_bytes`.
     pub event_bytes: u64,
-    /// Bytes that frames which are not finished, requests which are not answered, answers which are not read, and the
-    /// events that stay in memory take together, with what the allocator holds beside them.
+    /// Bytes of memory for unfinished frames, requests without an answer, answers that clients have not read, and the
+    /// events that stay in memory, together, with the overhead of the allocator.
     pub memory_bytes: u64,
 }
 
-/// What commits promise beyond what is acknowledged.
+/// Guarantees of commits in addition to that of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// That a call starts is on disk before its command does: after a power loss it is not executed a second time.
+    /// Sync the event that a call starts before its command starts: after a power loss the call is not executed a
+    /// second time.
     pub sync_calls: bool,
 }
 
@@ -137,17 +138,17 @@ impl Default for JournalConfig {
     }
 }
 
-/// Which finished trees of runs are removed by themselves. Nothing is where nothing is configured.
+/// Which finished trees of runs the daemon removes. Without configuration it removes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Those that ended longer ago than this.
+    /// Trees that ended longer ago than this.
     pub age: Option<Span>,
-    /// Those beyond this many of the latest.
+    /// Trees that are not among this many of the latest.
     pub runs: Option<u32>,
-    /// Events of the daemon, its lanes and providers that stay in any case; older ones go when they say nothing any
-    /// more.
+    /// The number of latest events of the daemon, its lanes and providers that always stay. Older ones are removed once
+    /// they no longer affect the present state.
     pub events: u32,
-    /// How often that is looked at.
+    /// Interval between removals.
     pub every: Span,
 }
 
@@ -160,18 +161,18 @@ impl Default for Retention {
 /// The control socket.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Control {
-    /// A group that may connect beside the owner.
+    /// The group that may connect, in addition to the owner.
     pub group: Option<String>,
 }
 
-/// Everything that is wrong with what was typed, in the order of the files and their lines.
+/// All problems of the configuration, in the order of files and lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// At least one.
+    /// The problems; at least one.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong.
+/// A problem of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The configuration file that has the problem.

@@ -13,26 +13,26 @@ use serde_json::{Map, Value};
 /// The configuration of one provider.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provider {
-    /// How it is spoken to.
+    /// The API that it speaks.
     pub dialect: Dialect,
-    /// Inferences at once.
+    /// Most inferences at once.
     pub width: u32,
     /// The model of runs that name none.
     pub model: Option<Arc<str>>,
-    /// What its tokens cost.
+    /// The price of its tokens.
     pub price: Option<Price>,
-    /// Tokens that the model takes at once, prompt and answer together.
+    /// Most tokens of a prompt and its answer together.
     pub context_tokens: Option<u32>,
-    /// The providers that are asked in its place while it is left alone, in the order in which they are tried.
+    /// The providers that are asked instead while this one is held, in the order of trial.
     pub fallbacks: Vec<Arc<str>>,
-    /// Where it is. `None` exactly for what goes over no network.
+    /// Its server; `None` exactly if it uses no network.
     pub endpoint: Option<Arc<Endpoint>>,
 }
 
-/// Dialects that this version speaks.
+/// The dialects of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Turns from a file.
+    /// Scripts: the turns come from a file.
     Scripted,
     /// OpenAI's Chat Completions API, and the servers with a similar API.
     OpenAi,
@@ -97,7 +97,7 @@ impl Dialect {
         }
     }
 
-    /// Where it is spoken, where nothing else is configured.
+    /// The base URL if none is configured.
     pub(super) const fn home(self) -> &'static str {
         match self {
             Self::Scripted => "",
@@ -108,7 +108,7 @@ impl Dialect {
 }
 
 impl Provider {
-    /// Inferences at once where nothing else is configured.
+    /// The width if none is configured.
     pub const WIDTH: u32 = 64;
 
     /// A provider that plays scripts.
@@ -124,12 +124,13 @@ impl Provider {
         }
     }
 
-    /// What tokens of `model` cost; `None` where that is not known. A price is that of the configured model.
+    /// The price of tokens of `model`; `None` if it is not known. The configured price is that of the configured model.
     pub fn price_of(&self, model: Option<&str>) -> Option<Price> {
         self.price.filter(|_| self.is_own(model))
     }
 
-    /// Tokens that `model` takes at once; `None` where that is not known. It is said of the configured model.
+    /// The context of `model`, in tokens; `None` if it is not known. The configured value is that of the configured
+    /// model.
     pub fn context_of(&self, model: Option<&str>) -> Option<u32> {
         self.context_tokens.filter(|_| self.is_own(model))
     }
@@ -144,19 +145,19 @@ impl Provider {
 pub struct Price {
     /// Price of input tokens.
     pub input: f64,
-    /// Of output, reasoning included.
+    /// Price of output tokens, reasoning included.
     pub output: f64,
-    /// Of input that was read from the provider's cache.
+    /// Price of input tokens that were read from the provider's cache.
     pub cached: f64,
-    /// Of input that was written to it.
+    /// Price of input tokens that were written to the cache.
     pub cache_write: f64,
 }
 
-/// Tokens that a price is for.
+/// Number of tokens that a price is for.
 const PER: f64 = 1e6;
 
 impl Price {
-    /// What this costs, in USD.
+    /// The cost of this usage, in USD.
     #[expect(clippy::cast_precision_loss, reason = "nobody uses 2^53 tokens")]
     pub fn cost(&self, usage: &Usage) -> f64 {
         let (read, written) = (usage.cache_read_input_tokens, usage.cache_creation_input_tokens);
@@ -166,52 +167,52 @@ impl Price {
         parts.iter().map(|&(tokens, price)| tokens as f64 * price / PER).sum()
     }
 
-    /// What so many tokens cost at most, whatever a cache makes of those of the input.
+    /// The highest cost of so many tokens, in USD, whether or not a cache has the input.
     #[expect(clippy::cast_precision_loss, reason = "nobody uses 2^53 tokens")]
     pub fn most_for(&self, input: u64, output: u64) -> f64 {
         let dearest = self.input.max(self.cached).max(self.cache_write);
         (input as f64 * dearest + output as f64 * self.output) / PER
     }
 
-    /// How many tokens of output there are for so much.
+    /// Number of output tokens that this amount pays for.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped by the cast, as is meant")]
     pub fn output_for(&self, usd: f64) -> u64 {
         if self.output <= 0.0 { u64::MAX } else { (usd.max(0.0) * PER / self.output).floor() as u64 }
     }
 }
 
-/// Where a provider is, and how it is asked.
+/// The server of a provider, and how it is asked.
 #[derive(Clone, PartialEq)]
 pub struct Endpoint {
     /// The URL with the version, without a slash at its end.
     pub base_url: Arc<str>,
-    /// Where its key is. A server of one's own may want none.
+    /// Source of its API key; `None` for a server without keys.
     pub key: Option<KeySource>,
-    /// Headers of every request, beside the dialect's own.
+    /// Headers of every request, in addition to the dialect's own.
     pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// Certificates that are trusted beside the system's, in PEM.
+    /// File with certificates that are trusted in addition to the system's, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// How long a connection may take.
+    /// Time limit for a connection.
     pub connect_timeout: Span,
-    /// How long the first byte of an answer may take.
+    /// Time limit for the first byte of an answer.
     pub first_byte_timeout: Span,
-    /// How long nothing may come in the middle of one.
+    /// Time limit for a pause within an answer.
     pub idle_timeout: Span,
-    /// How long an answer may take as a whole.
+    /// Time limit for the whole answer.
     pub answer_timeout: Span,
     /// Most tokens of an answer, thinking included.
     pub max_output_tokens: Option<u32>,
     /// Sampling temperature; `None` leaves the server's default.
     pub temperature: Option<f64>,
-    /// How hard the model shall think, in the provider's own word.
+    /// How hard the model is to think, in the provider's own word.
     pub effort: Option<Arc<str>>,
-    /// How much it may think (Anthropic).
+    /// The budget for thinking (Anthropic).
     pub thinking: Option<Thinking>,
-    /// Whether to mark what a cache may keep (Anthropic).
+    /// Whether to mark the parts of a prompt that a cache may keep (Anthropic).
     pub cache: bool,
-    /// Where the server departs from others.
+    /// How the server differs from others.
     pub quirks: Quirks,
-    /// Further fields of the body of requests, as they are; none that the dialect writes itself.
+    /// Additional fields for the body of requests, unchanged. Fields that the dialect writes itself are not allowed.
     pub body: Map<String, Value>,
 }
 
@@ -239,7 +240,7 @@ impl Endpoint {
 }
 
 impl fmt::Debug for Endpoint {
-    /// Without the values of headers: some are secrets.
+    /// Leaves out the values of headers: some are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<&str> = self.headers.iter().map(|(name, _)| &**name).collect();
         f.debug_struct("Endpoint")
@@ -253,12 +254,12 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Where a key is.
+/// Source of an API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// In this variable of the environment that the daemon is started with.
+    /// A variable of the environment with which the daemon is started.
     Environment(Arc<str>),
-    /// In this file.
+    /// A file.
     File(PathBuf),
     /// A credential that systemd passes.
     Credential(Arc<str>),
@@ -274,38 +275,38 @@ impl fmt::Display for KeySource {
     }
 }
 
-/// How much a model may think.
+/// The budget for thinking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// As it sees fit.
+    /// The model decides.
     Adaptive,
-    /// Up to this many tokens.
+    /// At most this many tokens.
     Budget(u32),
 }
 
-/// Where servers of chat completions depart from each other.
+/// The differences between servers with the Chat Completions API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quirks {
-    /// The limit is named `max_completion_tokens`, as OpenAI's newer models want it, in place of `max_tokens`.
+    /// The limit of output tokens is named `max_completion_tokens`, as in OpenAI's newer models, and not `max_tokens`.
     pub max_completion_tokens: bool,
-    /// `stream_options` is refused.
+    /// The server refuses `stream_options`.
     pub no_stream_options: bool,
     /// Ids of calls have exactly nine letters and digits (Mistral).
     pub short_call_ids: bool,
-    /// Reasoning goes back with the calls that it led to, as `reasoning_content`, whatever name it came under. Without
-    /// this it goes back under the name that it came by (DeepSeek, Kimi, vLLM).
+    /// Reasoning is returned with the calls that it led to, as `reasoning_content`, whatever its name was. Without this
+    /// quirk it is returned under the name that it had (DeepSeek, Kimi, vLLM).
     pub return_reasoning: bool,
-    /// No reasoning goes back in words, as `reasoning_content`, `reasoning` or `reasoning_text`: the server refuses
-    /// what it sends itself.
+    /// No reasoning is returned as `reasoning_content`, `reasoning` or `reasoning_text`: the server refuses the fields
+    /// that it sends itself.
     pub drop_reasoning: bool,
 }
 
-/// Tokens of an answer beside a budget for thinking that is no less than the limit of answers.
+/// Room for the answer, in tokens, if the budget for thinking is as large as the limit of an answer, or larger.
 pub const BESIDE_THINKING: u32 = 4_096;
 
 impl Endpoint {
-    /// Most tokens of an answer, thinking included, where that is configured: a budget for thinking that does not fit
-    /// into the limit of answers comes on top of some room for one.
+    /// The limit of an answer in tokens, thinking included, if one is configured. A budget for thinking that leaves no
+    /// room for an answer gets some room on top.
     pub fn answer_tokens(&self) -> Option<u32> {
         self.max_output_tokens.map(|most| match self.thinking {
             Some(Thinking::Budget(budget)) if budget >= most => budget.saturating_add(BESIDE_THINKING),
@@ -319,7 +320,7 @@ impl Quirks {
     pub(super) const NAMES: [&str; 5] =
         ["max-completion-tokens", "no-stream-options", "short-call-ids", "return-reasoning", "drop-reasoning"];
 
-    /// Sets the quirk of this name; says whether there is one.
+    /// Sets the quirk of this name. Returns whether there is one.
     pub(super) fn set(&mut self, name: &str) -> bool {
         let quirk = match name {
             "max-completion-tokens" => &mut self.max_completion_tokens,

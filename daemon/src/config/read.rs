@@ -17,25 +17,25 @@ const PARTS: &str = "conf.d";
 /// Most files of `conf.d`.
 const MOST_FILES: usize = 1000;
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSource {
     /// The main file; `conf.d` lies beside it.
     pub path: PathBuf,
-    /// The file must exist, because its path was given explicitly.
+    /// Whether the file must exist: its path was given explicitly.
     pub required: bool,
 }
 
 impl ConfigSource {
-    /// Reads and checks everything: at the start, and again for a reload.
+    /// Reads and checks all files, for a start or a reload.
     ///
     /// # Errors
-    /// What cannot be read, or is wrong.
+    /// If a file cannot be read, or has a problem.
     pub fn load(&self) -> Result<Config, LoadError> {
         Ok(Config::load(&read_files(&self.path, self.required)?)?)
     }
 
-    /// What of it is there: the main file, or the directory of its parts; none where there is neither.
+    /// The part that exists: the main file, or else the directory of parts; `None` if neither does.
     pub fn there(&self) -> Option<PathBuf> {
         let parts = self.path.with_file_name(PARTS);
         [self.path.clone(), parts].into_iter().find(|path| path.exists())
@@ -48,7 +48,7 @@ pub enum LoadError {
     /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Something in it is wrong.
+    /// A file has a problem.
     #[error(transparent)]
     Wrong(#[from] ConfigError),
 }
@@ -63,11 +63,11 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// The texts of the main file and of `conf.d/*.toml` beside it, in the order in which they count. Without `required` a
-/// main file that is not there is an empty one.
+/// The texts of the main file and of `conf.d/*.toml` beside it, in the order in which they apply. A missing main file
+/// counts as empty, unless it is `required`.
 ///
 /// # Errors
-/// A file or directory that is there and cannot be read.
+/// If a file or directory exists and cannot be read.
 pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>, ReadError> {
     let mut files = Vec::new();
     match read(path) {
@@ -84,8 +84,7 @@ pub fn read_files(path: &Path, required: bool) -> Result<Vec<(PathBuf, String)>,
     Ok(files)
 }
 
-/// Whether there is nothing of that name: a link that leads nowhere, or a file in the place of a directory, is
-/// something.
+/// Whether nothing of that name exists. A link to a missing file, and a file in the place of a directory, do exist.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) && path.symlink_metadata().is_err()
 }

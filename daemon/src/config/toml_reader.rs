@@ -18,7 +18,7 @@ use super::Problem;
 /// Longest time that can be configured, in seconds: a year.
 const LONGEST_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-/// One file, and what is wrong with it so far.
+/// A file, with the problems found so far.
 pub(super) struct Source<'a> {
     file: &'a Path,
     text: &'a str,
@@ -80,7 +80,7 @@ pub(super) struct Section<'s> {
 
 type Typed<'s> = &'s Spanned<DeValue<'s>>;
 
-/// What may be a number or a word.
+/// A value that may be a number or a text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Number {
     Whole(u64),
@@ -141,7 +141,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A whole number of `range`.
+    /// A whole number within `range`.
     pub(super) fn whole(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let typed = self.get(key)?;
         let number = match typed.get_ref() {
@@ -154,13 +154,13 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// The same, where the upper end of the range fits 32 bits.
+    /// The same, for a range whose upper end fits 32 bits.
     pub(super) fn count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
         self.whole(key, range).and_then(|number| u32::try_from(number).ok())
     }
 
-    /// A time in seconds, more than none.
+    /// A time in seconds, greater than zero.
     pub(super) fn seconds(&mut self, key: &'static str) -> Option<Span> {
         let typed = self.get(key)?;
         let number: Option<f64> = match typed.get_ref() {
@@ -186,7 +186,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A number of `range`.
+    /// A number within `range`.
     pub(super) fn number(&mut self, key: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
         let typed = self.get(key)?;
         let number: Option<f64> = match typed.get_ref() {
@@ -200,7 +200,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    /// A whole number or a text; which of them do is the asker's to say.
+    /// A whole number or a text. The caller checks which values are valid.
     pub(super) fn number_or_text(&mut self, key: &'static str) -> Option<(Number, Place)> {
         let typed = self.get(key)?;
         let value = match typed.get_ref() {
@@ -213,7 +213,7 @@ impl<'s> Section<'s> {
         Some((value, self.source.place(&typed.span())))
     }
 
-    /// Yes or no.
+    /// A boolean.
     pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
         let typed = self.get(key)?;
         match typed.get_ref() {
@@ -253,12 +253,12 @@ impl<'s> Section<'s> {
                 _ => drop(self.wrong::<()>(name, typed, "a text")),
             }
         }
-        // There is nothing left to ask for.
+        // Every key was looked up, so none is unknown.
         self.given_up = true;
         texts
     }
 
-    /// A table of whatever values, as JSON, each with its place.
+    /// A table with arbitrary values, as JSON, each with its place.
     pub(super) fn values(&mut self, key: &'static str) -> Option<Vec<(String, Value, Place)>> {
         let typed = self.get(key)?;
         let table = self.table(key, typed)?;
@@ -273,17 +273,17 @@ impl<'s> Section<'s> {
         Some(values)
     }
 
-    /// Where a key is, if it is there; that is not to ask for it.
+    /// The place of a key, if it exists. This does not count as a look-up.
     pub(super) fn place_of(&self, key: &str) -> Option<Place> {
         self.table.get(key).map(|typed| self.source.place(&typed.span()))
     }
 
-    /// Tells of something that is wrong.
+    /// Reports a problem.
     pub(super) fn tell(&self, problem: Problem) {
         self.source.problems.borrow_mut().push(problem);
     }
 
-    /// Leaves the rest of the section unread: it is wrong for a reason that was told already.
+    /// Leaves the rest of the section unread, because the section as a whole has this problem.
     pub(super) fn give_up(&mut self, why: Problem) {
         self.source.problems.borrow_mut().push(why);
         self.given_up = true;
@@ -306,7 +306,7 @@ impl<'s> Section<'s> {
     }
 }
 
-/// A value as JSON. Dates, and numbers that are none, JSON does not have.
+/// A value as JSON; `None` for dates, infinities and NaN, which JSON does not have.
 fn json(value: &DeValue<'_>) -> Option<Value> {
     Some(match value {
         DeValue::String(text) => text.as_ref().into(),
@@ -336,7 +336,7 @@ pub(super) fn hint<'k>(typed: &str, known: impl Iterator<Item = &'k str> + Clone
     format!("known here: {}", list.join(", "))
 }
 
-/// Names of lanes and shares stand in commands, tables and metrics.
+/// Checks a name of a lane, provider or share: it is used in commands, tables and metrics.
 fn check_name(name: &str) -> Result<(), &'static str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits) {
@@ -345,7 +345,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     Err("a name has at most 64 letters, digits, `-`, `_` and `.`, and begins with a letter or digit")
 }
 
-/// A value as it is told back, shortened.
+/// A value as error messages show it, shortened.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.chars().count() > 40 => {

@@ -42,10 +42,10 @@ pub use slab::TicketId;
 use slab::{Slab, Ticket};
 pub use time::TimeSet;
 
-/// Largest width of a lane. A lane that is wider than this bounds nothing on any machine.
+/// Largest width of a lane. A larger width would limit nothing on any machine.
 pub const MAX_WIDTH: u32 = 1_000_000;
 
-/// What a lane is made from.
+/// The configuration of a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The lane's name, as commands and metrics show it.
@@ -61,9 +61,9 @@ pub struct Settings {
 pub struct ShareSettings {
     /// The share's name in the configuration.
     pub name: Arc<str>,
-    /// Grants in proportion to the others'; 0 is taken as 1.
+    /// The share's part of the grants, in proportion to the weights of the others; 0 is taken as 1.
     pub weight: u32,
-    /// Most permits at once.
+    /// Most permits at once; `None` for no limit.
     pub max: Option<u32>,
 }
 
@@ -71,12 +71,12 @@ pub struct ShareSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareId(pub u16);
 
-/// Who wants a permit.
+/// The claim of a run on a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The run that wants the permit.
     pub run: RunId,
-    /// Top of its tree.
+    /// The top run of its tree.
     pub root: RunId,
     /// The share that the permit is counted in.
     pub share: ShareId,
@@ -94,9 +94,9 @@ pub enum TicketState {
     Busy = 1,
     /// Waits for something else, without a permit.
     Parked = 2,
-    /// Has done waiting and wants a permit again.
+    /// Has finished waiting, and wants a permit again.
     Resuming = 3,
-    /// Taken out of the queue before its first permit, because its run was paused; it goes back to where it came from.
+    /// Taken out of the queue before its first permit, because its run was paused; it returns to its old place.
     Deferred = 4,
 }
 
@@ -104,25 +104,25 @@ impl TicketState {
     const COUNT: usize = 5;
 }
 
-/// Classes of what waits for a permit, by precedence.
+/// Classes of tickets that wait for a permit, by precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// Tickets that resume after parking.
+    /// Tickets that want a permit again after they were parked.
     Resumed = 0,
-    /// New ones of high priority.
+    /// New tickets of high priority.
     High = 1,
-    /// New ones of normal priority.
+    /// New tickets of normal priority.
     Normal = 2,
-    /// New ones of low priority.
+    /// New tickets of low priority.
     Low = 3,
 }
 
 impl Class {
     const COUNT: usize = 4;
     const BY_PRECEDENCE: [Self; Self::COUNT] = [Self::Resumed, Self::High, Self::Normal, Self::Low];
-    /// Who is looked at first, turn by turn. Each class has a turn in any eight grants; a turn that its class has no
-    /// use for goes to the first by precedence.
+    /// The class that is looked at first, turn by turn. Each class has a turn in any eight grants. If its class has no
+    /// ticket to grant, the turn goes to the first class by precedence that has one.
     const TURNS: [Self; 8] =
         [Self::Resumed, Self::High, Self::Resumed, Self::Normal, Self::Resumed, Self::High, Self::Resumed, Self::Low];
 
@@ -135,14 +135,15 @@ impl Class {
     }
 }
 
-/// A share as it stands.
+/// The state of a share.
 #[derive(Debug)]
 struct Share {
     settings: ShareSettings,
     /// Stride scheduling (Waldspurger and Weihl, 1995): the share with the smallest pass is next, and pays for a grant
     /// with a stride in inverse proportion to its weight.
     ///
-    /// One for each class: what a share got in one is not held against it in another, where it could starve for it.
+    /// A share has a pass for each class: its grants in one class do not count against it in another, where it could
+    /// starve for them.
     pass: [u64; Class::COUNT],
     permits: u32,
     tickets: [u32; TicketState::COUNT],
@@ -162,7 +163,7 @@ struct Relief {
     until: Option<Timestamp>,
 }
 
-/// What a change of capacity did.
+/// The result of a change of capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Widths {
     /// Width before the change, reliefs included.
@@ -178,14 +179,14 @@ pub struct Lane {
     configured_width: u32,
     width: u32,
     reliefs: BTreeMap<ReliefId, Relief>,
-    /// What the reliefs add.
+    /// Permits that the reliefs add.
     relieved: u32,
     paused: bool,
-    /// What else holds grants back: a drain.
+    /// A reason other than the provider's health that holds grants back: a drain.
     hold: Option<Limiter>,
-    /// And what its provider does to be left alone.
+    /// The reason why the provider is not asked.
     gate: Option<Limiter>,
-    /// Most permits in use while it is not yet known whether the provider is well again, and what was wrong with it.
+    /// Most permits in use while the provider is being probed, and the reason why it was held before.
     at_most: Option<(u32, Limiter)>,
     shares: Vec<Share>,
     slab: Slab,
@@ -193,7 +194,7 @@ pub struct Lane {
     permits: u32,
     tickets: [u32; TicketState::COUNT],
     turn: u8,
-    /// For each class the pass of the share that was served last: where a share that comes back begins.
+    /// For each class, the pass of the share that was served last. A share that comes back starts with this pass.
     virtual_time: [u64; Class::COUNT],
     granted: u64,
     waits: Waits,
@@ -280,7 +281,8 @@ impl Lane {
         best.map(|(_, head)| head)
     }
 
-    /// Gives a permit to a queued or resuming ticket. Whether the lane has one to give was [`Lane::peek`]'s to say.
+    /// Gives a permit to a queued or resuming ticket. [`Lane::peek`] tells before whether the lane has a permit to
+    /// give.
     pub fn grant(&mut self, id: TicketId, now: Timestamp) {
         let Some(ticket) = self.slab.get(id) else { return };
         let (share, since, state) = (ticket.share, ticket.since, ticket.state);
@@ -319,7 +321,7 @@ impl Lane {
             && !self.shares[usize::from(share.0)].is_full()
     }
 
-    /// Takes back what a busy ticket holds beyond `permits`, of which one is the least.
+    /// Takes back the permits of a busy ticket beyond `permits`; at least one stays.
     pub fn keep(&mut self, id: TicketId, permits: u16, now: Timestamp) {
         if let Some(ticket) = self.slab.get(id)
             && ticket.state == TicketState::Busy
@@ -330,8 +332,8 @@ impl Lane {
         }
     }
 
-    /// Parks a ticket: what it held comes back, what it waited for is no longer wanted. One that has never held
-    /// anything is only put off.
+    /// Parks a ticket: its permits come back, and it no longer waits for one. A ticket that never had a permit is
+    /// deferred.
     pub fn park(&mut self, id: TicketId, now: Timestamp) {
         let to = match ticket_state(&self.slab, id) {
             Some(TicketState::Queued | TicketState::Deferred) => TicketState::Deferred,
@@ -364,7 +366,8 @@ impl Lane {
         }
     }
 
-    /// Ends the tickets of a run, but for one. Looks at every ticket: only for what must not happen.
+    /// Ends the tickets of a run, except for `but`. Looks at every ticket, so it is only for a run whose records are
+    /// incomplete.
     pub fn leave_all(&mut self, run: RunId, but: Option<TicketId>, now: Timestamp) {
         let of_run: Vec<TicketId> = self.slab.ids_of(run).filter(|id| Some(*id) != but).collect();
         of_run.into_iter().for_each(|id| self.leave(id, now));
@@ -383,7 +386,7 @@ impl Lane {
         let Some(ticket) = self.slab.get(id) else { return };
         let Some(class) = ticket.class() else { return };
         let share = usize::from(ticket.share.0);
-        // A share that comes back to a class has saved up nothing there.
+        // A share that was absent from a class must not have saved up turns there.
         if self.queues.first(class, share).is_none() {
             let pass = &mut self.shares[share].pass[class as usize];
             *pass = (*pass).max(self.virtual_time[class as usize]);
@@ -432,7 +435,7 @@ impl Lane {
         self.tickets[TicketState::Queued as usize] + self.tickets[TicketState::Resuming as usize]
     }
 
-    /// Tickets in a state.
+    /// Number of tickets in a state.
     pub fn tickets(&self, state: TicketState) -> u32 {
         self.tickets[state as usize]
     }
@@ -442,17 +445,17 @@ impl Lane {
         self.permits
     }
 
-    /// No permit is free, and something wants one.
+    /// Whether no permit is free while a ticket wants one.
     pub fn is_saturated(&self) -> bool {
         self.permits >= self.width() && self.waiting() > 0
     }
 
-    /// Permits in all.
+    /// The number of permits, reliefs included.
     pub fn width(&self) -> u32 {
         self.width.saturating_add(self.relieved).min(MAX_WIDTH)
     }
 
-    /// Its width by configuration.
+    /// The configured width.
     pub fn configured_width(&self) -> u32 {
         self.configured_width
     }
@@ -481,7 +484,7 @@ impl Lane {
         })
     }
 
-    /// Reliefs in force.
+    /// Number of reliefs in force.
     pub fn reliefs(&self) -> usize {
         self.reliefs.len()
     }
@@ -491,7 +494,8 @@ impl Lane {
         self.reliefs.contains_key(&id)
     }
 
-    /// Sets the width, reliefs left out; 0 is taken as 1. Permits in use come back as they are done.
+    /// Sets the width, without the reliefs; 0 is taken as 1. If it is less than the permits in use, these come back as
+    /// their tickets finish.
     pub fn resize(&mut self, width: u32, now: Timestamp) -> Widths {
         self.changed(now, |lane| lane.width = width.clamp(1, MAX_WIDTH))
     }
@@ -507,7 +511,7 @@ impl Lane {
         })
     }
 
-    /// Stops granting, or grants again.
+    /// Pauses granting, or continues it.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -517,13 +521,14 @@ impl Lane {
         self.paused
     }
 
-    /// Leaves the provider alone, or asks it again, with at most so many permits in use after what was wrong with it.
+    /// Sets the reason why the provider is not asked, or `None`. `at_most` limits the permits in use while the provider
+    /// is probed, and has the reason why it was held before.
     pub fn set_gate(&mut self, gate: Option<Limiter>, at_most: Option<(u32, Limiter)>) {
         self.gate = gate;
         self.at_most = at_most;
     }
 
-    /// Holds grants back for another reason, or lets them go.
+    /// Holds grants back for another reason, or ends that hold.
     pub fn set_hold(&mut self, hold: Option<Limiter>) {
         self.hold = hold;
     }

@@ -19,19 +19,19 @@ struct Simple {
     permits: u16,
 }
 
-/// Roots in turn, each with its tickets in turn.
+/// The roots in the order of their turns, each with its tickets in order.
 type Ring = VecDeque<(RunId, VecDeque<TicketId>)>;
 
-/// The rules of section 6, written down as simply as can be.
+/// The rules of a lane, written as simply as possible.
 #[derive(Debug)]
 struct Model {
     width: u32,
     relieved: u32,
     paused: bool,
-    /// Weight, bound, and for each class the pass.
+    /// Weight, bound, and the pass for each class.
     shares: Vec<(u32, Option<u32>, [u64; 4])>,
     tickets: Vec<Simple>,
-    /// For each class and share, the roots in turn, each with its tickets in turn.
+    /// For each class and share, the roots in the order of their turns, each with its tickets in order.
     queues: Vec<Vec<Ring>>,
     turn: usize,
     time: [u64; 4],
@@ -295,7 +295,7 @@ fn check(ops: Vec<Op>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Beyond the last place that is told, of many roots and of many tickets of each.
+/// The places reach beyond the last place that is reported, with many roots and many tickets of each root.
 #[test]
 fn places_of_all_tickets_at_once_are_those_that_each_has() {
     for roots in [1, 2, 3, 700, 3_000] {
@@ -326,7 +326,7 @@ fn claim(run: u64, root: u64, share: u16, priority: Priority) -> Claim {
     Claim { run: RunId::from_u64(run), root: RunId::from_u64(root), share: ShareId(share), priority }
 }
 
-/// Grants one after the other, each leaving at once; the runs in the order of their grants.
+/// Grants one ticket after the other; each leaves at once. Returns the runs in the order of their grants.
 fn drain(lane: &mut Lane, most: usize) -> Vec<u64> {
     let mut order = Vec::new();
     while order.len() < most {

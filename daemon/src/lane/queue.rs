@@ -21,14 +21,14 @@ use hashbrown::HashTable;
 use super::slab::{NONE, Slab, TicketId};
 use super::{Class, ShareId};
 
-/// What a share of weight 1 pays for a grant.
+/// The stride of a share of weight 1.
 pub(super) const SCALE: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
 struct Queue {
-    /// First ticket of the root whose turn it is.
+    /// First ticket of the root with the next turn.
     cursor: u32,
-    /// Roots in the ring.
+    /// Number of roots in the ring.
     roots: u32,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Queues {
     heads: HashTable<u32>,
 }
 
-/// Where a root's list is found.
+/// The key under which a root's list is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     class: Class,
@@ -49,8 +49,8 @@ struct Key {
 }
 
 impl Key {
-    /// Run ids are evenly spread already; class and share only have to change some bits. Fixed, so that every replay is
-    /// the same.
+    /// Run ids are spread evenly already; class and share only have to change some bits. The hash has no random seed,
+    /// so that every replay is the same.
     fn hash(self) -> u64 {
         let salt = (u64::from(self.share.0) << 2) | self.class as u64;
         (self.root.as_u64() ^ salt.wrapping_mul(0x9E37_79B9_7F4A_7C15))
@@ -59,7 +59,7 @@ impl Key {
     }
 }
 
-/// The key of a ticket that stands in a queue: its state names the class.
+/// The key of a ticket in a queue: its state gives the class.
 fn key_of(slab: &Slab, slot: u32) -> Key {
     let ticket = slab.at(slot);
     Key { class: ticket.class().unwrap_or(Class::Normal), share: ticket.share, root: ticket.root }
@@ -71,7 +71,7 @@ impl Queues {
         Self { by_share: vec![[empty; Class::COUNT]; shares], heads: HashTable::new() }
     }
 
-    /// First ticket of the root whose turn it is.
+    /// First ticket of the root with the next turn.
     pub(super) fn first(&self, class: Class, share: usize) -> Option<u32> {
         let cursor = self.by_share[share][class as usize].cursor;
         (cursor != NONE).then_some(cursor)
@@ -85,7 +85,7 @@ impl Queues {
         self.heads.find(key.hash(), |&slot| key_of(slab, slot) == key).copied()
     }
 
-    /// Appends a ticket to its root's list; a root that comes new has its turn last.
+    /// Appends a ticket to its root's list. A root that is new in the ring gets the last turn.
     pub(super) fn insert(&mut self, slab: &mut Slab, id: TicketId) {
         let slot = id.slot;
         let key = key_of(slab, slot);
@@ -116,7 +116,7 @@ impl Queues {
         self.heads.insert_unique(key.hash(), slot, |&other| key_of(slab, other).hash());
     }
 
-    /// Takes a ticket out, wherever it stands.
+    /// Removes a ticket from any place.
     pub(super) fn remove(&mut self, slab: &mut Slab, id: TicketId) {
         let slot = id.slot;
         let key = key_of(slab, slot);
@@ -136,7 +136,7 @@ impl Queues {
             self.leave_ring(slab, key, slot, ring_prev, ring_next);
             return;
         }
-        // The second of the list becomes its first, and takes the place in the ring.
+        // The second ticket of the list becomes its first, and takes the place in the ring.
         let alone = ring_next == slot;
         let second = slab.at_mut(next);
         second.prev = if prev == slot { next } else { prev };
@@ -171,7 +171,7 @@ impl Queues {
         }
     }
 
-    /// Takes out a ticket that is granted: its root's next turn comes after the others'.
+    /// Removes a ticket that is granted: its root's next turn comes after those of the others.
     pub(super) fn remove_granted(&mut self, slab: &mut Slab, id: TicketId) {
         let key = key_of(slab, id.slot);
         let had_turn = self.queue(key).cursor == id.slot;
@@ -182,8 +182,8 @@ impl Queues {
         }
     }
 
-    /// How many are granted before this one if nothing changes, within its class and share, itself included. Exact
-    /// where each root has one ticket; `None` beyond `most`.
+    /// The number of grants in its class and share up to this ticket, itself included, if nothing changes. Exact if
+    /// each root has one ticket; `None` beyond `most`.
     pub(super) fn position(&self, slab: &Slab, id: TicketId, most: u32) -> Option<u32> {
         let key = key_of(slab, id.slot);
         let queue = self.by_share[usize::from(key.share.0)][key.class as usize];
@@ -207,7 +207,7 @@ impl Queues {
         Some(before + 1)
     }
 
-    /// The same for all tickets at once, with fewer than `most` before them in their class and share.
+    /// The same for all tickets at once, if fewer than `most` are before them in their class and share.
     pub(super) fn places(&self, slab: &Slab, most: u32) -> HashMap<u32, u32> {
         let mut places = HashMap::new();
         for queue in self.by_share.iter().flatten() {

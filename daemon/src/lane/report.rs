@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 
 use super::{Lane, TicketId, TicketState};
 
-/// A wait longer than this counts as this long, in microseconds: a day.
+/// The longest wait that is recorded, in microseconds: a day. Longer waits count as this long.
 const LONGEST: u64 = 86_400_000_000;
-/// After this long a new histogram begins, and the one before is kept for as long.
+/// A new histogram begins after this time. The previous one is kept for as long again.
 const PERIOD: Span = Span::from_secs(900);
 
 /// How long tickets waited for their first permit, over the last 15 to 30 minutes, to two digits.
@@ -55,7 +55,7 @@ impl Waits {
     fn summary(&self, now: Timestamp) -> QueueWait {
         let age = now.since(self.began);
         let mut all = Histogram::<u32>::new_from(&self.current);
-        // Bounds are the same, so adding cannot fail.
+        // The bounds are the same, so adding cannot fail.
         if age < PERIOD + PERIOD {
             let _ = all.add(&self.current);
         }
@@ -89,7 +89,7 @@ pub struct Claimed {
     pub since: Timestamp,
 }
 
-/// The last place that is told.
+/// The last place that is reported; later places are `None`.
 const MOST_PLACE: u32 = 1_000;
 
 /// Places of tickets at one moment.
@@ -97,14 +97,14 @@ const MOST_PLACE: u32 = 1_000;
 pub struct Places(HashMap<u32, u32>);
 
 impl Places {
-    /// What [`Lane::position`] was for a ticket of that moment.
+    /// The result of [`Lane::position`] for a ticket at that moment.
     pub fn of(&self, id: TicketId) -> Option<u32> {
         self.0.get(&id.slot).copied()
     }
 }
 
 impl Lane {
-    /// The report, without the holders, whose runs are not known here.
+    /// The report, with an empty list of holders: the caller knows the runs of the tickets, and adds them.
     pub fn report(&self, now: Timestamp) -> LaneReport {
         let oldest =
             self.slab.iter().filter(|ticket| ticket.state == TicketState::Queued).map(|ticket| ticket.since).min();
@@ -181,7 +181,7 @@ impl Lane {
         }
     }
 
-    /// What holds back one ticket that waits: its share may be full in a lane that is not.
+    /// The reason why one waiting ticket is held back: its share may be full while the lane is not.
     pub fn limiter_of(&self, id: TicketId) -> Limiter {
         let is_full = self.slab.get(id).is_some_and(|ticket| self.shares[usize::from(ticket.share.0)].is_full());
         let share = is_full.then_some(Limiter::Share);
@@ -200,7 +200,7 @@ impl Lane {
         holders
     }
 
-    /// A ticket as it stands.
+    /// The state of one ticket.
     pub fn claimed(&self, id: TicketId) -> Option<Claimed> {
         self.slab.get(id).map(|t| Claimed { run: t.run, state: t.state, permits: t.permits, since: t.since })
     }
@@ -211,12 +211,12 @@ impl Lane {
         self.queues.position(&self.slab, id, MOST_PLACE)
     }
 
-    /// The places of all waiting tickets. One by one they cost as much as the queue is long.
+    /// The places of all waiting tickets. To ask for them one by one would cost the length of the queue each time.
     pub fn places(&self) -> Places {
         Places(self.queues.places(&self.slab, MOST_PLACE))
     }
 
-    /// Everything that decides what this lane does next, in a form that two lanes can be compared by.
+    /// All state that decides the next actions of this lane, in a form in which two lanes can be compared.
     pub fn digest(&self) -> String {
         let mut tickets: Vec<Claimed> = self
             .slab
@@ -247,7 +247,7 @@ impl Lane {
         )
     }
 
-    /// Checks that the counts are what the tickets say. For tests.
+    /// Checks that the counts match the tickets. For tests.
     ///
     /// # Errors
     /// The first count that is wrong.

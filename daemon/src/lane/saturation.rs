@@ -1,4 +1,5 @@
-//! The share of the last 1, 5 and 15 minutes during which a lane was saturated. Time is an argument.
+//! The share of the last 1, 5 and 15 minutes during which a lane was saturated. Time is an argument. Must never read a
+//! clock.
 
 use harness_protocol::time::{Span, Timestamp};
 
@@ -11,15 +12,15 @@ const BUCKETS: usize = 180;
 #[derive(Debug, Clone)]
 pub(super) struct Saturation {
     since: Option<Timestamp>,
-    /// Up to when its time is in the buckets.
+    /// The time up to which the buckets are filled.
     counted: Timestamp,
-    /// When it last stopped being saturated, and since when it had been.
+    /// The end of the last saturated period, and its start.
     lapsed: Option<(Timestamp, Timestamp)>,
     /// Saturated microseconds of each bucket.
     buckets: Box<[u32; BUCKETS]>,
     /// Number of the newest bucket, counted from the epoch.
     newest: u64,
-    /// When the lane was made: a window reaches no further back.
+    /// Time at which the lane was made: no window reaches further back.
     began: Option<Timestamp>,
 }
 
@@ -42,7 +43,7 @@ impl Saturation {
         self.began.get_or_insert(now);
         match (self.since, saturated) {
             (None, true) => {
-                // A permit that comes back and is granted on at the same instant was never free.
+                // A permit that comes back and is granted again at the same instant was never free.
                 let before = self.lapsed.filter(|(at, _)| *at == now).map(|(_, since)| since);
                 self.since = Some(before.unwrap_or(now));
                 self.counted = now;
@@ -56,7 +57,7 @@ impl Saturation {
         }
     }
 
-    /// Since when it has been saturated.
+    /// Start of the present saturated period, if the lane is saturated.
     pub(super) fn since(&self) -> Option<Timestamp> {
         self.since
     }
@@ -102,7 +103,7 @@ impl Saturation {
     }
 }
 
-/// Where the bucket with that number lies.
+/// The slot of the bucket with that number.
 fn slot_of(bucket: u64) -> usize {
     usize::try_from(bucket % BUCKETS as u64).unwrap_or(0)
 }

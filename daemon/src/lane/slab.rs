@@ -26,11 +26,11 @@ pub(super) struct Ticket {
     pub(super) root: RunId,
     /// Since when it has been in its state.
     pub(super) since: Timestamp,
-    /// Next of the same root in the queue.
+    /// Next ticket of the same root in the queue.
     pub(super) next: u32,
-    /// Previous of the same root; of the first one, the last.
+    /// Previous ticket of the same root; in the first ticket of a root, the last one.
     pub(super) prev: u32,
-    /// Next root's first ticket; meaningful in a root's first ticket only, as `ring_prev`.
+    /// First ticket of the next root. Used only in the first ticket of a root, like `ring_prev`.
     pub(super) ring_next: u32,
     pub(super) ring_prev: u32,
     pub(super) share: ShareId,
@@ -60,7 +60,7 @@ impl Ticket {
         }
     }
 
-    /// The class in whose queue it stands, if it stands in one.
+    /// The class of its queue, if it is in a queue.
     pub(super) fn class(&self) -> Option<Class> {
         match self.state {
             TicketState::Queued => Some(Class::of(self.priority)),
@@ -160,7 +160,7 @@ impl Slab {
         of_run.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation })
     }
 
-    /// Every ticket, to be changed.
+    /// Every ticket, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Ticket> {
         self.pages.iter_mut().flatten().filter(|ticket| ticket.generation % 2 == 1)
     }

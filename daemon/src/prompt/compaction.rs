@@ -17,13 +17,14 @@ use harness_protocol::run::{Compaction, Entry};
 use super::context::{BYTES_OF_A_TOKEN, summarised, tokens_of, tokens_of_message};
 use super::{Message, Prompt};
 
-/// No prompt can be made shorter than so many tokens and still be of use.
+/// The smallest useful goal, in tokens: no prompt can be made shorter.
 const LEAST_GOAL: u64 = 600;
-/// Of a text at least so many bytes are shown, if not all; where that is too much, less is summarised at once.
+/// Bytes of each text that the model is shown at least, or all of a shorter text. Where the older part has too many
+/// texts for that, fewer entries are summarised at once.
 const LEAST_SHOWN: usize = 240;
-/// Bytes that a text takes beside itself: its label, and what is said where it is cut.
+/// Bytes that a text takes in addition: its label, and the mark at a cut.
 const LABEL: usize = 80;
-/// Tokens of a summary, whatever there is room for. What a model thinks counts among them.
+/// Least tokens of a summary, whatever the goal is. The model's thinking counts among them.
 const LEAST_SUMMARY: u64 = 512;
 const USUAL_SUMMARY: u64 = 4_096;
 const MOST_SUMMARY: u64 = 32_768;
@@ -37,8 +38,8 @@ people stated; what was done so far, and what came of it; names, paths, commands
 what was decided, and why; what failed and should not be tried again; and what is to be done next. Leave out what has no \
 bearing on the rest of the task.";
 
-/// Plans how the next prompt comes to about `goal` tokens; `None` where nothing is left that could be summarised. The
-/// summary may be longer the more often an answer was `empty`.
+/// Plans how the next prompt gets down to about `goal` tokens; `None` if nothing is left to summarise. `empty` counts
+/// the answers without a summary so far: each of them raises the limit for the next summary.
 pub fn plan(entries: &[Entry], goal: u64, empty: u32) -> Option<Compaction> {
     if goal < LEAST_GOAL {
         return None;
@@ -48,7 +49,7 @@ pub fn plan(entries: &[Entry], goal: u64, empty: u32) -> Option<Compaction> {
     let task = entries.iter().find(|entry| is_said(entry)).map_or(0, tokens_of).min(goal / 2);
     let cut = cut(entries, from, (goal - task) / 2, shown_bytes)?;
     let most = goal.clamp(LEAST_SUMMARY, MOST_SUMMARY);
-    // Where there was none, it was perhaps still thinking.
+    // A model that gave no summary may have used its tokens for thinking.
     let max_tokens = ((goal / 4).min(USUAL_SUMMARY) << (2 * empty.min(4))).clamp(LEAST_SUMMARY, most);
     Some(Compaction {
         entries: u32::try_from(cut).ok()?,
@@ -62,13 +63,13 @@ fn is_said(entry: &Entry) -> bool {
     matches!(entry, Entry::User { .. })
 }
 
-/// About how many tokens asking for the summary takes.
+/// Estimated tokens of the request for the summary.
 pub fn tokens_of_request(plan: &Compaction) -> u64 {
     tokens_of_message(plan.shown_bytes + (SYSTEM.len() + ORDER.len()) as u64)
 }
 
-/// The first place from which on at most `stays` tokens are left, or the last one; but none before which more stands
-/// than can be shown.
+/// The place of the cut: the first place with at most `stays` tokens after it, or else the last place. A later place is
+/// not taken if the model cannot be shown all that is before it.
 fn cut(entries: &[Entry], from: usize, stays: u64, shown_bytes: u64) -> Option<usize> {
     let cuts = cuts(entries, from);
     let mut after: u64 = entries.get(from..)?.iter().map(tokens_of_part).sum();
@@ -93,8 +94,8 @@ fn tokens_of_part(entry: &Entry) -> u64 {
     if super::context::is_summary(entry) { 0 } else { tokens_of(entry) }
 }
 
-/// Where the transcript can be cut: every call before has its result before, at least one answer is before, and what
-/// people said since the last one is not.
+/// The places at which the transcript can be cut: each call before the place has its result before it, and at least one
+/// answer is before it. Messages of people since the last answer are never before it.
 fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     let (mut open, mut answers) = (0usize, 0usize);
     let mut cuts = Vec::new();
@@ -116,8 +117,8 @@ fn cuts(entries: &[Entry], from: usize) -> Vec<usize> {
     cuts
 }
 
-/// What people said and stays word for word: the task, where it takes no more than half of it all, and of the rest the
-/// newest, as far as a quarter goes.
+/// The messages of people that stay word for word: the task, if it takes at most half of the goal; and the newest of
+/// the others, as far as they fit into a quarter of it.
 fn kept(entries: &[Entry], goal: u64) -> Vec<u32> {
     let said = |(place, entry): (usize, &Entry)| match entry {
         Entry::User { .. } => Some((u32::try_from(place).ok()?, tokens_of(entry))),
@@ -137,7 +138,7 @@ fn kept(entries: &[Entry], goal: u64) -> Vec<u32> {
     kept
 }
 
-/// What the model is asked for a summary.
+/// The prompt that asks the model for a summary.
 pub fn request(entries: &[Entry], plan: &Compaction) -> Prompt {
     let text = format!("The older part of the conversation:\n\n{}{ORDER}", older_part(entries, plan, plan.shown_bytes));
     Prompt {
@@ -146,7 +147,7 @@ pub fn request(entries: &[Entry], plan: &Compaction) -> Prompt {
     }
 }
 
-/// What takes the place of a summary that the model does not give: as much of the older part as a summary may take.
+/// A replacement for a summary that the model does not give: the older part, cut to the length of a summary.
 pub fn makeshift(entries: &[Entry], plan: &Compaction) -> String {
     let bytes = u64::from(plan.max_tokens) * BYTES_OF_A_TOKEN / 2;
     format!(
@@ -155,7 +156,7 @@ pub fn makeshift(entries: &[Entry], plan: &Compaction) -> String {
     )
 }
 
-/// The older part as text, of which so many bytes are shown.
+/// The older part as text, cut to `bytes` bytes.
 fn older_part(entries: &[Entry], plan: &Compaction, bytes: u64) -> String {
     let before = summarised(entries);
     let older = entries.get(before.map_or(0, |(until, _)| until)..plan.entries as usize).unwrap_or_default();
@@ -172,7 +173,7 @@ fn older_part(entries: &[Entry], plan: &Compaction, bytes: u64) -> String {
     text
 }
 
-/// What of an entry is shown, and as what.
+/// The texts of an entry that are shown, each with its label.
 fn texts(entry: &Entry) -> impl Iterator<Item = (String, &str)> {
     let (own, calls): (Option<(String, &str)>, &[_]) = match entry {
         Entry::User { text } => (Some(("user".to_owned(), text)), &[]),
@@ -185,7 +186,7 @@ fn texts(entry: &Entry) -> impl Iterator<Item = (String, &str)> {
     own.into_iter().chain(calls.iter().map(|call| (format!("call of {}", call.tool), &*call.args)))
 }
 
-/// The length to which all that are longer are cut, so that together they take at most `room`.
+/// The length to which all longer texts are cut, so that together they take at most `room`.
 fn level(mut lengths: Vec<usize>, room: usize) -> usize {
     lengths.sort_unstable();
     let mut left = room;
@@ -199,7 +200,7 @@ fn level(mut lengths: Vec<usize>, room: usize) -> usize {
     usize::MAX
 }
 
-/// Begin and end of a text that is longer than `most` bytes.
+/// The beginning and the end of a text that is longer than `most` bytes.
 fn bounded(text: &str, most: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= most {
         return text.into();
@@ -239,7 +240,7 @@ mod tests {
         &texts[0]
     }
 
-    /// As much of a conversation as takes about `tokens` a step.
+    /// A conversation of `count` steps, each of about `tokens` tokens.
     fn steps(count: u64, tokens: usize) -> Vec<Entry> {
         let step = |n: u64| [said("hm", &[n]), result(n, &"x".repeat(tokens * 3))];
         std::iter::once(user("the task")).chain((0..count).flat_map(step)).collect()
@@ -255,7 +256,7 @@ mod tests {
     fn the_newest_steps_stay_and_the_older_ones_are_summarised() {
         let entries = steps(10, 1000);
         let plan = plan(&entries, 5_000, 0).unwrap();
-        // Two steps fit into half of it.
+        // Two steps fit into half of the goal.
         assert_eq!((plan.entries, &*plan.kept, plan.max_tokens), (17, &[0][..], 1250));
         let prompt = Prompt::from_transcript(&compacted(entries, &plan, "what was"));
         assert_eq!(prompt.check(), Ok(()));
@@ -336,7 +337,7 @@ mod tests {
         );
     }
 
-    /// Transcripts as runs make them: each answer's calls have their results before anything else is said.
+    /// Transcripts as runs make them: the results of an answer's calls come before any other entry.
     fn transcripts() -> impl Strategy<Value = Vec<Entry>> {
         let step = (0..4usize, 0..3_000usize, proptest::bool::weighted(0.2));
         proptest::collection::vec(step, 0..30).prop_map(|steps| {
@@ -346,7 +347,7 @@ mod tests {
                 let ids: Vec<u64> = (next..next + calls as u64).collect();
                 next += calls as u64;
                 entries.push(said("hm", &ids));
-                // In the order in which they ended.
+                // Results in the order in which their calls ended.
                 entries.extend(ids.iter().rev().map(|&id| result(id, &"z".repeat(size))));
                 if message || calls == 0 {
                     entries.push(user(&"m".repeat(size / 4 + 1)));
@@ -373,7 +374,7 @@ mod tests {
                 let prompt = Prompt::from_transcript(&entries);
                 prop_assert_eq!(prompt.check(), Ok(()));
             }
-            // And it goes on.
+            // The conversation goes on.
             let renumbered = more.into_iter().skip(1).map(|entry| match entry {
                 Entry::Assistant { text, calls, .. } => {
                     let ids: Vec<u64> = calls.iter().map(|call| call.call.as_u64() + offset).collect();

@@ -4,13 +4,13 @@
 
 use harness_protocol::run::Entry;
 
-/// Bytes that make a token, on the safe side of what tokenizers do to prose and code.
+/// Bytes per token, on the safe side for prose and code.
 pub const BYTES_OF_A_TOKEN: u64 = 3;
-/// Tokens that a message takes beside its text.
+/// Tokens that a message takes in addition to its text.
 const BESIDE: u64 = 8;
 
-/// The entries that the next prompt is made of, in its order: after a summary what was kept, the summary, and what came
-/// after that for which it stands.
+/// The entries of the next prompt, in its order. After a summary these are the kept messages, the summary, and the
+/// entries behind the summarised part.
 pub fn current(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let (kept, summary, rest): (&[u32], _, _) = match entries.iter().rfind(|entry| is_summary(entry)) {
         Some(summary @ Entry::Summary { entries: stands_for, kept, .. }) => {
@@ -22,7 +22,7 @@ pub fn current(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     kept.chain(summary).chain(rest.iter().filter(|entry| !is_summary(entry)))
 }
 
-/// For how many entries, from the begin on, the newest summary stands, and what it says.
+/// The newest summary: the number of entries, from the beginning, that it replaces, and its text.
 pub fn summarised(entries: &[Entry]) -> Option<(usize, &str)> {
     entries.iter().rev().find_map(|entry| match entry {
         Entry::Summary { entries, text, .. } => Some((*entries as usize, &**text)),
@@ -34,7 +34,7 @@ pub(super) fn is_summary(entry: &Entry) -> bool {
     matches!(entry, Entry::Summary { .. })
 }
 
-/// About how many tokens an entry takes.
+/// Estimated tokens of an entry.
 pub fn tokens_of(entry: &Entry) -> u64 {
     let bytes = match entry {
         Entry::User { text } | Entry::Summary { text, .. } => text.len(),
@@ -47,7 +47,7 @@ pub fn tokens_of(entry: &Entry) -> u64 {
     tokens_of_message(bytes as u64)
 }
 
-/// About how many tokens a message of so many bytes takes.
+/// Estimated tokens of a message of `bytes` bytes.
 pub const fn tokens_of_message(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_OF_A_TOKEN) + BESIDE
 }

@@ -1,5 +1,5 @@
-//! The conversation between a run and its model, in a form that no dialect owns: transcript in, prompt out; a model's
-//! answer; the ways in which an inference fails.
+//! The conversation between a run and its model, in a form that is the same for all dialects. A transcript becomes a
+//! prompt; a model's reply is a [`Completion`] or an [`InferenceError`].
 //!
 //! Pure. Owns the rules that every prompt keeps. Dialects translate prompts, and must never see a transcript.
 
@@ -13,37 +13,37 @@ use harness_protocol::id::CallId;
 use harness_protocol::run::{CallRequest, CallResult, Carried, Entry, Usage};
 use harness_protocol::time::Span;
 
-/// What a model is asked.
+/// A question to a model: instructions and messages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompt {
-    /// What the model is told of its task as a whole, ahead of all messages.
+    /// Instructions for the whole conversation, ahead of all messages.
     pub system: Option<Arc<str>>,
-    /// Messages; the roles alternate, beginning and ending with the user's.
+    /// Messages. The roles alternate; the first and the last message are the user's.
     pub messages: Vec<Message>,
 }
 
 /// One message of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// Results of the calls before it, and what a person said, in this order.
+    /// Results of the calls before it, then the messages of people.
     User {
-        /// One for each call of the message before, in the order of the calls.
+        /// A result for each call of the message before, in the order of the calls.
         results: Vec<Arc<CallResult>>,
-        /// What a person said.
+        /// The messages of people.
         texts: Vec<Arc<str>>,
     },
-    /// What the model said.
+    /// An answer of the model.
     Assistant {
         /// The text of the answer; may be empty.
         text: Arc<str>,
         /// The calls that the answer asks for, in order.
         calls: Vec<CallRequest>,
-        /// What its provider wants back unchanged.
+        /// Data that the answer's provider wants back unchanged.
         carried: Option<Arc<Carried>>,
     },
 }
 
-/// What a model reads before a summary.
+/// The text that introduces a summary to the model.
 const BEFORE_SUMMARY: &str =
     "[The conversation so far had become too long and was summarised. The summary follows; go on from there.]";
 
@@ -54,7 +54,7 @@ impl Prompt {
         for entry in context::current(entries) {
             match entry {
                 Entry::Assistant { text, calls, carried, cut: _ } => {
-                    // A run by script may begin without a prompt; the first turn is the user's all the same.
+                    // A run with a script may have no prompt; the first message is the user's all the same.
                     if messages.is_empty() {
                         user(&mut messages);
                     }
@@ -71,7 +71,8 @@ impl Prompt {
         Self { system: None, messages }
     }
 
-    /// Leaves out what another provider than this wants back: its signatures and its ids of calls are none here.
+    /// Removes the data that another provider wants back: its signatures and its ids of calls mean nothing to this
+    /// provider.
     #[must_use]
     pub fn of_provider(mut self, provider: &str) -> Self {
         for message in &mut self.messages {
@@ -88,7 +89,7 @@ impl Prompt {
     /// Checks that roles alternate and that each call has exactly one result, right after it.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first rule that is broken.
     pub fn check(&self) -> Result<(), PromptFault> {
         let mut open: Vec<CallId> = Vec::new();
         for (index, message) in self.messages.iter().enumerate() {
@@ -120,13 +121,13 @@ impl Prompt {
         }
     }
 
-    /// Answers of the model so far.
+    /// Number of answers of the model so far.
     pub fn answers(&self) -> usize {
         self.messages.len() / 2
     }
 }
 
-/// Results come in the order in which the calls ended; a model reads them in the order in which it asked.
+/// Puts results into the order of their calls. A transcript has them in the order in which the calls ended.
 fn order_results(messages: &mut [Message]) {
     let from_first_answer = messages.get_mut(1..).unwrap_or_default();
     for pair in from_first_answer.chunks_exact_mut(2) {
@@ -135,7 +136,7 @@ fn order_results(messages: &mut [Message]) {
     }
 }
 
-/// The user's message at the end, made where there is none.
+/// The user's message at the end; it is added if there is none.
 fn user(messages: &mut Vec<Message>) -> (&mut Vec<Arc<CallResult>>, &mut Vec<Arc<str>>) {
     if !matches!(messages.last(), Some(Message::User { .. })) {
         messages.push(Message::User { results: Vec::new(), texts: Vec::new() });
@@ -163,25 +164,25 @@ pub enum PromptFault {
     SecondResult(CallId),
 }
 
-/// What a model answered, whole.
+/// A complete answer of a model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Completion {
     /// The text of the answer; may be empty.
     pub text: String,
     /// The calls that it asks for, in order.
     pub calls: Vec<RequestedCall>,
-    /// What it used.
+    /// The tokens that it used.
     pub usage: Usage,
-    /// What its provider wants back unchanged.
+    /// Data that its provider wants back unchanged.
     pub carried: Option<Carried>,
-    /// The limit of output tokens cut it off.
+    /// Whether the limit of output tokens cut it off.
     pub cut: bool,
-    /// Why it may be no answer: it is asked for once more, and then it is one.
+    /// A reason to doubt that this is an answer. The model is asked once more; a second such answer is taken as it is.
     pub doubt: Option<String>,
 }
 
 impl Completion {
-    /// Whether it says nothing and calls nothing: such an answer is none.
+    /// Whether it has neither text nor calls: then it is not an answer.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.text.trim().is_empty()
     }
@@ -194,9 +195,9 @@ pub struct RequestedCall {
     pub tool: String,
     /// The arguments, as JSON text.
     pub args: String,
-    /// Why they are of no use, in words for the model. Such a call is never executed.
+    /// Why the arguments cannot be used, in words for the model. Such a call is never executed.
     pub unusable: Option<String>,
-    /// The id that the provider gave the call. Empty where it gave none.
+    /// The id that the provider gave the call; empty if it gave none.
     pub given: String,
 }
 
@@ -211,45 +212,45 @@ impl RequestedCall {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct InferenceError {
-    /// What may be done about it.
+    /// What the daemon may do about it.
     pub class: ErrorClass,
     /// The reason in words, for a person.
     pub message: String,
-    /// What it used all the same, as far as the provider said so.
+    /// The tokens that it used all the same, as far as the provider said so.
     pub usage: Option<Usage>,
-    /// About how many tokens of an answer had come.
+    /// Estimated tokens of the part of an answer that had come.
     pub answered: u64,
 }
 
 impl InferenceError {
-    /// An error that came before anything was used.
+    /// An error before any token was used.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), usage: None, answered: 0 }
     }
 }
 
-/// What may be done about a failed inference.
+/// The ways to handle a failed inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Ask again, after a while of one's own choosing.
+    /// Ask again, after a delay that the daemon chooses.
     Retry,
-    /// Ask again, not before this long: it fails, and says when it is back.
+    /// Ask again, not before this time has passed: the provider fails, and says when it is back.
     RetryAfter(Span),
-    /// Ask again, a few times: the provider is well, and nothing in the model's answer can be used.
+    /// Ask again, a few times: the provider works, but the model's answer cannot be used.
     Unusable,
-    /// It wants to be asked less often. Ask again, not before this long, where it said how long.
+    /// The provider wants fewer requests. Ask again, not before this time has passed, if it named a time.
     RateLimit(Option<Span>),
-    /// A limit of the account is used up: there is more after this long, or once a person has seen to it.
+    /// A limit of the account is used up. It is renewed after this time, or once a person has acted.
     Quota(Option<Span>),
-    /// Asking again is of no use.
+    /// Do not ask again: it would fail in the same way.
     Never,
     /// The credentials were refused.
     Credentials,
-    /// There is no key to ask with.
+    /// The daemon has no key for the provider.
     NoKey,
     /// The prompt is too long for the model.
     ContextTooLong,
-    /// The answer is larger than is taken; asking again is of no use.
+    /// The answer is larger than the daemon accepts. Do not ask again: it would fail in the same way.
     AnswerTooLarge,
 }
 
