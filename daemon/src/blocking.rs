@@ -21,15 +21,15 @@ use crate::fair_queue::{Party, Round};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// By how much the threads of the background are nicer than the others: each has about a third of the weight. With ten
-/// in place of five they would hardly get to run beside commands that take all of the processors.
+/// Difference in niceness between the threads of the background and the others. At 5 each has about a third of the
+/// weight. At 10 it would hardly get to run beside commands that take all processors.
 const NICER: i32 = 5;
 
-/// A runtime for what may take long. Its threads have a lower priority, as far as the kernel gives each thread one of
-/// its own. Nothing that starts a process may run here: it would inherit the priority.
+/// A runtime for work that may take long. Its threads have a lower priority, if the kernel has priorities for single
+/// threads. No process may be started here: it would inherit the priority.
 ///
 /// # Errors
-/// Where the system has no thread for it.
+/// If the system cannot start a thread.
 pub fn background() -> io::Result<Runtime> {
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get() - 1).max(1);
     let mut builder = Builder::new_multi_thread();
@@ -37,14 +37,14 @@ pub fn background() -> io::Result<Runtime> {
     builder.build()
 }
 
-/// Lowers the priority of this thread. That is always allowed; where it fails the thread works as fast as the others.
+/// Lowers the priority of this thread. This is always allowed; if it fails, the thread is as fast as the others.
 fn be_nice() {
     if let Ok(nice) = getpriority_process(None) {
         _ = setpriority_process(None, nice + NICER);
     }
 }
 
-/// Where blocking work is done. Clones are the same place.
+/// A pool for blocking work. Clones share it.
 #[derive(Clone)]
 pub struct Blocking {
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ pub struct Blocking {
 struct Shared {
     runtime: Handle,
     at_once: usize,
-    /// Of these for one party.
+    /// Most pieces of work of one party at once.
     of_party: usize,
     state: Mutex<State>,
 }
@@ -63,7 +63,7 @@ struct State {
     waiting: BTreeMap<Party, VecDeque<Work>>,
     round: Round<Party>,
     running: usize,
-    /// By party, where there is some.
+    /// Running pieces of work by party, without zeros.
     running_of: BTreeMap<Party, usize>,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for Blocking {
 }
 
 impl Blocking {
-    /// A place for `at_once` pieces of work at a time, on threads of the runtime that this is called in.
+    /// A pool for `at_once` pieces of work at a time, on threads of the current runtime.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -82,8 +82,7 @@ impl Blocking {
         Self::shared_out(at_once, at_once)
     }
 
-    /// A place for `at_once` pieces of work at a time, and for no more than `of_party` of one party: for work that may
-    /// hang.
+    /// A pool for `at_once` pieces of work at a time, and at most `of_party` of one party: for work that may hang.
     ///
     /// # Panics
     /// Outside of a runtime.
@@ -91,12 +90,12 @@ impl Blocking {
         Self::with(Handle::current(), at_once, of_party)
     }
 
-    /// A place for `at_once` pieces of work at a time, on threads of `runtime`.
+    /// A pool for `at_once` pieces of work at a time, on threads of `runtime`.
     pub fn on(runtime: Handle, at_once: usize) -> Self {
         Self::with(runtime, at_once, at_once)
     }
 
-    /// Another place for `at_once` pieces of work at a time, on threads of the same runtime.
+    /// Another pool for `at_once` pieces of work at a time, on threads of the same runtime.
     #[must_use]
     pub fn beside(&self, at_once: usize) -> Self {
         Self::on(self.shared.runtime.clone(), at_once)
@@ -107,7 +106,7 @@ impl Blocking {
         Self { shared: Arc::new(Shared { runtime, at_once, of_party, state: Mutex::default() }) }
     }
 
-    /// Does something for `party` when its turn comes. Returns at once.
+    /// Queues `work` for `party`. Returns at once.
     pub fn run(&self, party: Party, work: impl FnOnce() + Send + 'static) {
         let starts = {
             let mut state = self.shared.state();
@@ -139,7 +138,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what waits, until nothing does.
+    /// Does the waiting work, until none is left.
     fn work_off(&self) {
         let mut before = None;
         while let Some((party, work)) = self.next(before) {
@@ -150,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// The next piece of work, of a party that has room. `before` has one less that runs.
+    /// The next piece of work, of a party that has room. A piece of work of `before` has just ended.
     fn next(&self, before: Option<Party>) -> Option<(Party, Work)> {
         let mut state = self.state();
         let State { waiting, round, running, running_of } = &mut *state;
@@ -158,7 +157,7 @@ impl Shared {
             *count -= 1;
         }
         running_of.retain(|_, count| *count > 0);
-        // One that has no room leaves the round, and comes back when a piece of its work has ended.
+        // A party without room leaves the round, and comes back when a piece of its work has ended.
         if let Some(before) = before.filter(|before| waiting.contains_key(before)) {
             round.enter(before);
         }
@@ -189,11 +188,11 @@ mod tests {
 
     use super::*;
 
-    /// Rule 4: whatever its threads do, the driver, the journal and the connections go first.
+    /// Rule 4: however busy its threads are, the driver, the journal and the connections go first.
     #[test]
     fn what_is_done_in_the_background_has_a_lower_priority_than_all_else() {
         let nice = || getpriority_process(None).unwrap();
-        // The kernel knows nothing nicer than 19.
+        // The largest niceness is 19.
         let (own, nicer) = (nice(), (nice() + NICER).min(19));
         let background = background().unwrap();
         let place = Blocking::on(background.handle().clone(), 2);
@@ -252,7 +251,7 @@ mod tests {
             for _ in 0..20 {
                 let (go_on, stopped) = mpsc::channel::<()>();
                 hung.push(go_on);
-                // It goes on when its sender is dropped.
+                // This work ends when its sender is dropped.
                 blocking.run(Party::Process(1), move || _ = stopped.recv());
             }
             for process in 2..30 {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use harness_protocol::id::RunId;
 
-/// Turns that fresh keys have in a row before one that has waited is served.
+/// Most turns of fresh keys in a row before a key that has waited is served.
 const FRESH_IN_A_ROW: u32 = 3;
 
-/// Those among whom turns are shared out: many connections of one process are one party.
+/// The parties among which turns are shared: many connections of one process are one party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// The daemon itself.
@@ -22,10 +22,10 @@ pub enum Party {
     Connection(u64),
 }
 
-/// A round of keys.
+/// A round robin of keys.
 ///
-/// A key that comes while it is not in the round is *fresh*, and served before the *steady* ones that always have
-/// something. A key that was served stays in the round until its place comes up again: coming and going gives no
+/// A key that enters while it is not in the round is *fresh*, and is served before the *steady* keys, which always have
+/// something. A key that was served stays in the round until its place comes up again: leaving and coming back gives no
 /// advantage.
 #[derive(Debug)]
 pub struct Round<K> {
@@ -43,7 +43,7 @@ impl<K> Default for Round<K> {
 }
 
 impl<K: Copy + Ord> Round<K> {
-    /// A key has something: it is in the round from here on.
+    /// Enters a key that has something to be served.
     pub fn enter(&mut self, key: K) {
         if self.present.insert(key, ()).is_none() {
             self.fresh.push_back(key);
@@ -82,7 +82,7 @@ impl<K: Copy + Ord> Round<K> {
 mod tests {
     use super::*;
 
-    /// Serves `count` turns of what waits, by key.
+    /// Takes `count` turns. Returns the keys, in order; `waiting` counts what each key has.
     fn turns(round: &mut Round<u32>, waiting: &mut BTreeMap<u32, u32>, count: usize) -> Vec<u32> {
         let mut served = Vec::new();
         for _ in 0..count {
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(turns(&mut round, &mut waiting, 2), [1, 2]);
         let mut served = Vec::new();
         for _ in 0..10 {
-            // It comes again as soon as it was served.
+            // The key comes again as soon as it was served.
             waiting.insert(2, 1);
             round.enter(2);
             served.extend(turns(&mut round, &mut waiting, 1));

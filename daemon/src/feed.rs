@@ -10,19 +10,19 @@ use harness_protocol::event::{Delta, Event, EventBody};
 use harness_protocol::id::{RunId, Seq};
 use tokio::sync::{broadcast, watch};
 
-/// Deltas that a reader may be behind before it misses some.
+/// Deltas that wait for a slow reader before the oldest of them are dropped.
 const DELTAS: usize = 1_024;
-/// Events that are read in one go.
+/// Most events of one read.
 const BATCH: usize = 256;
 
-/// What there is after a cursor.
+/// The events after a cursor.
 #[derive(Debug, PartialEq)]
 pub enum Tail {
-    /// The next events; where a number is missing, its run was pruned.
+    /// The next events. A missing number belongs to a pruned run.
     Events(Vec<Arc<Event>>),
-    /// What comes next is in the journal alone, up to and with this number.
+    /// The next events, up to and including this number, are only in the journal.
     Older(Seq),
-    /// No event yet after the cursor.
+    /// There is no event after the cursor yet.
     Nothing,
 }
 
@@ -36,16 +36,16 @@ pub struct Feed {
     most_bytes: usize,
 }
 
-/// The tail, and about how much memory it takes.
+/// The latest events, and their approximate memory in bytes.
 #[derive(Debug, Default)]
 struct Kept {
-    /// Each with about how much memory it takes.
+    /// Events, each with its approximate memory in bytes.
     events: VecDeque<(Arc<Event>, usize)>,
     bytes: usize,
 }
 
 impl Kept {
-    /// Lets go of what was pruned: the journal has it no more.
+    /// Drops events that were pruned from the journal.
     fn forget(&mut self, is_gone: impl Fn(&Event) -> bool) {
         let bytes = &mut self.bytes;
         self.events.retain(|(event, taken)| {
@@ -59,8 +59,8 @@ impl Kept {
 }
 
 impl Feed {
-    /// A feed that keeps at most `most` events, of about `most_bytes` bytes together.
-    /// What has happened up to `last` is in the journal alone.
+    /// A feed that keeps at most `most` events, of about `most_bytes` bytes together. Events up to `last` are only in
+    /// the journal.
     pub fn new(most: usize, most_bytes: usize, last: Seq) -> Self {
         Self {
             tail: Arc::default(),
@@ -75,7 +75,7 @@ impl Feed {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows events. They are in the journal.
+    /// Shows events to subscribers. They must be in the journal.
     pub fn publish(&self, events: &[Arc<Event>]) {
         let Some(last) = events.last() else { return };
         let kept: Vec<_> = events.iter().map(|event| (Arc::clone(event), event.approximate_bytes())).collect();
@@ -104,7 +104,7 @@ impl Feed {
         self.last.send_replace(last.seq);
     }
 
-    /// What there is after `cursor`.
+    /// The events after `cursor`.
     pub fn after(&self, cursor: Seq) -> Tail {
         let last = *self.last.borrow();
         if cursor >= last {
@@ -115,12 +115,12 @@ impl Feed {
         if cursor.next() < first {
             return Tail::Older(Seq(first.0 - 1));
         }
-        // Where runs were pruned there are holes, so the place does not follow from the number.
+        // Pruned runs leave holes, so the position does not follow from the number.
         let skip = tail.events.partition_point(|(event, _)| event.seq <= cursor);
         Tail::Events(tail.events.iter().skip(skip).take(BATCH).map(|(event, _)| Arc::clone(event)).collect())
     }
 
-    /// Tells of each new last number.
+    /// Reports each new last number.
     pub fn watch(&self) -> watch::Receiver<Seq> {
         self.last.subscribe()
     }
@@ -130,12 +130,12 @@ impl Feed {
         *self.last.borrow()
     }
 
-    /// Where jobs put deltas.
+    /// The sending end for deltas; jobs use it.
     pub fn deltas(&self) -> broadcast::Sender<Arc<Delta>> {
         self.deltas.clone()
     }
 
-    /// Deltas from here on.
+    /// Receives deltas from now on.
     pub fn listen(&self) -> broadcast::Receiver<Arc<Delta>> {
         self.deltas.subscribe()
     }

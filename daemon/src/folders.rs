@@ -2,9 +2,11 @@
 //!
 //! A look blocks for as long as the file system does, which is for ever on a network mount whose server is gone. So
 //! looks run on threads of their own, with a time limit: one at a time for each path, a few for each party, and a
-//! bounded number in all. What runs have looked at shares neither threads nor turns with anybody else: a run can make
-//! any path hang, by a descriptor of a file system of its own that it passes for it. A look that hangs occupies one thread until the kernel returns. Owns these bounds. Must never
-//! know a run or change the working directory.
+//! bounded number in all. Looks for runs share neither threads nor turns with those for operators. A run can make any
+//! path hang: it passes a descriptor of its own file system with that path. A look that hangs occupies one thread until
+//! the kernel returns.
+//!
+//! Owns these bounds. Must never know a run or change the working directory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,21 +25,21 @@ use tokio::time::timeout;
 use crate::blocking::Blocking;
 use crate::fair_queue::Party;
 
-/// How long a look may take.
+/// Time limit of a look.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Looks at once, and of these for one party.
+/// Most looks at once, and most of these for one party.
 const AT_ONCE: (usize, usize) = (32, 4);
-/// Names the boot.
+/// File with the id of the present boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Looks at folders. Clones share the bounds.
 #[derive(Clone)]
 pub struct Folders {
-    /// Those of operators and of the daemon itself, and those of runs and of all whom nobody knows.
+    /// The threads for operators and the daemon itself, and the threads for runs and for unknown peers.
     blocking: [Blocking; 2],
     patience: Duration,
     boot: Option<BootId>,
-    /// Paths that are looked at, by whose turn they are.
+    /// The paths that are being looked at, and the looks that wait for them.
     paths: Arc<Mutex<Paths>>,
 }
 
@@ -47,7 +49,7 @@ impl fmt::Debug for Folders {
     }
 }
 
-/// A descriptor that is closed where closing may block, whatever becomes of the look at it.
+/// A descriptor that is closed on a thread that may block, whatever happens to the look.
 struct Passed {
     folders: Folders,
     party: Party,
@@ -62,21 +64,21 @@ impl Drop for Passed {
     }
 }
 
-/// Why it cannot be said which folder a path means.
+/// Why it is not known which folder a path means.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// It cannot be opened.
+    /// The path cannot be opened.
     #[error("{}", why(.0))]
     NotOpened(io::Error),
-    /// What was passed in its place is no folder.
+    /// The descriptor that the client passed for it does not lead to a folder.
     #[error("the descriptor that was passed is none of a directory")]
     NoFolderPassed,
-    /// It has not answered.
+    /// The file system did not answer in time.
     #[error("gives no answer for {} s (a network mount that hangs?)", PATIENCE.as_secs())]
     Silent,
 }
 
-/// What is wrong with a folder that cannot be opened, or not be gone into, as the end of a sentence.
+/// Why a folder cannot be opened or entered, as the end of a sentence.
 pub fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "does not exist".to_owned(),
@@ -86,37 +88,37 @@ pub fn why(error: &io::Error) -> String {
     }
 }
 
-/// A folder that was opened, and which one it is.
+/// An opened folder, with its identity.
 #[derive(Debug)]
 pub struct Opened {
-    /// To go into it, and for nothing else.
+    /// A descriptor for entering it, and for nothing else.
     pub descriptor: OwnedFd,
-    /// Number of its device.
+    /// Number of the folder's device.
     pub device: u64,
-    /// Its number there.
+    /// Inode of the folder on that device.
     pub inode: u64,
 }
 
-/// Opens the folder at `path`, which is taken from `from` where it is relative. Blocks.
+/// Opens the folder at `path`. A relative path begins at `from`. Blocks.
 ///
 /// # Errors
-/// Where it is none, or may not be gone into.
+/// If it is not a folder, or may not be entered.
 pub fn open(from: impl AsFd, path: &Path) -> io::Result<Opened> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(from, path, flags, Mode::empty())?;
-    // Only who may go into it can open this.
+    // This fails if the user may not enter the folder.
     let descriptor = openat(&folder, ".", flags, Mode::empty())?;
     let stat = fstat(&descriptor)?;
     Ok(Opened { descriptor, device: stat.st_dev, inode: stat.st_ino })
 }
 
-/// The boot that this is, if the kernel says so.
+/// The id of the present boot, if the kernel gives it.
 pub fn boot() -> Option<BootId> {
     fs::read_to_string(BOOT).ok()?.trim().parse().ok()
 }
 
 impl Folders {
-    /// Within a runtime.
+    /// Looks at folders for this boot. Must be called in a runtime.
     pub fn new(boot: Option<BootId>) -> Self {
         let blocking = [(); 2].map(|()| Blocking::shared_out(AT_ONCE.0, AT_ONCE.1));
         Self { blocking, patience: PATIENCE, boot, paths: Arc::default() }
@@ -127,16 +129,16 @@ impl Folders {
         if turns_of(party).is_some() { others } else { operators }
     }
 
-    /// The boot that this is.
+    /// The id of the present boot.
     pub fn boot(&self) -> Option<BootId> {
         self.boot
     }
 
-    /// Which folder `path` means now. What `held` holds is let go of when the look has really ended, however long that
+    /// Finds out which folder `path` means now. `held` is dropped when the look has really ended, however long that
     /// takes.
     ///
     /// # Errors
-    /// Where there is none, or it does not answer.
+    /// If there is no folder, or no answer in time.
     pub async fn look(&self, party: Party, path: &str, held: impl Send + 'static) -> Result<FolderId, LookError> {
         let path_of = path;
         let (path, boot) = (path.to_owned(), self.boot);
@@ -148,10 +150,10 @@ impl Folders {
         self.ask(party, path_of, look).await
     }
 
-    /// Which folders `path` and a descriptor mean now.
+    /// Finds out which folders `path` and a descriptor mean now.
     ///
     /// # Errors
-    /// As for [`Self::look`]; and where the descriptor is none of a folder.
+    /// As for [`Self::look`]; also if the descriptor does not lead to a folder.
     pub async fn look_at_both(
         &self,
         party: Party,
@@ -175,7 +177,7 @@ impl Folders {
         self.ask(party, path, look).await
     }
 
-    /// Closes descriptors that were sent along without need. Closing may block as well.
+    /// Closes descriptors that a client sent and that are not needed. Closing may block as well.
     pub fn close(&self, party: Party, passed: Vec<OwnedFd>, held: impl Send + 'static) {
         self.blocking(party).run(party, move || drop((passed, held)));
     }
@@ -226,13 +228,13 @@ impl Folders {
     }
 }
 
-/// A path, and whose turns there are meant.
+/// A path, and the queue of looks at it: that of a run, or the common one.
 type At = (Option<Party>, String);
 
-/// Whose turns a party takes at a path: a run its own, and all others together those of operators.
+/// The queue that a party uses at a path. Each run has a queue of its own; the operators share one.
 fn turns_of(party: Party) -> Option<Party> {
     match party {
-        // One that is traced to no run and is no operator is served as a connection of no process.
+        // A peer that is neither an operator nor part of a known run is served as a connection without a process.
         Party::Run(_) | Party::Connection(u64::MAX) => Some(party),
         Party::Daemon | Party::Process(_) | Party::Connection(_) => None,
     }
@@ -244,16 +246,16 @@ struct Look {
     look: Box<dyn FnOnce() + Send>,
 }
 
-/// The paths at which a look is under way, and those that wait for their turn there, in the order of their asking.
+/// The paths with a look in progress, and the looks that wait for each path, in the order of the requests.
 #[derive(Default)]
 struct Paths {
     waiting: BTreeMap<At, BTreeMap<u64, Look>>,
-    /// The number of the last look that was asked for.
+    /// The number of the last requested look.
     last: u64,
 }
 
-/// The look at a path that is under way. When it has ended, however it ends, the next one begins: without a task that
-/// would have to be woken for that.
+/// The look in progress at a path. When it has ended, in whatever way, the next one begins at once; no task has to be
+/// woken for that.
 struct Turn {
     folders: Folders,
     at: At,
@@ -285,7 +287,7 @@ struct Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         let look = self.folders.paths().waiting.get_mut(&self.at).and_then(|waiting| waiting.remove(&self.number));
-        // Not while the paths are locked: what it holds is let go of.
+        // Dropped after the paths are unlocked, since that drops what the look holds.
         drop(look);
     }
 }
@@ -366,7 +368,7 @@ mod tests {
         assert!(at_path != passed && passed.inode == fs::metadata("/").unwrap().ino());
     }
 
-    /// Rule 4: nothing has to be woken for the next look to begin, and nothing is kept of those who gave up.
+    /// Rule 4: the next look begins without a task that has to be woken, and nothing is left of callers that gave up.
     #[tokio::test]
     async fn looks_at_one_path_are_made_in_turn_and_not_for_those_who_gave_up() {
         let folders = Folders::new(None);
@@ -401,7 +403,7 @@ mod tests {
         let all = tokio::join!(biased; hung, look(2, 1), look(1, 2), look(2, 3), last, look(3, 4));
         assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.5.is_ok());
         assert_eq!(*looked.lock().unwrap(), [1, 2, 3, 4]);
-        // The last one is told before its turn ends.
+        // The last caller gets its result before its turn ends.
         while !folders.paths().waiting.is_empty() {
             tokio::task::yield_now().await;
         }
@@ -424,7 +426,7 @@ mod tests {
             assert!(matches!(hung, Err(LookError::Silent)));
         };
         let here = |inode: u64| inode == fs::metadata("/").unwrap().ino();
-        // However often one path is looked at that hangs, it takes one thread: the party has others left.
+        // A path that hangs takes one thread, however often it is looked at: the party has other threads left.
         for _ in 0..9 {
             hang("/hangs").await;
         }
@@ -437,7 +439,7 @@ mod tests {
         assert!(here(patient.look(PARTY, "/", ()).await.unwrap().inode));
     }
 
-    /// A run has a file system of its own that gives no answer, and passes folders of it for whatever path it likes.
+    /// A run has a file system of its own that does not answer, and passes folders of it as if they were any path.
     #[tokio::test]
     async fn what_runs_have_hang_keeps_no_operator_and_no_other_run_from_that_path() {
         let folders = Folders { patience: Duration::from_millis(20), ..Folders::new(None) };

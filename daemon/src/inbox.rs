@@ -14,74 +14,74 @@ use tokio::sync::Notify;
 use crate::fair_queue::{Party, Round};
 use crate::world::api::{Ask, JobId, Outcome};
 
-/// Requests of one connection that wait here at once; further ones stay unread in its socket.
+/// Most requests of one connection in the inbox; further ones stay unread in its socket.
 const OF_CONNECTION: usize = 128;
-/// Down to so many of them, who waits for room is not woken: one who is woken for each request that is taken puts them
-/// in one by one.
+/// A connection that waits for room is woken when it has no more than this many requests left. If it were woken for
+/// each free place, it would put its requests in one by one.
 const FEW: usize = OF_CONNECTION / 2;
-/// Requests of all processes of one run together.
+/// Most requests in the inbox of all processes of one run together.
 const OF_RUN: usize = 16;
-/// Requests that are taken in one turn, of all connections together.
+/// Most requests of one turn, of all connections together.
 pub const TURN: usize = 32;
-/// Of these, such as may take milliseconds each.
+/// Most requests of one turn that may take milliseconds each.
 const HEAVY: usize = 4;
-/// Reports that are taken in one turn.
+/// Most reports of one turn.
 const REPORTS: usize = 512;
 
-/// What a job tells the driver.
+/// A message of a job for the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
     /// The job ended.
     Outcome(JobId, Outcome),
-    /// It wants something of its lane.
+    /// The job asks its lane for something.
     Ask(JobId, Ask),
 }
 
-/// How a request is to be queued.
+/// How a request is queued, by what it costs the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Changes something; microseconds.
+    /// Changes something; takes microseconds.
     Change,
-    /// Reads something; microseconds.
+    /// Reads something; takes microseconds.
     Light,
-    /// Reads much; up to milliseconds.
+    /// Reads much; takes up to milliseconds.
     Heavy,
     /// The connection is gone. Always fits, and is the last of its connection.
     Left,
 }
 
-/// What can be put into an inbox.
+/// A request that an inbox can queue.
 pub trait Queued {
-    /// The connection that asks.
+    /// The connection of the request.
     fn connection(&self) -> u64;
-    /// To whom that connection belongs.
+    /// The party of that connection.
     fn party(&self) -> Party;
-    /// What kind of a request it is.
+    /// The kind of the request.
     fn kind(&self) -> Kind;
 }
 
-/// A connection, as far as it has something here.
+/// A connection that has requests in the inbox.
 #[derive(Debug)]
 struct Line<R> {
     queue: VecDeque<R>,
     party: Party,
-    /// What it asks next waits until what it asked before is done.
+    /// Whether its next request waits until the one before is done.
     held: bool,
-    /// Requests that were done when the first of the queue became the first.
+    /// The count of finished requests when the present first request became the first.
     since: u64,
-    /// The most requests of others that one of its requests has waited behind.
+    /// The most requests of others that a request of this connection has waited behind.
     most_behind: u64,
     room: Arc<Notify>,
 }
 
-/// The connections of a party that may have a turn, by what they ask next.
+/// The connections of a party that may have a turn, by the kind of their next request.
 #[derive(Debug, Default)]
 struct Lines {
     light: Round<u64>,
     heavy: Round<u64>,
-    /// Requests here, of all its connections.
+    /// Queued requests of all its connections.
     count: usize,
-    /// Connections of it that have requests here.
+    /// Number of its connections with queued requests.
     lines: usize,
     room: Arc<Notify>,
 }
@@ -93,15 +93,15 @@ struct Queues<R> {
     parties: BTreeMap<Party, Lines>,
     light: Round<Party>,
     heavy: Round<Party>,
-    /// Requests that wait here, of all parties.
+    /// Queued requests of all parties.
     count: usize,
-    /// Of these, those whose connection is not held.
+    /// Those of them whose connection is not held.
     ready: usize,
     /// Requests that were taken and are not done.
     in_turn: u64,
     /// Requests that are done.
     done: u64,
-    /// The driver waits until so much is there: less does not wake it.
+    /// The number of messages that the driver waits for: fewer do not wake it.
     enough: usize,
 }
 
@@ -135,7 +135,7 @@ impl<R: Queued> Queues<R> {
         own == 0 || (own < OF_CONNECTION && self.count < most)
     }
 
-    /// The line of the connection that a request comes from, and one more request in the counts.
+    /// The entry of the request's connection. Also counts the request.
     fn line_for(&mut self, request: &R) -> &mut Line<R> {
         let party = request.party();
         let of_party = self.parties.entry(party).or_default();
@@ -160,7 +160,7 @@ impl<R: Queued> Queues<R> {
         }
     }
 
-    /// The first of a connection's queue is another one: it waits from now on, when `done` requests are done.
+    /// A connection has a new first request, which waits from now on. `done` is the count of finished requests.
     fn first_of(&mut self, connection: u64, done: u64) {
         if let Some(line) = self.lines.get_mut(&connection) {
             line.since = done;
@@ -168,7 +168,7 @@ impl<R: Queued> Queues<R> {
         self.enter(connection);
     }
 
-    /// A connection has a turn, by what it asks first.
+    /// Enters a connection into the round for the kind of its first request.
     fn enter(&mut self, connection: u64) {
         let Some(line) = self.lines.get(&connection).filter(|line| !line.held) else { return };
         let Some(first) = line.queue.front() else { return };
@@ -180,7 +180,7 @@ impl<R: Queued> Queues<R> {
         parties.enter(party);
     }
 
-    /// The connection whose turn it is. `waits` are those that have had theirs.
+    /// The connection with the next turn. Those in `waits` get none.
     fn next_line(&mut self, heavy: bool, waits: &BTreeSet<u64>) -> Option<u64> {
         let (lines, parties) = (&self.lines, &mut self.parties);
         let is_ready = |connection: u64| {
@@ -200,7 +200,7 @@ impl<R: Queued> Queues<R> {
         found
     }
 
-    /// How much is there that can be taken.
+    /// Number of messages that can be taken.
     fn pending(&self) -> usize {
         self.reports.len() + self.ready
     }
@@ -224,8 +224,9 @@ impl<R: Queued> Queues<R> {
         Some(request)
     }
 
-    /// A turn: first what is quick. A connection's change behind a read of its own stays for the next one, because
-    /// changes are made before reads are answered. Gives as well what tells those who wait for room that there is some.
+    /// Takes the requests of a turn, quick ones first. A change behind a read of the same connection stays for the next
+    /// turn, because changes are made before reads are answered. Also returns the signals for connections that wait for
+    /// room.
     fn turn(&mut self) -> (Vec<R>, Vec<Arc<Notify>>) {
         let (mut taken, mut has_read, mut waits) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         let mut rooms = BTreeMap::new();
@@ -243,8 +244,8 @@ impl<R: Queued> Queues<R> {
                 if matches!(kind, Kind::Light | Kind::Heavy) {
                     has_read.insert(connection);
                 }
-                // Ahead of it were those that are done since it became the first of its connection, and those of this
-                // turn.
+                // It waited behind the requests that were done since it became the first of its connection, and behind
+                // those before it in this turn.
                 let now = self.done + taken.len() as u64;
                 line.most_behind = line.most_behind.max(now.saturating_sub(line.since));
                 if line.queue.len() <= FEW {
@@ -263,7 +264,7 @@ impl<R: Queued> Queues<R> {
 }
 
 impl<R: Queued> Inbox<R> {
-    /// An inbox that holds about `max_requests` requests: one more of each connection that has none there.
+    /// An inbox for about `max_requests` requests: each connection without queued requests may add one more.
     pub fn new(max_requests: usize) -> Self {
         let queues = Mutex::new(Queues {
             reports: VecDeque::new(),
@@ -284,7 +285,7 @@ impl<R: Queued> Inbox<R> {
         self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts in what a job tells. Always fits.
+    /// Adds a report of a job. It always fits.
     pub fn report(&self, report: Report) {
         let is_enough = {
             let mut queues = self.queues();
@@ -300,10 +301,10 @@ impl<R: Queued> Inbox<R> {
         }
     }
 
-    /// Puts in a request, if there is room.
+    /// Adds a request, if there is room.
     ///
     /// # Errors
-    /// Gives the request back where there is none.
+    /// Gives the request back if there is no room.
     pub fn request(&self, request: R) -> Result<(), R> {
         let is_enough = {
             let mut queues = self.queues();
@@ -319,13 +320,13 @@ impl<R: Queued> Inbox<R> {
         Ok(())
     }
 
-    /// Puts in a request once there is room for it. Dropped before, nothing was put in.
+    /// Adds a request once there is room for it. If the future is dropped before, nothing was added.
     pub async fn put(&self, mut request: R) {
         loop {
             let room = self.room_for(&request);
             let emptied = room.notified();
             tokio::pin!(emptied);
-            // From here on nothing that is taken out is missed.
+            // From here on no signal is missed.
             emptied.as_mut().enable();
             match self.request(request) {
                 Ok(()) => return,
@@ -335,7 +336,7 @@ impl<R: Queued> Inbox<R> {
         }
     }
 
-    /// What tells that there may be room for a request.
+    /// The signal that a request waits for when it finds no room.
     fn room_for(&self, request: &R) -> Arc<Notify> {
         let queues = self.queues();
         let of_line = queues.lines.get(&request.connection()).map(|line| &line.room);
@@ -343,7 +344,7 @@ impl<R: Queued> Inbox<R> {
         of_line.or(of_party).map(Arc::clone).unwrap_or_default()
     }
 
-    /// Takes reports, a turn's worth.
+    /// Takes the reports of a turn.
     pub fn take_reports(&self) -> Vec<Report> {
         let mut queues = self.queues();
         let count = queues.reports.len().min(REPORTS);
@@ -354,7 +355,7 @@ impl<R: Queued> Inbox<R> {
         reports
     }
 
-    /// Takes a turn's requests.
+    /// Takes the requests of a turn.
     pub fn take_requests(&self) -> Vec<R> {
         let (requests, rooms) = {
             let mut queues = self.queues();
@@ -367,14 +368,14 @@ impl<R: Queued> Inbox<R> {
         requests
     }
 
-    /// What was taken is done.
+    /// Counts the requests of the last turn as done.
     pub fn turn_is_over(&self) {
         let mut queues = self.queues();
         queues.done += std::mem::take(&mut queues.in_turn);
     }
 
-    /// What a connection asks next stays here until it is [released](Self::release); `back` are requests of it that
-    /// were taken already, in order.
+    /// Holds a connection: its next requests stay here until it is [released](Self::release). `back` are its requests
+    /// that were taken already, in order.
     pub fn hold(&self, connection: u64, back: Vec<R>) {
         let mut queues = self.queues();
         for request in back.into_iter().rev() {
@@ -389,7 +390,7 @@ impl<R: Queued> Inbox<R> {
         }
     }
 
-    /// What a connection asked before is done, or comes again as `first`: the next of it may have a turn.
+    /// Releases a connection: its earlier request is done, or comes again as `first`.
     pub fn release(&self, connection: u64, first: Option<R>) {
         {
             let mut queues = self.queues();
@@ -409,28 +410,28 @@ impl<R: Queued> Inbox<R> {
         self.shared.came.notify_one();
     }
 
-    /// The most requests of others that a request of this connection has waited behind, once nothing of its own was
-    /// ahead of it.
+    /// The most requests of others that a request of this connection has waited behind, counted once it was the first
+    /// of its connection.
     pub fn most_behind(&self, connection: u64) -> u64 {
         self.queues().lines.get(&connection).map_or(0, |line| line.most_behind)
     }
 
-    /// How much is there that can be taken.
+    /// Number of messages that can be taken.
     pub fn pending(&self) -> usize {
         self.queues().pending()
     }
 
-    /// Wakes the driver, though nothing came.
+    /// Wakes the driver without a message.
     pub fn wake(&self) {
         self.shared.came.notify_one();
     }
 
-    /// Waits until something is put in, and `enough` is there. May return with less there.
+    /// Waits until a message comes and at least `enough` messages are there. May return with fewer.
     pub async fn came(&self, enough: usize) {
         let was_silent = {
             let mut queues = self.queues();
             let before = std::mem::replace(&mut queues.enough, enough);
-            // What was not told of, because it was not enough, may be enough now.
+            // Fewer messages may be enough now, and these gave no signal when they came.
             before > enough && queues.pending() >= enough
         };
         if !was_silent {
@@ -485,7 +486,8 @@ mod tests {
         }
     }
 
-    /// Takes turns until the request of this connection is taken; meanwhile the flood goes on.
+    /// Takes turns until the request of this connection is taken; meanwhile the other connections keep their queues
+    /// full.
     fn turns_until(inbox: &Inbox<Asked>, connection: u64, requests: &[Asked]) -> u64 {
         for _ in 0..1_000 {
             let taken = inbox.take_requests();
@@ -498,7 +500,7 @@ mod tests {
         unreachable!("it never had a turn")
     }
 
-    /// A4. Whatever floods, a connection that asks now and then waits behind at most 64 requests of others.
+    /// A4. However many requests others make, a connection that asks now and then waits behind at most 64 of them.
     #[test]
     fn whatever_floods_a_request_waits_behind_at_most_64_of_others() {
         let run = Party::Run(RunId::from_u64(7));
@@ -541,14 +543,14 @@ mod tests {
                     inbox.turn_is_over();
                 }
                 for number in 0..4 {
-                    // In the middle of a turn.
+                    // This is the middle of a turn.
                     let _taken = inbox.take_requests();
                     inbox.request(asked(5_000, kind, number)).unwrap();
                     flood(&inbox, &requests);
                     inbox.turn_is_over();
                     let behind = turns_until(&inbox, 5_000, &requests);
                     assert!(behind <= 64, "{what}, {kind:?}: behind {behind}");
-                    // It asks again once all the others have had a turn as well.
+                    // It asks again once all others have had a turn as well.
                     for _ in 0..40 {
                         drop(inbox.take_requests());
                         flood(&inbox, &requests);
@@ -600,7 +602,7 @@ mod tests {
         inbox.request(asked(2, Kind::Change, 9)).unwrap();
         let taken = inbox.take_requests();
         let own: Vec<Asked> = taken.into_iter().filter(|one| one.connection == 1).collect();
-        // The first of it needs something that takes time; the others were taken already.
+        // Its first request needs slow work; its other requests were taken already.
         inbox.hold(1, own[1..].to_vec());
         inbox.turn_is_over();
         inbox.request(asked(1, Kind::Change, 4)).unwrap();
@@ -694,7 +696,7 @@ mod tests {
             assert_eq!(woken.0.load(Ordering::SeqCst), 0);
             assert!(came.as_mut().poll(&mut context).is_pending());
         }
-        // It wants less by now.
+        // The driver waits for fewer messages by now.
         assert!(pin!(inbox.came(1)).as_mut().poll(&mut context).is_ready());
         {
             let mut came = pin!(inbox.came(3));

@@ -13,12 +13,12 @@ use harness_protocol::waiting_words::{self, Clock};
 use jiff::tz::TimeZone;
 use tracing::{Level, debug, enabled, info, warn};
 
-/// Failed runs of one step that have a line of their own.
+/// Most failed runs of one step that get a line each.
 const MOST_FAILED: usize = 20;
-/// Characters of an error.
+/// Most characters of an error in a line.
 const LONGEST_ERROR: usize = 500;
 
-/// Logs what is in the journal by now: the events of one step.
+/// Logs the events of one step. They are in the journal already.
 pub fn log(events: &[Arc<Event>]) {
     if enabled!(Level::INFO) {
         let mut crowds = Crowds::default();
@@ -30,11 +30,11 @@ pub fn log(events: &[Arc<Event>]) {
     }
 }
 
-/// What one step may have thousands of.
+/// Counts of events that one step may have thousands of.
 #[derive(Default)]
 struct Crowds {
     failed: usize,
-    /// What was done to runs and by which user: how many, and the first of them.
+    /// Actions on runs, by action and user: their number, and the first run.
     done: BTreeMap<(&'static str, u32), (usize, Option<RunId>)>,
 }
 
@@ -57,7 +57,7 @@ impl Crowds {
     }
 }
 
-/// The user who asked for it from outside of any run.
+/// The user behind an event, if the request came from outside all runs.
 fn operator(cause: &Cause) -> Option<u32> {
     cause.uid.filter(|_| cause.via == Via::Socket && cause.by_run.is_none())
 }

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait.
+/// Most lines in the queue.
 const WAITING: usize = 1024;
-/// Bytes of a line; the rest of it is cut.
+/// Most bytes of a line; the rest is cut.
 const LONGEST_LINE: usize = 8 * 1024;
-/// How long an end waits for what is still to be written.
+/// How long a shutdown waits for lines that are not written yet.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 enum Item {
@@ -24,7 +24,7 @@ enum Item {
     Flush(SyncSender<()>),
 }
 
-/// The near end: what is written here never blocks and never fails.
+/// The sending end: a write here never blocks and never fails.
 #[derive(Clone)]
 pub(super) struct Lines {
     queue: SyncSender<Item>,
@@ -41,7 +41,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Waits until what was logged so far is written, a moment at most.
+    /// Waits until the lines so far are written, for at most a moment.
     pub(super) fn flush(&self) {
         let (done, written) = sync_channel(1);
         if self.queue.try_send(Item::Flush(done)).is_ok() {
@@ -50,7 +50,7 @@ impl Lines {
     }
 }
 
-/// Ends with the last sender. A failed write loses a line; the next may do better.
+/// Writes lines until the last sender is gone. A failed write loses one line; later ones are tried all the same.
 fn write_all(items: &Receiver<Item>, lost: &AtomicU64, mut stream: impl Write) {
     for item in items {
         match item {
@@ -138,7 +138,7 @@ mod tests {
             far.read_to_string(&mut text).unwrap();
             text
         });
-        // The count is told with the next line that finds room.
+        // The count is written before the next line that finds room.
         while lines.lost.load(Ordering::Relaxed) > 0 {
             thread::yield_now();
         }

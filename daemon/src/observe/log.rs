@@ -19,7 +19,7 @@ use super::rotating::Rotating;
 /// The log file, in the state directory.
 const FILE: &str = "harnessd.log";
 
-/// What is logged.
+/// The filter for log lines, by level and target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter(String);
 
@@ -27,7 +27,7 @@ impl FromStr for Filter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A bare word that is no level would be taken for the name of a target, and log nothing else.
+        // A bare word that is not a level would be taken for a target, and nothing else would be logged.
         for part in text.split(',').filter(|part| !part.contains('=')) {
             if part.is_empty() || part.parse::<LevelFilter>().is_err() {
                 return Err(format!("{part:?} is no level: off, error, warn, info, debug, trace"));
@@ -37,7 +37,7 @@ impl FromStr for Filter {
     }
 }
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// The journal of systemd.
@@ -48,10 +48,10 @@ pub enum Target {
     File(PathBuf),
 }
 
-/// A log that is set up. Dropping it waits a moment for what is still to be written.
+/// A log that is set up. Dropping it waits for a moment until the lines so far are written.
 #[must_use]
 pub struct Log {
-    /// Where it goes.
+    /// Its destination.
     pub target: Target,
     lines: Option<Lines>,
 }
@@ -67,7 +67,7 @@ impl Drop for Log {
 /// Sets up the log of this process. With `file_in` it goes to a file in that directory.
 ///
 /// # Errors
-/// Where the file cannot be had, or a log was set up before.
+/// If the file cannot be opened, or a log was set up before.
 pub fn init(filter: &Filter, file_in: Option<&Path>) -> io::Result<Log> {
     let (layer, log) = match file_in {
         Some(dir) => {
@@ -91,7 +91,7 @@ fn to_lines(stream: impl io::Write + Send + 'static, target: Target) -> io::Resu
     let lines = Lines::to(stream)?;
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
-        // It would be told on standard error, by a macro that panics where that is closed.
+        // Internal errors would be printed by a macro that panics if standard error is closed.
         .log_internal_errors(false)
         .with_writer(lines.clone());
     Ok((layer.boxed(), Log { target, lines: Some(lines) }))

@@ -1,35 +1,36 @@
 //! Notifies systemd that the daemon is ready, reloads, stops, or is alive.
 //!
-//! Does nothing outside of systemd. A message that cannot be sent is only logged.
+//! Owns the connection to the service manager. Does nothing outside of systemd. Must never fail the daemon: a message
+//! that cannot be sent is only logged.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tracing::debug;
 
-/// The line to the service manager.
+/// The connection to the service manager.
 #[derive(Debug, Clone, Copy)]
 pub struct Notifier {
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
-    /// The line that the environment names, if there is one.
+    /// The connection that the environment names, if there is one.
     pub fn from_env() -> Self {
         Self { watchdog: sd_notify::watchdog_enabled().map(half).filter(|every| !every.is_zero()) }
     }
 
-    /// We serve. Also says that a reload is over.
+    /// The daemon serves. Also ends a reload.
     pub fn ready(&self, status: &str) {
         send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
     }
 
-    /// A few words on what we do.
+    /// A short text for `systemctl status`.
     pub fn status(&self, status: &str) {
         send(&[NotifyState::Status(&one_line(status))]);
     }
 
-    /// We read the configuration again; [`Self::ready`] ends it.
+    /// The daemon reads its configuration again; [`Self::ready`] ends this.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -42,7 +43,7 @@ impl Notifier {
         send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }
 
-    /// Stopping takes this much longer.
+    /// The daemon needs this much more time to stop.
     pub fn needs_more_time(&self, time: Duration) {
         send(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
     }
@@ -62,7 +63,7 @@ fn half(timeout: Duration) -> Duration {
     timeout / 2
 }
 
-/// A line break would begin another assignment.
+/// Removes line breaks: a line break would begin another assignment.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use harness_files::{Writing, open_own};
 
-/// Bytes after which a file is put aside. The log takes twice as much at most.
+/// Size of the file in bytes at which it is rotated. The log takes at most twice as much.
 pub(super) const ROTATE_BYTES: u64 = 10 * 1024 * 1024;
 
 /// The log file, open at its end.
@@ -22,7 +22,7 @@ pub(super) struct Rotating {
 }
 
 impl Rotating {
-    /// Opens the file, or makes it. One that has grown over its bound already is put aside.
+    /// Opens the file, or makes it. A file over its bound is rotated first.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         Self::with_bound(path, ROTATE_BYTES)
     }
@@ -37,8 +37,8 @@ impl Rotating {
         Ok(Self { path: path.to_owned(), file, bytes, most })
     }
 
-    /// Begins a new file, unless there is room for so many bytes. Where that is refused, the one that is open is
-    /// written on.
+    /// Begins a new file, unless the present one has room for `bytes` more bytes. If the rotation fails, writing goes
+    /// on in the present file.
     fn make_room_for(&mut self, bytes: u64) -> io::Result<()> {
         // Another process may have truncated the file.
         let is_full = self.file.metadata().map_or(true, |found| found.len() + bytes > self.most);
@@ -52,11 +52,11 @@ impl Rotating {
 }
 
 impl Write for Rotating {
-    /// Writes a whole line, or as much of it as there is room for on the disk.
+    /// Writes a whole line, or as much of it as fits on the disk.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let bytes = line.len() as u64;
         if self.bytes > 0 && self.bytes + bytes > self.most && self.make_room_for(bytes).is_err() {
-            // It is tried again after as much again.
+            // The rotation is tried again once as many bytes were written again.
             self.bytes = 0;
         }
         let written = self.file.write(line)?;
@@ -74,7 +74,7 @@ fn append_to(path: &Path) -> io::Result<File> {
     open_own(path, Writing::Append, false)
 }
 
-/// One that is put aside takes the place of the one before.
+/// The rotated file replaces the older one.
 fn put_aside(path: &Path) -> io::Result<()> {
     match fs::rename(path, path.with_extension("log.1")) {
         // Another process has rotated the file already.
@@ -92,8 +92,8 @@ mod tests {
         fs::read_to_string(path).unwrap_or_default().lines().map(ToOwned::to_owned).collect()
     }
 
-    /// B12: whatever the lines are, the log is bounded, and the two files together have the newest of them, whole and
-    /// in order.
+    /// B12: whatever the lines are, the log is bounded. The two files together have the newest lines, whole and in
+    /// order.
     #[test]
     fn a_log_is_put_aside_while_it_is_written_and_no_line_is_lost_or_cut() {
         for (most, length, lines) in
@@ -104,7 +104,7 @@ mod tests {
             let mut log = Rotating::with_bound(&path, most).unwrap();
             let line = |number: usize| format!("{number:0>length$}\n");
             for number in 0..lines {
-                // As the writer of lines does it.
+                // In the same way as the thread that writes lines.
                 log.write_all(line(number).as_bytes()).unwrap();
                 let longest = most.max(length as u64 + 4);
                 let sizes = [&path, &path.with_extension("log.1")]
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(fs::metadata(path.with_extension("log.1")).unwrap().len(), ROTATE_BYTES + 1);
     }
 
-    /// B12: what others do to the file costs no line that comes later.
+    /// B12: changes to the file by other processes lose no later line.
     #[test]
     fn a_file_that_was_emptied_moved_or_cannot_be_put_aside_is_written_on() {
         let write = |log: &mut Rotating, from: u32, to: u32| {
@@ -151,7 +151,7 @@ mod tests {
         fs::rename(&path, dir.path().join("elsewhere")).unwrap();
         write(&mut log, 15, 25);
         assert_eq!([lines_of(&dir.path().join("elsewhere")), lines_of(&path)].concat().len(), 15);
-        // A directory that is not empty is in the way.
+        // A non-empty directory blocks the name.
         fs::create_dir_all(aside.join("in-the-way")).unwrap();
         write(&mut log, 25, 60);
         let there = [lines_of(&dir.path().join("elsewhere")), lines_of(&path)].concat();
