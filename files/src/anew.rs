@@ -1,5 +1,7 @@
-//! Files and directories that get their name when they are whole. Until then they are in a hidden directory beside it,
-//! which only its owner may write to.
+//! Files and directories that get their name when they are complete. Until then they are in a hidden directory beside
+//! it.
+//!
+//! Owns these hidden directories; only their owner may write to them. Must never replace a file.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -51,7 +53,7 @@ impl Anew {
         &self.dir
     }
 
-    /// Its path. It certainly leads to this directory if [`Self::is_ours`] holds.
+    /// The path of the hidden directory. It is certain to lead there if [`Self::is_ours`] holds.
     pub fn path(&self) -> PathBuf {
         self.parent_path.join(&self.hidden)
     }
@@ -68,7 +70,8 @@ impl Anew {
     pub fn place(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         match renameat_with(&self.dir, from, &self.parent, to, RenameFlags::NOREPLACE) {
-            // Some file systems cannot promise it. A rename follows no link, and replaces a name but no content.
+            // Some file systems cannot promise this. A rename follows no link; it may replace a name, but never
+            // content.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
                 if statat(&self.parent, to, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                     return Err(Errno::EXIST.into());
@@ -82,7 +85,7 @@ impl Anew {
     /// Gives the hidden directory itself the final name, if there is nothing of that name, or an empty directory.
     ///
     /// # Errors
-    /// Where something is there, or another process put another directory in its place.
+    /// If something has the name, or another process put another directory in the place of the hidden one.
     pub fn place_whole(mut self) -> io::Result<()> {
         renameat(&self.parent, &self.hidden, &self.parent, &self.name)?;
         self.is_placed = self.dir.is_named(&self.parent, &self.name);
@@ -107,7 +110,7 @@ pub fn remove_left(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that made the hidden directory of this name; `None` where it is something else.
+/// The process that made the hidden directory of this name; `None` if the name is of another kind.
 fn process_of(hidden: &OsStr) -> Option<Pid> {
     let (_, made_by) = hidden.to_str()?.strip_prefix('.')?.rsplit_once(".partial-")?;
     let (process, number) = made_by.split_once('-')?;

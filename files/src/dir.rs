@@ -1,4 +1,6 @@
 //! Open directories, and files made relative to them.
+//!
+//! Owns the walk along a path: no link of another user is followed. Must never replace an existing file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -96,7 +98,7 @@ impl Dir {
         push(&mut ahead, &path);
         let mut dir = Self::root()?;
         let mut links = 0;
-        // Whether no other user can change a link on the way.
+        // Whether no other user can change a link on the way so far.
         let mut is_ours = true;
         let mut by_link = false;
         while let Some(name) = ahead.pop_front() {
@@ -121,7 +123,7 @@ impl Dir {
                     }
                     is_ours &= dir.ours;
                     by_link |= found.st_uid != 0 || geteuid().is_root();
-                    // What /proc shows as links are none: their text says nothing.
+                    // The links in /proc are not real links: their text means nothing.
                     if fstatfs(&dir.fd)?.f_type == PROC_SUPER_MAGIC {
                         if ahead.is_empty() {
                             return Ok(End::Other(dir.by_way(is_ours), name));
@@ -151,12 +153,12 @@ impl Dir {
         Ok(Self { ours: is_safe(&fd, &fstat(&fd)?), fd, by_link: false })
     }
 
-    /// The same; it is not ours where another user may change a link on the way to it.
+    /// The same directory. It does not count as ours if another user can change a link on the way.
     fn by_way(self, is_ours: bool) -> Self {
         Self { ours: self.ours && is_ours, ..self }
     }
 
-    /// Opens it for making files; a directory that may only be passed through stays as it is.
+    /// Opens the directory for making files. A directory that may only be passed through stays as it is.
     fn readable(self, is_ours: bool) -> io::Result<Self> {
         let dir = self.by_way(is_ours);
         match openat(&dir.fd, ".", READ, Mode::empty()) {
@@ -171,8 +173,8 @@ impl Dir {
         self.ours
     }
 
-    /// Whether the way to it led through a link that our own user may have made, and so any process of that user: a link
-    /// that is not root's.
+    /// Whether the way to it led through a link that is not root's: any process of our own user may have made that
+    /// link.
     pub fn is_by_link(&self) -> bool {
         self.by_link
     }

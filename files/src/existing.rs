@@ -1,4 +1,4 @@
-//! Files that are written to where they are already, as a shell does for `>`.
+//! Opens existing files to be overwritten, as a shell does for `>`. Must never follow a link of another user.
 
 use std::fs::File;
 use std::io;

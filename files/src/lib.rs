@@ -1,10 +1,10 @@
 //! How `harnessd` and `harnessctl` write where other users may write too, and which files they trust there.
 //!
 //! A run may be able to write to the directory that an operator names for a backup, an export or an answer. So a new
-//! file is made relative to a directory that is held open, and gets its name when it is whole; and no link is followed
-//! that another user made. A file that is read or locked is a regular file, or is refused. A file that is acted on,
-//! such as a backup, is opened once, and must belong to no other user. The holder of a lock is asked of the kernel: any
-//! user may have written to the lock file. Owns these rules; knows nothing of journals or runs.
+//! file is made relative to a directory that is held open, and gets its name when it is complete. No link that another
+//! user made is followed. A file that is read or locked is a regular file, or is refused. A file that decides what is
+//! done, such as a backup, is opened once, and must belong to no other user. The holder of a lock is asked of the
+//! kernel: any user may have written to the lock file. Owns these rules; must never know journals or runs.
 #![forbid(unsafe_code)]
 
 mod anew;

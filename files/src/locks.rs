@@ -39,20 +39,20 @@ pub fn on(file: &File) -> Vec<Held> {
     all().filter(|held| (held.device, held.inode) == (device, inode)).collect()
 }
 
-/// The locks on a directory that is held; none where that cannot be told.
+/// The locks on an open directory; empty if they cannot be determined.
 pub fn on_dir(dir: &Dir) -> Vec<Held> {
     dir.as_fd().try_clone_to_owned().map(|fd| on(&fd.into())).unwrap_or_default()
 }
 
-/// By which the kernel lists locks on the file or the directory at `path`: its device and its inode.
+/// Device and inode under which the kernel lists locks on the file or the directory at `path`.
 pub fn identity_of(path: &Path) -> Option<(u64, u64)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     identity(&rustix::fs::open(path, flags, Mode::empty()).ok()?.into())
 }
 
-/// Whether process `pid` has a lock on one of these `files`, whoever has taken it: through a descriptor of its own, or
-/// by having mapped what was locked. Nothing where that cannot be told: it hides its descriptors, or some are under way
-/// to it.
+/// Whether process `pid` has a lock on one of these `files`, whichever process took it: the lock is on one of its
+/// descriptors, or the locked file is in its memory map. `None` if that is not known: it hides its descriptors, or a
+/// socket of it has descriptors that are not received yet.
 pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
     let mut is_told = true;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -63,7 +63,7 @@ pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
             Err(_) => return None,
         };
         for descriptor in descriptors.flatten() {
-            // One that was closed meanwhile has none.
+            // A descriptor that was closed meanwhile has no lock.
             let info = fs::read_to_string(descriptor.path()).unwrap_or_default();
             let held = info.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
             if held.into_iter().any(|held| files.contains(&(held.device, held.inode))) {
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Whoever took the lock, those have it that have the descriptor.
+    /// A lock belongs to all processes that have its descriptor, whichever process took it.
     #[test]
     fn a_process_that_has_inherited_a_lock_has_it_and_who_only_opened_the_file_has_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ mod tests {
         let with = |file: &File| {
             let mut command = std::process::Command::new("sleep");
             let child = command.arg("100").stdin(file.try_clone().unwrap()).spawn().unwrap();
-            // It has become the program once it has no descriptors of ours but this.
+            // Once the child is another program, it has no descriptors of ours but this.
             while fs::read_link(format!("/proc/{}/exe", child.id())).unwrap() == std::env::current_exe().unwrap() {
                 std::thread::yield_now();
             }

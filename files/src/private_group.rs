@@ -1,4 +1,5 @@
-//! Groups with exactly one user, as a umask of 002 needs them. Owns the rule by which such a group is known.
+//! Recognises private groups, which have exactly one user: with a umask of 002, files are writable for such a group.
+//! Reads only.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -82,7 +83,7 @@ mod tests {
         }
         let flags = rustix::fs::XattrFlags::empty();
         match rustix::fs::setxattr(dir.path(), "system.posix_acl_access", &list, flags) {
-            // This file system has none.
+            // This file system has no access control lists.
             Err(Errno::OPNOTSUPP) => {}
             set => {
                 set.unwrap();

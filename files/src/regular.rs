@@ -1,4 +1,5 @@
-//! Opens regular files, and nothing else: to open a pipe or to read a device could last for ever.
+//! Opens regular files, and nothing else: to open a pipe or to read a device could last for ever. Owns the modes in
+//! which both programs open files of their own.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,17 +11,17 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How often a name is taken from what is not ours before that is given up.
+/// How often a name is removed from a file that is not ours before the daemon gives up.
 const TRIES: u32 = 16;
 
-/// How a regular file is opened.
+/// The way in which a regular file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// To be read.
+    /// For reading.
     Read,
-    /// To be read, and not through a link.
+    /// For reading, and not through a link.
     ReadInPlace,
-    /// To be read and written, and not through a link. It is made, for its owner alone, where it is not there.
+    /// For reading and writing, and not through a link. A missing file is made, for its owner alone.
     Keep,
 }
 
@@ -30,7 +31,7 @@ pub enum Opening {
 pub struct NotRegular;
 
 impl NotRegular {
-    /// Whether this is the reason of the error.
+    /// Whether an error has this reason.
     pub fn is_why(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())
     }
@@ -57,23 +58,23 @@ pub fn open_regular(path: &Path, opening: Opening) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(NotRegular.into()) }
 }
 
-/// How a file of our own is opened to be written.
+/// The way in which a file of our own is opened for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writing {
-    /// Empty.
+    /// The file is emptied.
     Anew,
-    /// At its end, and with what is in it.
+    /// At its end; its content stays.
     Append,
-    /// From its beginning, and with what is in it.
+    /// From its beginning; its content stays.
     Keep,
 }
 
-/// Opens a file of our own directory to be written, or makes it for its owner alone. The directory is opened once, and
-/// the file in it. What is there under that name and is no regular file with that one name, as a link, is somebody's
-/// trick: the name is taken from it, and what it leads to stays as it is.
+/// Opens a file in a directory of our own for writing, or makes it for its owner alone. The directory is opened once,
+/// and the file in it. An entry of that name that is not a regular file with exactly this name, such as a link, was put
+/// there by another process: the entry is removed, and the target of a link stays as it is.
 ///
 /// # Errors
-/// Also [`NotRegular`], where it is a directory. Where the directory is a link, and `dir_in_place`.
+/// Also [`NotRegular`] if it is a directory. With `dir_in_place`, also if the directory is a link.
 pub fn open_own(path: &Path, writing: Writing, dir_in_place: bool) -> io::Result<File> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(NotRegular.into()) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -85,7 +86,7 @@ pub fn open_own(path: &Path, writing: Writing, dir_in_place: bool) -> io::Result
         let file = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
             Ok(file) => Some(File::from(file)),
             Err(Errno::NOENT) => None,
-            // A link, a pipe that nobody reads, a socket: taken away below.
+            // A link, a pipe without a reader, a socket: removed below.
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => {
                 unlink(&dir, name)?;
                 None
@@ -103,7 +104,7 @@ pub fn open_own(path: &Path, writing: Writing, dir_in_place: bool) -> io::Result
             unlink(&dir, name)?;
         }
         match rustix::fs::openat(&dir, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
-            // It was put there in between.
+            // Another process made it in between.
             Err(Errno::EXIST) => {}
             made => return Ok(made?.into()),
         }

@@ -1,4 +1,4 @@
-//! A run plants or swaps files where an operator writes.
+//! Attacks by runs that plant or swap files in directories where an operator writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{self, Permissions};
@@ -146,7 +146,7 @@ fn nix_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
 }
 
-/// The usual ways to name a path.
+/// Paths in the usual spellings.
 #[test]
 fn a_file_that_is_named_is_written_to_as_a_shell_does() {
     let dir = tempfile::tempdir().unwrap();

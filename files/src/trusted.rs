@@ -1,4 +1,5 @@
-//! Trusted files: only this user and root can have written their content.
+//! Trusted files: only this user and root can have written their content. Owns the rule for that; changes nothing but
+//! copies.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
