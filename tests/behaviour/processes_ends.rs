@@ -2,7 +2,8 @@
 //! own words.
 
 use harness_protocol::run::RunState;
-use harness_tests::{Daemon, Value, eventually, json, runs, turn};
+use harness_tests::{Daemon, Process, Value, eventually, json, runs, turn};
+use nix::sys::signal::Signal;
 
 #[test]
 fn codes_and_signals_are_those_of_the_command() {
@@ -98,4 +99,18 @@ fn a_program_with_arguments_needs_no_shell() {
         "{}",
         envelopes[2]
     );
+}
+
+#[test]
+fn a_command_ends_at_its_time_limit_while_the_daemon_hangs() {
+    let daemon = Daemon::start();
+    let command = json!({"command": "echo began; setsid sleep 31066 & exec sleep 31066", "timeout": 1.0});
+    let run = daemon.submit(&turn("").call("shell", command).turn("done"));
+    let sleepers = || Process::with_word("31066").len();
+    eventually("the command executes", || sleepers() == 2);
+    daemon.signal(Signal::SIGSTOP);
+    eventually("the keeper ends all of it", || sleepers() == 0);
+    daemon.signal(Signal::SIGCONT);
+    assert_eq!(run.answer(), "done");
+    assert!(run.envelopes()[0].contains("timed out"), "{:?}", run.envelopes());
 }

@@ -53,6 +53,9 @@ use self::pool::Parked;
 use self::pool::running_call::{Heard, Held, TRIES, TooMany};
 use self::supervisor::protocol::Used;
 
+/// How much later than the daemon a keeper ends a command whose time is up, so that it does so only where the daemon
+/// does not.
+const KEEPER_SLACK: Duration = Duration::from_secs(1);
 /// How long pipes may stay open after the process has ended.
 const DRAIN: Duration = Duration::from_secs(2);
 /// First and longest pause between attempts to start a call while a resource that it needs is used up.
@@ -171,8 +174,12 @@ async fn attempt(
     on_piece: OnPiece<'_>,
 ) -> Result<Option<Finished>, SpawnError> {
     let (mut streams, theirs, terminal) = streams(launch, bounds.keep, outputs).map_err(SpawnError::of_streams)?;
-    let descriptors: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
-    let mut held = Held::start(keepers, run, launch, terminal.as_deref(), &descriptors).await?;
+    let descriptors = theirs.iter().map(AsFd::as_fd);
+    // The terminal is the input of what runs on it.
+    let input = launch.input.filter(|_| terminal.is_none());
+    let descriptors: Vec<BorrowedFd<'_>> = descriptors.chain(input).collect();
+    let time_limit = bounds.timeout.saturating_add(KEEPER_SLACK);
+    let mut held = Held::start(keepers, run, launch, terminal.as_deref(), time_limit, &descriptors).await?;
     drop(theirs);
 
     let why = {
@@ -183,6 +190,8 @@ async fn attempt(
             Err(_) => streams.while_waiting_for(on_piece, ended).await,
         }
     };
+    // Where the daemon was held up, the keeper has seen the time limit before it.
+    let why = if held.is_expired() { Why::TimeLimit } else { why };
     let mut lost = false;
     match why {
         Why::Heard(Heard::Ended) => {}

@@ -4,15 +4,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use harness_protocol::limit::CallLimits;
 use nix::libc;
 
 use super::cgroup::Group;
 use super::supervisor::launch::instructions;
-use super::supervisor::protocol::{self, Failure, Place};
+use super::supervisor::protocol::{self, Failure, Place, StartFrame};
 use crate::folders;
 
 /// Bytes of the longest argument or variable that the kernel takes, with its NUL.
@@ -42,6 +44,8 @@ pub struct Launch<'a> {
     pub env: &'a [(OsString, OsString)],
     /// Whether it gets a terminal, through which all output comes as standard output.
     pub tty: bool,
+    /// Its standard input, where it has one; otherwise it reads `/dev/null`, or the terminal.
+    pub input: Option<BorrowedFd<'a>>,
     /// Limits of its processes.
     pub limits: CallLimits,
 }
@@ -83,6 +87,9 @@ pub enum SpawnError {
     /// The file may not be executed, or is no program.
     #[error("{0}: cannot be executed")]
     NotExecutable(String),
+    /// The keeper does not know a part of the request that it must not leave out.
+    #[error("the command was not started: its keeper cannot do what field {0} of the request asks for")]
+    Unknown(u8),
     /// The command is empty.
     #[error("no program is named")]
     Empty,
@@ -189,6 +196,7 @@ impl Launch<'_> {
         seq: u32,
         terminal: Option<&Path>,
         group: Option<&Group>,
+        time_limit: Duration,
     ) -> Result<Vec<u8>, SpawnError> {
         if let Some(long) = self.longest() {
             return Err(SpawnError::TooLong(long));
@@ -209,22 +217,16 @@ impl Launch<'_> {
         let launcher = instructions(&limits, terminal, group.map(Group::entrance).as_deref());
         // The leader of a group cannot become the leader of a session.
         let group = terminal.is_none();
+        let input = self.input.is_some() && terminal.is_none();
+        let (launcher, env, time_limit) = (&*launcher, self.env, Some(time_limit));
+        let start = |program| StartFrame { seq, group, input, time_limit, launcher, program, place, env };
         Ok(match self.program {
             Program::Shell(command) => {
-                let args = ["sh", "-c", command].map(OsStr::new);
-                protocol::start(seq, group, &launcher, OsStr::new("/bin/sh"), place, args.into_iter(), self.env)
+                start(OsStr::new("/bin/sh")).encode(["sh", "-c", command].map(OsStr::new).into_iter())
             }
             Program::Argv(argv) => {
                 let program = argv.first().filter(|program| !program.is_empty()).ok_or(SpawnError::Empty)?;
-                protocol::start(
-                    seq,
-                    group,
-                    &launcher,
-                    OsStr::new(program),
-                    place,
-                    argv.iter().map(OsStr::new),
-                    self.env,
-                )
+                start(OsStr::new(program)).encode(argv.iter().map(OsStr::new))
             }
         })
     }
@@ -242,6 +244,7 @@ impl Launch<'_> {
                 let wanted = self.folder.unwrap_or_default();
                 return SpawnError::OtherFolder { dir: self.workdir.to_owned(), wanted, found: (device, inode) };
             }
+            Failure::Unknown { tag } => return SpawnError::Unknown(tag),
             Failure::Start { errno } => errno,
         };
         let error = io::Error::from_raw_os_error(errno);
@@ -265,7 +268,7 @@ impl SpawnError {
     pub const fn exit_code(&self) -> Option<u8> {
         match self {
             Self::NotFound(_) => Some(127),
-            Self::NotExecutable(_) => Some(126),
+            Self::NotExecutable(_) | Self::Unknown(_) => Some(126),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 //! Tests with real processes: their ends, their output, and their leftovers.
 
 use std::ffi::OsString;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -66,6 +67,24 @@ impl Bench {
         }
     }
 
+    /// A shell's command in the directory of the place.
+    fn launch<'a>(&'a self, command: &'a str) -> Launch<'a> {
+        Launch {
+            program: Program::Shell(command),
+            workdir: self.dir.path(),
+            folder: None,
+            directory: Path::new(""),
+            env: &self.env,
+            tty: false,
+            input: None,
+            limits: CallLimits::default(),
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { timeout: self.timeout, keep: self.keep }
+    }
+
     async fn start(
         &self,
         command: &str,
@@ -84,16 +103,8 @@ impl Bench {
         cancel: &mut Cancel,
         on_piece: OnPiece<'_>,
     ) -> Result<Finished, SpawnError> {
-        let launch = Launch {
-            program,
-            workdir,
-            folder: None,
-            directory: Path::new(""),
-            env: &self.env,
-            tty: false,
-            limits: CallLimits::default(),
-        };
-        let bounds = Bounds { timeout: self.timeout, keep: self.keep };
+        let launch = Launch { program, workdir, ..self.launch("") };
+        let bounds = self.bounds();
         let outputs = self.outputs.of_call(RUN, CALL, self.quota);
         run(launch, bounds, RUN, &self.keepers, &outputs, cancel, on_piece).await
     }
@@ -247,35 +258,52 @@ async fn what_the_kernel_cannot_take_is_named() {
         (Program::Argv(&["true".into(), "y".repeat(140_000)]), variable("SMALL", 5), "the command is too long"),
         (Program::Argv(&vec!["z".repeat(100_000); 150]), variable("SMALL", 5), "the command is too long"),
     ] {
-        let launch = Launch {
-            program,
-            workdir: bench.dir.path(),
-            folder: None,
-            directory: Path::new(""),
-            env: &env,
-            tty: false,
-            limits: CallLimits::default(),
-        };
-        let told_by = launch.frame(1, None, None).unwrap_err().to_string();
+        let launch = Launch { program, env: &env, ..bench.launch("") };
+        let told_by = launch.frame(1, None, None, Duration::MAX).unwrap_err().to_string();
         assert!(told_by.starts_with(told), "{told}: {told_by}");
     }
     // So is the total, which only the kernel knows.
     let env = many(20, 100_000);
-    let launch = Launch {
-        program: Program::Shell("true"),
-        workdir: bench.dir.path(),
-        folder: None,
-        directory: Path::new(""),
-        env: &env,
-        tty: false,
-        limits: CallLimits::default(),
-    };
+    let launch = Launch { env: &env, ..bench.launch("true") };
     assert!(
         launch
             .explain(supervisor::protocol::Failure::Start { errno: nix::libc::E2BIG })
             .to_string()
             .starts_with("the environment is too large")
     );
+}
+
+#[tokio::test]
+async fn a_command_reads_the_input_that_it_is_given_and_nothing_where_it_is_given_none() {
+    let bench = Bench::new();
+    for given in [None, Some(""), Some("one line"), Some(&*"x".repeat(200_000))] {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(given.unwrap_or_default().as_bytes()).unwrap();
+        file.rewind().unwrap();
+        let launch = Launch { input: given.map(|_| file.as_fd()), ..bench.launch("wc -c") };
+        let (_canceller, mut cancel) = canceller();
+        let (bounds, outputs) = (bench.bounds(), bench.outputs.of_call(RUN, CALL, bench.quota));
+        let finished =
+            run(launch, bounds, RUN, &bench.keepers, &outputs, &mut cancel, &mut |_, _, _| {}).await.unwrap();
+        assert_eq!(text(&finished.stdout.kept).trim(), given.unwrap_or_default().len().to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_keeper_ends_a_command_whose_time_is_up_by_itself() {
+    let bench = Bench::new();
+    for command in ["sleep 100", "trap '' TERM; sleep 100; sleep 100", "setsid sleep 100 & sleep 100"] {
+        let launch = bench.launch(command);
+        let (_streams, theirs, _) = streams(&launch, bench.keep, &bench.outputs.of_call(RUN, CALL, 0)).unwrap();
+        let descriptors: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
+        let limit = Duration::from_millis(50);
+        let held = Held::start(&bench.keepers, RUN, &launch, None, limit, &descriptors);
+        let mut held = held.await.unwrap();
+        assert!(matches!(held.ended().await, Heard::Ended) && held.is_expired(), "{command}");
+        let (_canceller, mut cancel) = canceller();
+        held.end_all(&mut cancel, Stop::Gently).await;
+        assert!(held.is_alone() && bench.keepers.processes_of(RUN, 9).is_empty(), "{command}");
+    }
 }
 
 #[tokio::test]

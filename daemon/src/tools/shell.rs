@@ -153,7 +153,7 @@ impl Shell {
             (None, argv) => Program::Argv(argv.as_deref().unwrap_or_default()),
         };
         let limits = CallLimits::from(&asked.spec.limits).or(self.limits);
-        let launch = Launch { program, workdir, folder, directory, env: &env, tty: args.tty, limits };
+        let launch = Launch { program, workdir, folder, directory, env: &env, tty: args.tty, input: None, limits };
         let bounds = Bounds { timeout: timeout.to_std(), keep: self.keep };
         let outputs = self.outputs.of_call(run, call, self.quota);
         match process::run(launch, bounds, run, &self.keepers, &outputs, cancel, on_piece).await {

@@ -3,7 +3,7 @@
 //! Owns no policy: other modules decide which call may use a keeper, and what is done when a keeper is gone. Every
 //! waiting method can be dropped and called again.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as Pair;
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ use super::sealed::Sealed;
 use crate::process::cgroup::Group;
 use crate::process::output::pipe::watch;
 use crate::process::owner::survivors::KeepersLock;
-use crate::process::supervisor::protocol::{Answer, What, first_frame};
+use crate::process::supervisor::protocol::{Answer, Request, What, first_frame};
 use crate::process::timing::KILL_WAIT;
 
 /// The program of keepers, and its surroundings.
@@ -69,7 +69,9 @@ pub(in crate::process) fn end_of(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
 impl Link {
     /// Starts a keeper.
     pub(in crate::process) fn open(program: &KeeperProgram) -> io::Result<Self> {
-        let (ours, theirs) = Pair::pair()?;
+        let (mut ours, theirs) = Pair::pair()?;
+        // A new socket has room for it.
+        ours.write_all(&Request::hello())?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
         let lock = match &program.lock {

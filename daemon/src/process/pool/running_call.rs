@@ -32,6 +32,8 @@ pub(in crate::process) struct Held {
     run: RunId,
     /// How the process of the call ended, once the keeper has said so.
     used: Option<Used>,
+    /// The keeper has ended it, because its time limit was over.
+    expired: bool,
     /// No process is left below the keeper.
     alone: bool,
     /// The keeper was lost, and its leftovers were ended.
@@ -66,6 +68,7 @@ impl Held {
         run: RunId,
         launch: &Launch<'_>,
         terminal: Option<&Path>,
+        time_limit: Duration,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Self, SpawnError> {
         let mut tries = TRIES;
@@ -73,10 +76,17 @@ impl Held {
             let group = keepers.group(run, launch.limits).await;
             let mut link = keepers.take(run).map_err(SpawnError::of_means)?;
             let seq = link.next_seq();
-            let frame = launch.frame(seq, terminal, group.as_ref());
+            let frame = launch.frame(seq, terminal, group.as_ref(), time_limit);
             link.group = group.map(Box::new);
-            let mut held =
-                Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false };
+            let mut held = Self {
+                link: Some(link),
+                keepers: Arc::clone(keepers),
+                run,
+                used: None,
+                expired: false,
+                alone: false,
+                swept: false,
+            };
             let frame = match frame {
                 Ok(frame) => frame,
                 Err(error) => {
@@ -116,8 +126,9 @@ impl Held {
 
     fn note(&mut self, what: What) {
         match what {
-            What::Ended { used, alone } => {
+            What::Ended { used, alone, expired } => {
                 self.used = Some(used);
+                self.expired = expired;
                 self.alone = alone;
             }
             What::Failed(_) | What::Empty => self.alone = true,
@@ -238,6 +249,11 @@ impl Held {
         self.used.as_ref()
     }
 
+    /// Whether the keeper has ended the process, because its time limit was over and the daemon had not done it.
+    pub(in crate::process) fn is_expired(&self) -> bool {
+        self.expired
+    }
+
     /// Whether the call has met limits of its whole run so far.
     pub(in crate::process) fn grouped(&self) -> Grouped {
         let group = self.link.as_ref().and_then(|link| link.group.as_ref());
@@ -274,7 +290,15 @@ impl Held {
 
     /// Takes over a parked keeper.
     pub(in crate::process) fn again(keepers: &Arc<Keepers>, run: RunId, link: Link) -> Self {
-        Self { link: Some(link), keepers: Arc::clone(keepers), run, used: None, alone: false, swept: false }
+        Self {
+            link: Some(link),
+            keepers: Arc::clone(keepers),
+            run,
+            used: None,
+            expired: false,
+            alone: false,
+            swept: false,
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 //! folders in which calls start. When the daemon is gone, the keeper's socket is closed, and it ends everything below
 //! it.
 //! A keeper whose limits, priority or processors were changed serves no further call: it ends before it reads the next
-//! request.
+//! request. It holds the time limit of its call as well, so that a daemon that hangs lets no command run on.
 
 pub mod launch;
 pub(super) mod protocol;
@@ -44,7 +44,7 @@ use wait4::Wait4;
 
 use super::owner::survivors;
 use super::rlimits;
-use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, What, first_frame};
+use super::supervisor::protocol::{Answer, Failure, Place, Request, Start, Used, VERSION, What, first_frame};
 use super::supervisor::untouched::Untouched;
 use super::timing::{GRACE, HIGHEST_PRIORITY, RUNS_AFTER};
 use super::tree::Tree;
@@ -111,6 +111,8 @@ struct Keeper {
     read: Vec<u8>,
     passed: Vec<OwnedFd>,
     own: i32,
+    /// The daemon has said which version of the protocol it speaks.
+    greeted: bool,
     /// The priority that it was started with, which its processes get.
     nice: i32,
     seq: u32,
@@ -138,6 +140,10 @@ struct Running {
     child: Child,
     begun: Instant,
     told: bool,
+    /// When the keeper ends it, in case that the daemon has not. Its clock is that of the daemon's own time limit: a
+    /// machine that was suspended gives the command the rest of its time.
+    ends_at: Option<Instant>,
+    expired: bool,
 }
 
 struct Ending {
@@ -190,6 +196,7 @@ impl Keeper {
             read: Vec::new(),
             passed: Vec::new(),
             own: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            greeted: false,
             nice: getpriority_process(None)?,
             seq: 0,
             call: None,
@@ -249,8 +256,9 @@ impl Keeper {
 
     fn next_look(&self) -> Option<Instant> {
         let runs = self.call.as_ref().filter(|call| !call.told).map(|call| call.begun + RUNS_AFTER);
+        let ends = self.call.as_ref().filter(|call| !call.expired).and_then(|call| call.ends_at);
         let kill = self.ending.as_ref().map(|ending| ending.kill_at);
-        runs.into_iter().chain(kill).min()
+        runs.into_iter().chain(ends).chain(kill).min()
     }
 
     fn look_at_the_clock(&mut self) {
@@ -258,10 +266,16 @@ impl Keeper {
         if at > now() {
             return;
         }
-        if let Some(call) = self.call.as_mut().filter(|call| !call.told) {
+        if let Some(call) = self.call.as_mut().filter(|call| !call.told && call.begun + RUNS_AFTER <= now()) {
             call.told = true;
             let pid = i32::try_from(call.child.id()).unwrap_or(i32::MAX);
             self.say(What::Runs { pid });
+        }
+        let is_over = |call: &&mut Running| !call.expired && call.ends_at.is_some_and(|at| at <= now());
+        if let Some(call) = self.call.as_mut().filter(is_over) {
+            call.expired = true;
+            self.owes_empty = true;
+            self.end(GRACE);
         }
         if self.ending.as_ref().is_some_and(|ending| ending.kill_at <= now()) {
             self.kill();
@@ -291,9 +305,9 @@ impl Keeper {
         while matches!((&self.children_changed).read(&mut drained), Ok(count) if count == drained.len()) {}
         let mut ended = self.take_ended();
         self.children = (0..MOST_REAPED).find_map(|_| self.reap_next(&mut ended)).unwrap_or(Children::Unreaped);
-        if let Some(used) = ended {
+        if let Some((used, expired)) = ended {
             let alone = self.children == Children::None;
-            self.say(What::Ended { used, alone });
+            self.say(What::Ended { used, alone, expired });
             self.owes_empty |= !alone;
         }
         if self.children == Children::None {
@@ -307,7 +321,7 @@ impl Keeper {
     }
 
     /// Reaps one child; gives the state of the others where none is dead.
-    fn reap_next(&mut self, ended: &mut Option<Used>) -> Option<Children> {
+    fn reap_next(&mut self, ended: &mut Option<(Used, bool)>) -> Option<Children> {
         if self.call.is_none() {
             return match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::StillAlive) => Some(Children::Living),
@@ -330,14 +344,16 @@ impl Keeper {
         self.call.as_ref().is_some_and(|call| i64::from(call.child.id()) == i64::from(pid.as_raw()))
     }
 
-    /// How the process of the call ended, if it has.
-    fn take_ended(&mut self) -> Option<Used> {
-        match self.call.as_mut()?.child.try_wait4() {
+    /// How the process of the call ended, if it has, and whether its time limit has ended it.
+    fn take_ended(&mut self) -> Option<(Used, bool)> {
+        let call = self.call.as_mut()?;
+        let expired = call.expired;
+        match call.child.try_wait4() {
             Ok(None) => None,
             Ok(Some(used)) => {
                 self.call = None;
                 let cpu = used.rusage.utime + used.rusage.stime;
-                Some(Used { status: used.status.into_raw(), cpu, max_rss_bytes: used.rusage.maxrss })
+                Some((Used { status: used.status.into_raw(), cpu, max_rss_bytes: used.rusage.maxrss }, expired))
             }
             Err(_) => {
                 // No other code reaps here, so this does not happen. The daemon would see no end, which is the truth.
@@ -391,6 +407,10 @@ impl Keeper {
             let Some((length, request)) = request else { return self.daemon_is_gone() };
             self.read.drain(..length);
             match request {
+                Request::Hello { version } if version == VERSION && !self.greeted => self.greeted = true,
+                // A daemon of another version does not use this keeper: it starts its own.
+                _ if !self.greeted => return self.daemon_is_gone(),
+                Request::Hello { .. } => return self.daemon_is_gone(),
                 Request::Start(start) => self.start(&start),
                 Request::End { force } => {
                     self.owes_empty = true;
@@ -406,7 +426,9 @@ impl Keeper {
         let mut passed = std::mem::take(&mut self.passed).into_iter();
         match spawn(start, &mut passed) {
             Ok(child) => {
-                self.call = Some(Running { child, begun: now(), told: false });
+                let begun = now();
+                let ends_at = start.time_limit.and_then(|limit| begun.checked_add(limit));
+                self.call = Some(Running { child, begun, told: false, ends_at, expired: false });
                 self.children = Children::Living;
             }
             Err(failure) => self.say(What::Failed(failure)),
@@ -447,6 +469,9 @@ fn number(error: &io::Error) -> i32 {
 /// Starts a process in its working directory. The keeper enters the directory for that moment: the directory that it
 /// checked is the one that the process starts in, whatever happens to the path meanwhile.
 fn spawn(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> Result<Child, Failure> {
+    if let Some(tag) = start.unknown {
+        return Err(Failure::Unknown { tag });
+    }
     enter(&start.place)?;
     let spawned = spawn_here(start, passed);
     // The keeper must not keep a directory busy, nor depend on one.
@@ -479,10 +504,12 @@ fn enter_directory(from: impl AsFd, path: &std::path::Path) -> Result<(), Failur
     fchdir(&directory.descriptor).map_err(|errno| Failure::Directory { errno: errno.raw_os_error() })
 }
 
-/// `passed` has standard output and error, or a terminal for all three streams.
+/// `passed` has standard output and error, or a terminal for all three streams; then the standard input of a call that
+/// has one.
 fn spawn_here(start: &Start, passed: &mut impl Iterator<Item = OwnedFd>) -> io::Result<Child> {
     let output = passed.next().ok_or(ErrorKind::InvalidInput)?;
     let (input, error) = match passed.next() {
+        Some(error) if start.input => (Stdio::from(passed.next().ok_or(ErrorKind::InvalidInput)?), error),
         Some(error) => (Stdio::null(), error),
         None => (Stdio::from(output.try_clone()?), output.try_clone()?),
     };

@@ -1,33 +1,92 @@
 //! The protocol between the daemon and a keeper: frames on a stream socket, each with its length in front.
 //!
-//! Pure. Owns the encoding, and no other module knows it. Descriptors travel beside a frame, with its first byte. Both
-//! ends are the same binary, so there are no versions; an end that reads nonsense treats the other end as gone.
+//! ```text
+//!   frame = length (4 bytes) · kind (1 byte) · fields          field = tag (1 byte) · length (4 bytes) · value
+//!
+//!   daemon ── hello (version) · start · end … ──▶ keeper        keeper ── runs · failed · ended · empty … ──▶ daemon
+//! ```
+//!
+//! Pure. Owns the encoding, and no other module knows it. Descriptors travel beside a frame, with its first byte.
+//! The first frame has the version of the protocol, because a daemon that was upgraded serves keepers of the version
+//! before it. A field that the reader does not know is skipped, unless its tag is *binding* (see [`BINDING`]): a start
+//! with an unknown binding field is refused. A plan of confinement will be such a field, so no keeper can start a
+//! command with less confinement than the daemon asked for. An end that reads nonsense treats the other end as gone.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+/// Version of this protocol. A change that adds fields keeps it; a change of meaning raises it.
+pub(in crate::process) const VERSION: u32 = 1;
 /// Longest frame. The kernel takes about 2 MiB of arguments and environment together.
 pub(in crate::process) const LONGEST: usize = 4 * 1024 * 1024;
-/// Bytes of the length in front of a frame.
+/// Bytes of the length in front of a frame or of a value.
 const LENGTH: usize = 4;
+
+/// Kinds of frames from the daemon.
+const HELLO: u8 = 0;
+const START: u8 = 1;
+const END: u8 = 2;
+/// Kinds of frames from a keeper.
+const RUNS: u8 = 0;
+const FAILED: u8 = 1;
+const ENDED: u8 = 2;
+const EMPTY: u8 = 3;
+
+/// Tags with this bit are binding: a keeper that does not know such a field must not start the command.
+const BINDING: u8 = 0x80;
+
+/// Tags of fields, each with one meaning in all frames.
+mod tag {
+    use super::BINDING;
+
+    pub(super) const VERSION: u8 = 1;
+    pub(super) const SEQ: u8 = 2;
+    pub(super) const GROUP: u8 = 3;
+    pub(super) const LAUNCHER: u8 = 4;
+    pub(super) const PROGRAM: u8 = 5;
+    pub(super) const ARG: u8 = 6;
+    pub(super) const VARIABLE: u8 = 7;
+    pub(super) const WORKDIR: u8 = 8;
+    pub(super) const DIRECTORY: u8 = 9;
+    pub(super) const FOLDER: u8 = 10 | BINDING;
+    pub(super) const INPUT: u8 = 11 | BINDING;
+    pub(super) const TIME_LIMIT: u8 = 12;
+    pub(super) const FORCE: u8 = 13;
+    pub(super) const PID: u8 = 14;
+    pub(super) const STATUS: u8 = 15;
+    pub(super) const CPU: u8 = 16;
+    pub(super) const MAX_RSS: u8 = 17;
+    pub(super) const ALONE: u8 = 18;
+    pub(super) const EXPIRED: u8 = 19;
+    pub(super) const FAILURE: u8 = 20;
+    pub(super) const ERRNO: u8 = 21;
+    pub(super) const UNKNOWN: u8 = 22;
+}
 
 /// A request to a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) enum Request {
+    /// The first frame: the version that the daemon speaks.
+    Hello { version: u32 },
     /// Start a process.
-    Start(Start),
+    Start(Box<Start>),
     /// End all its descendants; without a grace period where `force`.
     End { force: bool },
 }
 
-/// A process to start. Its descriptors come beside the frame: standard output and error, or a terminal for all three.
+/// A process to start. Its descriptors come beside the frame: standard output and error, or a terminal for all three;
+/// then standard input, where it has one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::process) struct Start {
     /// Number of the call at this keeper.
     pub(in crate::process) seq: u32,
     /// Whether it leads a process group; false if it is to lead a session.
     pub(in crate::process) group: bool,
+    /// A descriptor for its standard input comes last beside the frame; otherwise it reads `/dev/null`.
+    pub(in crate::process) input: bool,
+    /// Time after which the keeper ends the process by itself.
+    pub(in crate::process) time_limit: Option<Duration>,
     /// The instructions for a launcher in between; empty where none is needed.
     pub(in crate::process) launcher: OsString,
     pub(in crate::process) program: OsString,
@@ -35,6 +94,21 @@ pub(in crate::process) struct Start {
     pub(in crate::process) args: Vec<OsString>,
     pub(in crate::process) env: Vec<(OsString, OsString)>,
     pub(in crate::process) place: Place<OsString>,
+    /// The tag of a binding field that this keeper does not know: it refuses the start.
+    pub(in crate::process) unknown: Option<u8>,
+}
+
+/// A process to start, as the daemon has it: from borrowed strings, which are copied once.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::process) struct StartFrame<'a> {
+    pub(in crate::process) seq: u32,
+    pub(in crate::process) group: bool,
+    pub(in crate::process) input: bool,
+    pub(in crate::process) time_limit: Option<Duration>,
+    pub(in crate::process) launcher: &'a OsStr,
+    pub(in crate::process) program: &'a OsStr,
+    pub(in crate::process) place: Place<&'a OsStr>,
+    pub(in crate::process) env: &'a [(OsString, OsString)],
 }
 
 /// The directory in which a process starts.
@@ -61,8 +135,9 @@ pub(in crate::process) enum What {
     Runs { pid: i32 },
     /// The process did not start.
     Failed(Failure),
-    /// The process ended. `alone`: it has left no other process running.
-    Ended { used: Used, alone: bool },
+    /// The process ended. `alone`: it has left no other process running. `expired`: the keeper has ended it, because
+    /// its time limit was over.
+    Ended { used: Used, alone: bool, expired: bool },
     /// The keeper has no child.
     Empty,
 }
@@ -78,10 +153,12 @@ pub(in crate::process) enum Failure {
     OtherFolder { device: u64, inode: u64 },
     /// The directory of the call, relative to the working directory, cannot be entered.
     Directory { errno: i32 },
+    /// The request has a binding field with this tag, which the keeper does not know.
+    Unknown { tag: u8 },
 }
 
 /// How a process ended, and the use of resources by it and by children that it waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::process) struct Used {
     /// Its status, as `wait4` gives it.
     pub(in crate::process) status: i32,
@@ -90,137 +167,211 @@ pub(in crate::process) struct Used {
 }
 
 impl Request {
-    /// The frame of a request to end; [`start`] makes the other one.
-    pub(in crate::process) fn end(force: bool) -> Vec<u8> {
-        framed(|bytes| bytes.extend([1, u8::from(force)]))
+    /// The first frame of a connection.
+    pub(in crate::process) fn hello() -> Vec<u8> {
+        framed(HELLO, |frame| frame.put(tag::VERSION, VERSION.to_le_bytes()))
     }
 
+    /// The frame of a request to end.
+    pub(in crate::process) fn end(force: bool) -> Vec<u8> {
+        framed(END, |frame| frame.put(tag::FORCE, [u8::from(force)]))
+    }
+
+    /// Reads a frame; `None` where it is nonsense.
     pub(in crate::process) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut reader = Reader(frame);
-        Some(match reader.byte()? {
-            0 => {
-                let seq = reader.u32()?;
-                let group = reader.byte()? != 0;
-                let launcher = reader.text()?;
-                let program = reader.text()?;
-                let (workdir, directory) = (reader.text()?, reader.text()?);
-                let folder = match reader.byte()? {
-                    0 => None,
-                    _ => Some((reader.u64()?, reader.u64()?)),
-                };
-                let place = Place { workdir, folder, directory };
-                let args = reader.many(Reader::text)?;
-                let env = reader.many(|reader| Some((reader.text()?, reader.text()?)))?;
-                Self::Start(Start { seq, group, launcher, program, args, env, place })
+        let (&kind, fields) = frame.split_first()?;
+        match kind {
+            HELLO => {
+                let mut version = None;
+                each_field(fields, |tag, value| {
+                    if tag == tag::VERSION {
+                        version = Some(u32::from_le_bytes(array(value)?));
+                    }
+                    Some(())
+                })?;
+                Some(Self::Hello { version: version? })
             }
-            1 => Self::End { force: reader.byte()? != 0 },
-            _ => return None,
+            START => Start::decode(fields).map(|start| Self::Start(Box::new(start))),
+            END => {
+                let mut force = false;
+                each_field(fields, |tag, value| {
+                    if tag == tag::FORCE {
+                        force = is_set(value);
+                    }
+                    Some(())
+                })?;
+                Some(Self::End { force })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl StartFrame<'_> {
+    /// The frame, with these arguments, from the program's name on.
+    pub(in crate::process) fn encode<'a>(self, args: impl Iterator<Item = &'a OsStr>) -> Vec<u8> {
+        framed(START, |frame| {
+            frame.put(tag::SEQ, self.seq.to_le_bytes());
+            if self.group {
+                frame.put(tag::GROUP, [1]);
+            }
+            if self.input {
+                frame.put(tag::INPUT, [1]);
+            }
+            if let Some(limit) = self.time_limit {
+                frame.put(tag::TIME_LIMIT, micros(limit).to_le_bytes());
+            }
+            if !self.launcher.is_empty() {
+                frame.put(tag::LAUNCHER, self.launcher.as_bytes());
+            }
+            frame.put(tag::PROGRAM, self.program.as_bytes());
+            frame.put(tag::WORKDIR, self.place.workdir.as_bytes());
+            if !self.place.directory.is_empty() {
+                frame.put(tag::DIRECTORY, self.place.directory.as_bytes());
+            }
+            if let Some(folder) = self.place.folder {
+                frame.put(tag::FOLDER, pair(folder));
+            }
+            args.for_each(|arg| frame.put(tag::ARG, arg.as_bytes()));
+            self.env.iter().for_each(|(name, value)| frame.put_variable(name, value));
         })
     }
 }
 
-/// The frame of a request to start, from borrowed strings: the fast path copies them once.
-pub(in crate::process) fn start<'a>(
-    seq: u32,
-    group: bool,
-    launcher: &OsStr,
-    program: &OsStr,
-    place: Place<&OsStr>,
-    args: impl ExactSizeIterator<Item = &'a OsStr>,
-    env: &[(OsString, OsString)],
-) -> Vec<u8> {
-    framed(|bytes| {
-        bytes.push(0);
-        bytes.extend(seq.to_le_bytes());
-        bytes.push(u8::from(group));
-        put(bytes, launcher);
-        put(bytes, program);
-        put(bytes, place.workdir);
-        put(bytes, place.directory);
-        match place.folder {
-            None => bytes.push(0),
-            Some((device, inode)) => {
-                bytes.push(1);
-                bytes.extend(device.to_le_bytes());
-                bytes.extend(inode.to_le_bytes());
+impl Start {
+    fn decode(fields: &[u8]) -> Option<Self> {
+        let mut start = Self::default();
+        each_field(fields, |tag, value| {
+            match tag {
+                tag::SEQ => start.seq = u32::from_le_bytes(array(value)?),
+                tag::GROUP => start.group = is_set(value),
+                tag::INPUT => start.input = is_set(value),
+                tag::TIME_LIMIT => start.time_limit = Some(Duration::from_micros(u64::from_le_bytes(array(value)?))),
+                tag::LAUNCHER => start.launcher = text(value),
+                tag::PROGRAM => start.program = text(value),
+                tag::WORKDIR => start.place.workdir = text(value),
+                tag::DIRECTORY => start.place.directory = text(value),
+                tag::FOLDER => start.place.folder = Some(pair_of(value)?),
+                tag::ARG => start.args.push(text(value)),
+                tag::VARIABLE => {
+                    let (length, rest) = value.split_first_chunk::<LENGTH>()?;
+                    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+                    let (name, value) = rest.split_at_checked(length)?;
+                    start.env.push((text(name), text(value)));
+                }
+                tag if tag & BINDING != 0 => start.unknown = Some(tag),
+                _ => {}
             }
-        }
-        put_number(bytes, args.len());
-        args.for_each(|arg| put(bytes, arg));
-        put_number(bytes, env.len());
-        for (name, value) in env {
-            put(bytes, name);
-            put(bytes, value);
-        }
-    })
+            Some(())
+        })?;
+        Some(start)
+    }
 }
 
 impl Answer {
     pub(in crate::process) fn encode(self) -> Vec<u8> {
-        framed(|bytes| {
-            bytes.extend(self.seq.to_le_bytes());
+        let kind = match self.what {
+            What::Runs { .. } => RUNS,
+            What::Failed(_) => FAILED,
+            What::Ended { .. } => ENDED,
+            What::Empty => EMPTY,
+        };
+        framed(kind, |frame| {
+            frame.put(tag::SEQ, self.seq.to_le_bytes());
             match self.what {
-                What::Runs { pid } => {
-                    bytes.push(0);
-                    bytes.extend(pid.to_le_bytes());
+                What::Runs { pid } => frame.put(tag::PID, pid.to_le_bytes()),
+                What::Failed(failure) => failure.put(frame),
+                What::Ended { used, alone, expired } => {
+                    frame.put(tag::STATUS, used.status.to_le_bytes());
+                    frame.put(tag::CPU, micros(used.cpu).to_le_bytes());
+                    frame.put(tag::MAX_RSS, used.max_rss_bytes.to_le_bytes());
+                    frame.put(tag::ALONE, [u8::from(alone)]);
+                    if expired {
+                        frame.put(tag::EXPIRED, [1]);
+                    }
                 }
-                What::Failed(failure) => {
-                    bytes.push(1);
-                    failure.put(bytes);
-                }
-                What::Ended { used, alone } => {
-                    bytes.push(2);
-                    bytes.extend(used.status.to_le_bytes());
-                    bytes.extend(u64::try_from(used.cpu.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
-                    bytes.extend(used.max_rss_bytes.to_le_bytes());
-                    bytes.push(u8::from(alone));
-                }
-                What::Empty => bytes.push(3),
+                What::Empty => {}
             }
         })
     }
 
+    /// Reads a frame; `None` where it is nonsense.
     pub(in crate::process) fn decode(frame: &[u8]) -> Option<Self> {
-        let mut reader = Reader(frame);
-        let seq = reader.u32()?;
-        let what = match reader.byte()? {
-            0 => What::Runs { pid: reader.i32()? },
-            1 => What::Failed(Failure::read(&mut reader)?),
-            2 => {
-                let status = reader.i32()?;
-                let cpu = Duration::from_micros(reader.u64()?);
-                let used = Used { status, cpu, max_rss_bytes: reader.u64()? };
-                What::Ended { used, alone: reader.byte()? != 0 }
+        let (&kind, fields) = frame.split_first()?;
+        let (mut seq, mut pid, mut status, mut failure) = (None, None, None, FailureFields::default());
+        let (mut used, mut alone, mut expired) = (Used::default(), false, false);
+        each_field(fields, |tag, value| {
+            match tag {
+                tag::SEQ => seq = Some(u32::from_le_bytes(array(value)?)),
+                tag::PID => pid = Some(i32::from_le_bytes(array(value)?)),
+                tag::STATUS => status = Some(i32::from_le_bytes(array(value)?)),
+                tag::CPU => used.cpu = Duration::from_micros(u64::from_le_bytes(array(value)?)),
+                tag::MAX_RSS => used.max_rss_bytes = u64::from_le_bytes(array(value)?),
+                tag::ALONE => alone = is_set(value),
+                tag::EXPIRED => expired = is_set(value),
+                tag => failure.read(tag, value)?,
             }
-            3 => What::Empty,
+            Some(())
+        })?;
+        let what = match kind {
+            RUNS => What::Runs { pid: pid? },
+            FAILED => What::Failed(failure.known()?),
+            ENDED => What::Ended { used: Used { status: status?, ..used }, alone, expired },
+            EMPTY => What::Empty,
             _ => return None,
         };
-        Some(Self { seq, what })
+        Some(Self { seq: seq?, what })
     }
 }
 
 impl Failure {
-    fn put(self, bytes: &mut Vec<u8>) {
+    fn put(self, frame: &mut Frame<'_>) {
         let (kind, errno) = match self {
             Self::Start { errno } => (0, errno),
             Self::Workdir { errno } => (1, errno),
             Self::Directory { errno } => (2, errno),
             Self::OtherFolder { device, inode } => {
-                bytes.push(3);
-                bytes.extend(device.to_le_bytes());
-                return bytes.extend(inode.to_le_bytes());
+                frame.put(tag::FAILURE, [3]);
+                return frame.put(tag::FOLDER, pair((device, inode)));
+            }
+            Self::Unknown { tag } => {
+                frame.put(tag::FAILURE, [4]);
+                return frame.put(tag::UNKNOWN, [tag]);
             }
         };
-        bytes.push(kind);
-        bytes.extend(errno.to_le_bytes());
+        frame.put(tag::FAILURE, [kind]);
+        frame.put(tag::ERRNO, errno.to_le_bytes());
+    }
+}
+
+/// The fields of a failure, in any order.
+#[derive(Default)]
+struct FailureFields {
+    kind: Option<u8>,
+    errno: Option<i32>,
+    folder: Option<(u64, u64)>,
+    unknown: Option<u8>,
+}
+
+impl FailureFields {
+    fn read(&mut self, tag: u8, value: &[u8]) -> Option<()> {
+        match tag {
+            tag::FAILURE => self.kind = Some(array::<1>(value)?[0]),
+            tag::ERRNO => self.errno = Some(i32::from_le_bytes(array(value)?)),
+            tag::FOLDER => self.folder = Some(pair_of(value)?),
+            tag::UNKNOWN => self.unknown = Some(array::<1>(value)?[0]),
+            _ => {}
+        }
+        Some(())
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(match reader.byte()? {
-            0 => Self::Start { errno: reader.i32()? },
-            1 => Self::Workdir { errno: reader.i32()? },
-            2 => Self::Directory { errno: reader.i32()? },
-            3 => Self::OtherFolder { device: reader.u64()?, inode: reader.u64()? },
+    fn known(self) -> Option<Failure> {
+        Some(match self.kind? {
+            0 => Failure::Start { errno: self.errno? },
+            1 => Failure::Workdir { errno: self.errno? },
+            2 => Failure::Directory { errno: self.errno? },
+            3 => self.folder.map(|(device, inode)| Failure::OtherFolder { device, inode })?,
+            4 => Failure::Unknown { tag: self.unknown? },
             _ => return None,
         })
     }
@@ -243,60 +394,73 @@ pub(in crate::process) fn first_frame(bytes: &[u8]) -> Result<Option<(usize, &[u
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::process) struct Nonsense;
 
-fn framed(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+/// A frame that is being written.
+struct Frame<'a>(&'a mut Vec<u8>);
+
+impl Frame<'_> {
+    fn put(&mut self, tag: u8, value: impl AsRef<[u8]>) {
+        self.0.push(tag);
+        self.put_length(value.as_ref().len());
+        self.0.extend_from_slice(value.as_ref());
+    }
+
+    fn put_variable(&mut self, name: &OsStr, value: &OsStr) {
+        self.0.push(tag::VARIABLE);
+        self.put_length(LENGTH + name.len() + value.len());
+        self.put_length(name.len());
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(value.as_bytes());
+    }
+
+    fn put_length(&mut self, length: usize) {
+        self.0.extend(u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    }
+}
+
+fn framed(kind: u8, fill: impl FnOnce(&mut Frame<'_>)) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2048);
     bytes.extend([0; LENGTH]);
-    fill(&mut bytes);
+    bytes.push(kind);
+    fill(&mut Frame(&mut bytes));
     let length = u32::try_from(bytes.len() - LENGTH).unwrap_or(u32::MAX);
     bytes[..LENGTH].copy_from_slice(&length.to_le_bytes());
     bytes
 }
 
-fn put_number(bytes: &mut Vec<u8>, number: usize) {
-    bytes.extend(u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+/// Reads all fields in their order; `None` where one is cut, or `read` finds nonsense.
+fn each_field(mut fields: &[u8], mut read: impl FnMut(u8, &[u8]) -> Option<()>) -> Option<()> {
+    while let Some((&tag, rest)) = fields.split_first() {
+        let (length, rest) = rest.split_first_chunk::<LENGTH>()?;
+        let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
+        read(tag, value)?;
+        fields = rest;
+    }
+    Some(())
 }
 
-fn put(bytes: &mut Vec<u8>, text: &OsStr) {
-    put_number(bytes, text.len());
-    bytes.extend_from_slice(text.as_bytes());
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-struct Reader<'a>(&'a [u8]);
+fn pair((first, second): (u64, u64)) -> [u8; 16] {
+    ((u128::from(second) << 64) | u128::from(first)).to_le_bytes()
+}
 
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (array, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*array)
-    }
+fn pair_of(value: &[u8]) -> Option<(u64, u64)> {
+    let (first, second) = value.split_first_chunk()?;
+    Some((u64::from_le_bytes(*first), u64::from_le_bytes(array(second)?)))
+}
 
-    fn byte(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
+fn array<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
+    value.try_into().ok()
+}
 
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
+fn is_set(value: &[u8]) -> bool {
+    value.first().is_some_and(|&byte| byte != 0)
+}
 
-    fn i32(&mut self) -> Option<i32> {
-        self.array().map(i32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self) -> Option<OsString> {
-        let length = usize::try_from(self.u32()?).ok()?;
-        let (text, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(OsString::from_vec(text.to_vec()))
-    }
-
-    fn many<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        // Grows step by step: a large number alone must not take memory.
-        (0..self.u32()?).map(|_| one(self)).collect()
-    }
+fn text(value: &[u8]) -> OsString {
+    OsString::from_vec(value.to_vec())
 }
 
 #[cfg(test)]
@@ -311,37 +475,85 @@ mod tests {
         frame
     }
 
-    #[test]
-    fn what_is_said_is_understood() {
-        let env = [(OsString::from("A"), OsString::from_vec(vec![0xff, b'=']))];
+    /// The frame with one more field at its end, as a later version may send it.
+    fn with_field(bytes: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
+        let mut frame = frame(bytes).to_vec();
+        Frame(&mut frame).put(tag, value);
+        frame
+    }
+
+    fn a_start() -> (Vec<u8>, Start) {
+        let env = [(OsString::from("A"), OsString::from_vec(vec![0xff, b'='])), ("B".into(), OsString::new())];
         let args = [OsStr::new("sh"), OsStr::new(""), OsStr::new("x y")];
-        let place =
-            Place { workdir: OsStr::new("/tmp"), folder: Some((7, u64::MAX)), directory: OsStr::new("below/it") };
-        let bytes = start(7, true, OsStr::new("cpu=1"), OsStr::new("/bin/sh"), place, args.into_iter(), &env);
+        let (workdir, directory) = (OsStr::new("/tmp"), OsStr::new("below/it"));
+        let place = Place { workdir, folder: Some((7, u64::MAX)), directory };
+        let (launcher, program) = (OsStr::new("cpu=1"), OsStr::new("/bin/sh"));
+        let time_limit = Some(Duration::from_micros(1_500_001));
+        let sent = StartFrame { seq: 7, group: true, input: true, time_limit, launcher, program, place, env: &env };
         let expected = Start {
             seq: 7,
             group: true,
-            launcher: "cpu=1".into(),
-            program: "/bin/sh".into(),
+            input: true,
+            time_limit,
+            launcher: launcher.into(),
+            program: program.into(),
             args: args.map(OsStr::to_owned).to_vec(),
             env: env.to_vec(),
-            place: Place { workdir: "/tmp".into(), folder: Some((7, u64::MAX)), directory: "below/it".into() },
+            place: Place { workdir: workdir.into(), folder: place.folder, directory: directory.into() },
+            unknown: None,
         };
-        assert_eq!(Request::decode(frame(&bytes)), Some(Request::Start(expected)));
-        assert_eq!(Request::decode(frame(&Request::end(true))), Some(Request::End { force: true }));
+        (sent.encode(args.into_iter()), expected)
+    }
+
+    fn answers() -> Vec<Answer> {
         let used = Used { status: 0x8b, cpu: Duration::from_micros(12), max_rss_bytes: 1 << 40 };
-        for what in [
+        [
             What::Runs { pid: 12 },
             What::Failed(Failure::Start { errno: 2 }),
             What::Failed(Failure::Workdir { errno: i32::MAX }),
             What::Failed(Failure::Directory { errno: -1 }),
             What::Failed(Failure::OtherFolder { device: u64::MAX, inode: 1 << 63 }),
-            What::Ended { used, alone: true },
-            What::Ended { used, alone: false },
+            What::Failed(Failure::Unknown { tag: 0xff }),
+            What::Ended { used, alone: true, expired: false },
+            What::Ended { used, alone: false, expired: true },
             What::Empty,
-        ] {
-            let answer = Answer { seq: 9, what };
+        ]
+        .map(|what| Answer { seq: 9, what })
+        .to_vec()
+    }
+
+    #[test]
+    fn each_end_understands_the_other() {
+        let (bytes, expected) = a_start();
+        assert_eq!(Request::decode(frame(&bytes)), Some(Request::Start(Box::new(expected))));
+        assert_eq!(Request::decode(frame(&Request::hello())), Some(Request::Hello { version: VERSION }));
+        assert_eq!(Request::decode(frame(&Request::end(true))), Some(Request::End { force: true }));
+        assert_eq!(Request::decode(frame(&Request::end(false))), Some(Request::End { force: false }));
+        for answer in answers() {
             assert_eq!(Answer::decode(frame(&answer.encode())), Some(answer));
+        }
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_changes_nothing() {
+        for (tag, value) in [(100, &b""[..]), (100, b"x"), (127, &[0; 300]), (0, b"later")] {
+            let (bytes, expected) = a_start();
+            let start = Request::decode(&with_field(&bytes, tag, value));
+            assert_eq!(start, Some(Request::Start(Box::new(expected))));
+            let hello = Request::decode(&with_field(&Request::hello(), tag, value));
+            assert_eq!(hello, Some(Request::Hello { version: VERSION }));
+            for answer in answers() {
+                assert_eq!(Answer::decode(&with_field(&answer.encode(), tag, value)), Some(answer));
+            }
+        }
+    }
+
+    #[test]
+    fn a_start_with_an_unknown_binding_field_says_which() {
+        for tag in [BINDING, BINDING | 60, 0xff] {
+            let (bytes, expected) = a_start();
+            let start = Request::decode(&with_field(&bytes, tag, b"a plan"));
+            assert_eq!(start, Some(Request::Start(Box::new(Start { unknown: Some(tag), ..expected }))));
         }
     }
 
@@ -351,6 +563,15 @@ mod tests {
         assert_eq!(first_frame(&bytes[..5]), Ok(None));
         assert_eq!(first_frame(&bytes[..2]), Ok(None));
         assert_eq!(first_frame(&[0xff; 8]), Err(Nonsense));
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_inside_a_field_is_nonsense() {
+        let (bytes, _) = a_start();
+        let frame = frame(&bytes);
+        let whole: Vec<usize> = (1..frame.len()).filter(|&end| Request::decode(&frame[..end]).is_some()).collect();
+        // It is whole only where a field ends: 14 fields, and the kind alone.
+        assert_eq!(whole.len(), 14, "{whole:?}");
     }
 
     proptest! {
