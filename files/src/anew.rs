@@ -102,9 +102,8 @@ pub fn remove_left(dir: &Path) -> io::Result<()> {
     let dir = Dir::open(dir)?;
     for (name, is_dir) in dir.names()? {
         let is_left = is_dir && process_of(&name).is_some_and(is_gone);
-        if is_left && let Ok(below) = dir.below(&name) {
-            below.clear();
-            let _stays = unlinkat(&dir, &name, AtFlags::REMOVEDIR);
+        if is_left {
+            let _stays = dir.remove_all(&name);
         }
     }
     Ok(())
@@ -125,7 +124,7 @@ fn is_gone(process: Pid) -> bool {
 impl Drop for Anew {
     fn drop(&mut self) {
         if !self.is_placed {
-            self.dir.clear();
+            let _stays = self.dir.remove_content();
             // Only an empty directory is removed: what another process put in its place stays.
             let _stays = unlinkat(&self.parent, &self.hidden, AtFlags::REMOVEDIR);
         }

@@ -20,6 +20,9 @@ use crate::private_group;
 /// Most links that are followed on one path, as in the kernel.
 const LINKS: usize = 40;
 
+/// Levels of directories that a copy or a check goes down. What we write has two; a run may have added any number.
+pub(crate) const DEPTH: u32 = 16;
+
 /// Why nothing is written to a place, or a file is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -260,22 +263,30 @@ impl Dir {
     }
 
     /// Copies the content of `from` into this directory: directories and files, for their owner alone, each made anew.
-    /// Links are left out, and so are files that are removed meanwhile. Gives the number of bytes.
+    /// Links are left out, and so are files that are removed meanwhile, and directories more than [`DEPTH`] below it.
+    /// Gives the number of bytes.
     ///
     /// # Errors
     /// If an entry exists already, or cannot be copied.
     pub fn copy_from(&self, from: &Self) -> io::Result<u64> {
+        self.copy_levels(from, DEPTH)
+    }
+
+    fn copy_levels(&self, from: &Self, depth: u32) -> io::Result<u64> {
         let mut bytes = 0;
         for (name, is_dir) in from.names()? {
-            let copied = if is_dir { self.copy_dir(from, &name) } else { self.copy_file(from, &name) };
-            bytes += copied?;
+            bytes += match (is_dir, depth.checked_sub(1)) {
+                (true, Some(depth)) => self.copy_dir(from, &name, depth)?,
+                (true, None) => 0,
+                (false, _) => self.copy_file(from, &name)?,
+            };
         }
         Ok(bytes)
     }
 
-    fn copy_dir(&self, from: &Self, name: &OsStr) -> io::Result<u64> {
+    fn copy_dir(&self, from: &Self, name: &OsStr, depth: u32) -> io::Result<u64> {
         match from.below(name) {
-            Ok(from) => self.make(name)?.copy_from(&from),
+            Ok(from) => self.make(name)?.copy_levels(&from, depth),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error),
         }
@@ -287,17 +298,6 @@ impl Dir {
             Ok(None) => Ok(0),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Removes all of its content. An entry that cannot be removed stays.
-    pub(crate) fn clear(&self) {
-        for (name, is_dir) in self.names().unwrap_or_default() {
-            if is_dir && let Ok(below) = self.below(&name) {
-                below.clear();
-            }
-            let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let _stays = rustix::fs::unlinkat(&self.fd, &name, flags);
         }
     }
 

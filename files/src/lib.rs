@@ -13,12 +13,13 @@ mod existing;
 pub mod locks;
 mod private_group;
 mod regular;
+mod remove;
 mod trusted;
 
 pub use anew::{Anew, remove_left};
 pub use dir::{Dir, Refusal};
 pub use existing::open_to_write;
-pub use regular::{NotRegular, Opening, Writing, open_own, open_regular};
+pub use regular::{NotRegular, Opening, Writing, open_own, open_regular, read_regular};
 pub use trusted::{Trusted, is_ours, open_trusted};
 
 #[cfg(test)]

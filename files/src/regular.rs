@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -56,6 +56,16 @@ pub fn open_regular(path: &Path, opening: Opening) -> io::Result<File> {
     let flags = how | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(NotRegular.into()) }
+}
+
+/// Reads a regular file, its first `most` bytes at most. Never waits for the other end of a pipe.
+///
+/// # Errors
+/// As for [`open_regular`].
+pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path, Opening::Read)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The way in which a file of our own is opened for writing.

@@ -141,6 +141,22 @@ fn a_copy_has_files_and_directories_and_nothing_of_links() {
     assert_eq!(to.copy_from(&Dir::open(&from).unwrap()).unwrap_err().kind(), ErrorKind::AlreadyExists);
 }
 
+#[test]
+fn a_copy_goes_down_some_levels_and_no_further_however_deep_it_is() {
+    let (_all, at, _) = shared();
+    let from = Dir::open(&at).unwrap().make("from").unwrap();
+    let mut inner = from.make("d").unwrap();
+    for _ in 0..1_000 {
+        inner = inner.make("d").unwrap();
+    }
+    let to = Dir::open(&at).unwrap().make("to").unwrap();
+    assert_eq!(to.copy_from(&from).unwrap(), 0);
+    let deep = |levels: usize| at.join("to").join(vec!["d"; levels].join("/"));
+    assert!(deep(16).is_dir() && !deep(17).exists());
+    assert_eq!(from.believe_all("from").unwrap(), 0);
+    Dir::open(&at).unwrap().remove_all("from").unwrap();
+}
+
 fn nix_fifo(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Stat, fstat, statat};
 
-use crate::dir::{Dir, End, Refusal, is_trusted};
+use crate::dir::{DEPTH, Dir, End, Refusal, is_trusted};
 
 /// An open regular file, with its place.
 #[derive(Debug)]
@@ -74,11 +74,17 @@ impl Dir {
     /// # Errors
     /// As there; also a [`Refusal`] if `from` or its content belongs to another user, or others may write to it.
     pub fn copy_trusted_from(&self, from: &Self, name: impl AsRef<OsStr>) -> io::Result<u64> {
-        believe(name.as_ref(), &fstat(from)?)?;
+        self.copy_trusted_levels(from, name.as_ref(), DEPTH)
+    }
+
+    fn copy_trusted_levels(&self, from: &Self, name: &OsStr, depth: u32) -> io::Result<u64> {
+        believe(name, &fstat(from)?)?;
         let mut bytes = 0;
         for (name, is_dir) in from.names()? {
             if is_dir {
-                bytes += self.make(&name)?.copy_trusted_from(&from.below(&name)?, &name)?;
+                if let Some(depth) = depth.checked_sub(1) {
+                    bytes += self.make(&name)?.copy_trusted_levels(&from.below(&name)?, &name, depth)?;
+                }
             } else if let Some(_regular) = from.file(&name)? {
                 bytes += io::copy(&mut from.trusted_file(&name)?, &mut self.create(&name, 0o600)?)?;
             }
@@ -92,11 +98,17 @@ impl Dir {
     /// # Errors
     /// As for a copy: if it cannot be read, or another user may have written it.
     pub fn believe_all(&self, name: impl AsRef<OsStr>) -> io::Result<u64> {
-        believe(name.as_ref(), &fstat(self)?)?;
+        self.believe_levels(name.as_ref(), DEPTH)
+    }
+
+    fn believe_levels(&self, name: &OsStr, depth: u32) -> io::Result<u64> {
+        believe(name, &fstat(self)?)?;
         let mut bytes: u64 = 0;
         for (name, is_dir) in self.names()? {
             if is_dir {
-                bytes = bytes.saturating_add(self.below(&name)?.believe_all(&name)?);
+                if let Some(depth) = depth.checked_sub(1) {
+                    bytes = bytes.saturating_add(self.below(&name)?.believe_levels(&name, depth)?);
+                }
             } else if let Some(_regular) = self.file(&name)? {
                 bytes = bytes.saturating_add(self.trusted_file(&name)?.metadata()?.len());
             }

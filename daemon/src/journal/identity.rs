@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use harness_files::{Writing, open_own};
+use harness_files::{Writing, open_own, read_regular};
 use harness_protocol::id::Seq;
 use harness_protocol::rpc::EpochReason;
 use rusqlite::{Connection, OpenFlags};
@@ -24,6 +24,8 @@ use super::FILE;
 const ID: &str = "harness.id";
 /// Name of the file with the number of the last committed event.
 const MARK: &str = "harness.seq";
+/// Bytes that are read of either; ours have a few hundred.
+const LONGEST_NOTE: u64 = 64 * 1024;
 /// Names of both files.
 pub(super) const BESIDE: [&str; 2] = [ID, MARK];
 /// Numbers that a new epoch skips.
@@ -70,9 +72,12 @@ pub enum Recognised {
 impl Beside {
     /// Reads the two files. A file that cannot be read counts as missing.
     pub fn read(dir: &Path) -> Self {
-        let text = fs::read(dir.join(ID)).ok();
+        let text = read_regular(&dir.join(ID), LONGEST_NOTE).ok();
         let known = text.and_then(|text| serde_json::from_slice(&text).ok());
-        let mark = fs::read_to_string(dir.join(MARK)).ok().and_then(|text| text.trim().parse().ok()).map(Seq);
+        let mark = read_regular(&dir.join(MARK), LONGEST_NOTE)
+            .ok()
+            .and_then(|text| str::from_utf8(&text).ok()?.trim().parse().ok())
+            .map(Seq);
         Self { dir: dir.to_owned(), known, mark }
     }
 

@@ -5,11 +5,10 @@
 //! file, and never trust a file that another user may have written.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use harness_files::{Anew, Refusal, Trusted, open_trusted};
+use harness_files::{Anew, Opening, Refusal, Trusted, open_regular, open_trusted};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
 
@@ -104,7 +103,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, SalvageError> {
         Err(error) => Some(error.to_string()),
         Ok(found) if !found.is_file() => Some("it is no file".to_owned()),
         Ok(found) if found.len() == 0 && !has_beside(from, "-wal") => Some("it is empty".to_owned()),
-        Ok(_) => File::open(from).err().map(|error| error.to_string()),
+        Ok(_) => open_regular(from, Opening::Read).err().map(|error| error.to_string()),
     };
     if let Some(why) = why {
         return Err(SalvageError::Unreadable { path: from.to_owned(), why });

@@ -3,12 +3,13 @@
 //! Owns the schema versions. A file of a later version is refused before anything is written; an older one is copied
 //! before it is changed.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use harness_files::{Opening, open_regular};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
@@ -277,7 +278,7 @@ pub fn version_of(path: &Path) -> Result<u32, OpenError> {
 fn version(path: &Path, latest: u32) -> Result<Option<u32>, OpenError> {
     let foreign = |why: &str| OpenError::Foreign { path: path.to_owned(), why: why.to_owned() };
     let io = |error: io::Error| OpenError::Io { path: path.to_owned(), why: error.to_string() };
-    let mut file = match File::open(path) {
+    let mut file = match open_regular(path, Opening::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),
@@ -408,7 +409,7 @@ mod tests {
     #[test]
     fn a_journal_that_was_only_begun_is_begun_again() {
         let (_dir, path) = dir();
-        File::create(&path).unwrap();
+        std::fs::File::create(&path).unwrap();
         drop(open(&path, false, fresh).unwrap());
         let (_dir, path) = dir();
         Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = WAL; VACUUM").unwrap();

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +13,8 @@ use harness_protocol::id::{IdMap, RunId};
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use super::disk;
 use super::failpoints::{self, Point};
@@ -355,5 +355,5 @@ pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
 
 /// Whether a file system that was writable is read-only now: SQLite reports that as any other failure.
 fn is_read_only(file: &Path) -> bool {
-    OpenOptions::new().append(true).open(file).is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem)
+    access(file, Access::WRITE_OK) == Err(Errno::ROFS)
 }

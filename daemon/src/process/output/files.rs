@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use harness_files::{Writing, open_own};
+use harness_files::{Dir, Opening, Writing, open_own, open_regular};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::rpc::OutputStream;
 
@@ -58,7 +58,8 @@ impl Outputs {
     /// # Errors
     /// If the file exists and cannot be read.
     pub fn read(&self, run: RunId, call: CallId, stream: OutputStream, offset: i64, limit: u32) -> io::Result<Range> {
-        let mut file = match File::open(self.path(run, call, stream)) {
+        // A run may put a pipe or a link there.
+        let mut file = match open_regular(&self.path(run, call, stream), Opening::ReadInPlace) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Range::default()),
             Err(error) => return Err(error),
@@ -131,9 +132,10 @@ impl Outputs {
     /// # Errors
     /// If there are files that cannot be removed.
     pub fn remove(&self, run: RunId) -> io::Result<()> {
-        match fs::remove_dir_all(self.root.join(run.to_string())) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        match Dir::open(&self.root) {
+            Ok(root) => root.remove_all(run.to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }
@@ -230,6 +232,31 @@ mod tests {
         outputs.remove(RUN).unwrap();
         outputs.remove(RUN).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("outputs")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_run_puts_in_the_place_of_a_stream_is_refused_at_once() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let (dir, outputs) = written(100, b"x");
+        let path = outputs.path(RUN, CALL, OutputStream::Stdout);
+        let precious = dir.path().join("precious");
+        fs::write(&precious, "precious").unwrap();
+        let fifo = || mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let socket = || drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let link = |to: &Path| std::os::unix::fs::symlink(to, &path).unwrap();
+        let cases: [(&str, &dyn Fn()); 5] = [
+            ("a pipe", &fifo),
+            ("a socket", &socket),
+            ("a link", &|| link(&precious)),
+            ("a device", &|| link(Path::new("/dev/zero"))),
+            ("a directory", &|| fs::create_dir(&path).unwrap()),
+        ];
+        for (what, put) in cases {
+            let root = Dir::open(path.parent().unwrap()).unwrap();
+            root.remove_all(path.file_name().unwrap()).unwrap();
+            put();
+            assert!(outputs.read(RUN, CALL, OutputStream::Stdout, 0, 9).is_err(), "{what}");
+        }
     }
 
     #[test]
