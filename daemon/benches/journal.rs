@@ -21,7 +21,7 @@ use harnessd::fair_queue::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
 use harnessd::inference::http::{Environment, Providers};
-use harnessd::jobs::{Context, Execution, Executor, ExecutorConfig, Scripts, Tool};
+use harnessd::jobs::{Context, ExecuteCall, Execution, Executor, ExecutorConfig, Scripts};
 use harnessd::journal::history::History;
 use harnessd::journal::schema::{self, Fresh};
 use harnessd::journal::{Commit, CommitClass, CommitError, FILE, Journal, Store, Writer};
@@ -57,10 +57,10 @@ impl Journal for Noting {
     }
 }
 
-/// A tool whose calls cost nothing: what is measured is what is around them.
+/// Calls that cost nothing: what is measured is what is around them.
 struct Nothing;
 
-impl Tool for Nothing {
+impl ExecuteCall for Nothing {
     fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
         let result = CallResult::plain(context.call, task.tool.clone(), "Exit code: 0\n4.0K\t.\n", false);
         Box::pin(async move { result })
@@ -98,7 +98,7 @@ async fn path(runs: usize) -> f64 {
     let (inbox, feed) = (Inbox::<Request>::new(4_096), Feed::new(1_000_000, usize::MAX, Seq(0)));
     let program = KeeperProgram { program: Sealed::at("/bin/true"), args: Vec::new(), env: Vec::new(), lock: None };
     let executor_config = ExecutorConfig {
-        tools: [("shell".into(), Arc::new(Nothing) as Arc<dyn Tool>)].into(),
+        calls: Arc::new(Nothing),
         providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
         scripts: Arc::new(Scripts::new(Handle::current())),
         keepers: Arc::new(Keepers::new(program, Standing::read())),

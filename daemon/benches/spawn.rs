@@ -1,23 +1,30 @@
-//! Spawning `/bin/true` and capturing its output: through the shell tool, and with bare `tokio::process`. Reports the
+//! Spawning `/bin/true` and capturing its output: through the executor of jobs and the tool `shell`, and with bare `tokio::process`. Reports the
 //! rates and the daemon's own CPU time.
 //!
 //! `cargo bench -p harnessd --bench spawn`. Both sides alternate in one run, so that a busy machine slows both; look at
 //! the ratios.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::spec::RunSpec;
 use harnessd::config::Config;
 use harnessd::folders::{self, Folders};
-use harnessd::process::{KeeperProgram, Keepers, Outputs, Sealed, Standing, canceller};
-use harnessd::tools::shell::{Asked, Shell};
+use harnessd::inbox::Report;
+use harnessd::inference::http::{Environment, Providers};
+use harnessd::jobs::{Executor, ExecutorConfig, PlanExecutor, Scripts};
+use harnessd::process::{KeeperProgram, Keepers, Outputs, Sealed, Standing};
+use harnessd::tools;
+use harnessd::world::api::{CallTask, Job, JobId, Outcome, Task, Work};
 use nix::sys::resource::{UsageWho, getrusage};
+use tokio::runtime::Handle;
+use tokio::sync::{broadcast, oneshot};
 
 /// Runs side by side, each of one side and then the other.
 const ROUNDS: usize = 6;
@@ -33,13 +40,46 @@ async fn bare() {
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
 }
 
-async fn through(shell: &Shell, number: u64) {
-    let spec = RunSpec { workdir: Some("/".into()), ..RunSpec::default() };
-    let asked = Asked { tool: &"shell".into(), args: r#"{"argv":["/bin/true"]}"#, spec: &spec };
-    let (_canceller, mut cancel) = canceller();
-    let run = RunId::from_u64(1 + number % 64);
-    let result = shell.call(run, CallId::from_u64(number), asked, &mut cancel, &mut |_, _, _| {}, &|_| {}).await;
-    assert_eq!(result.exit_code, Some(0));
+/// An executor of jobs, and who waits for which of them.
+struct Jobs {
+    executor: Executor,
+    waiting: Arc<Mutex<HashMap<JobId, oneshot::Sender<Outcome>>>>,
+}
+
+impl Jobs {
+    fn new(keepers: &Arc<Keepers>, outputs: Outputs) -> Self {
+        let config = Config::default();
+        let around = (std::env::vars_os(), Path::new("/s.sock"));
+        let folders = Folders::new(folders::boot());
+        let calls = PlanExecutor::new(tools::catalogue(), &config.shell, around, outputs, Arc::clone(keepers), folders);
+        let waiting = Arc::<Mutex<HashMap<JobId, oneshot::Sender<Outcome>>>>::default();
+        let told = Arc::clone(&waiting);
+        let report = move |report| {
+            if let Report::Outcome(job, outcome) = report
+                && let Some(waits) = told.lock().unwrap().remove(&job)
+            {
+                drop(waits.send(outcome));
+            }
+        };
+        let executor_config = ExecutorConfig {
+            calls: Arc::new(calls),
+            providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
+            scripts: Arc::new(Scripts::new(Handle::current())),
+            keepers: Arc::clone(keepers),
+        };
+        Self { executor: Executor::new(executor_config, Arc::new(report), broadcast::channel(16).0), waiting }
+    }
+
+    async fn call(&self, number: u64) {
+        let spec = Arc::new(RunSpec { workdir: Some("/".into()), ..RunSpec::default() });
+        let task = CallTask { tool: "shell".into(), args: r#"{"argv":["/bin/true"]}"#.into(), spec };
+        let id = JobId { run: RunId::from_u64(1 + number % 64), work: Work::Call(CallId::from_u64(number)) };
+        let (sender, outcome) = oneshot::channel();
+        self.waiting.lock().unwrap().insert(id, sender);
+        self.executor.start(vec![Job { id, task: Task::Call(task) }]);
+        let Outcome::Call(result) = outcome.await.unwrap() else { panic!("the call has no result") };
+        assert_eq!(result.exit_code, Some(0));
+    }
 }
 
 fn own_cpu() -> Duration {
@@ -79,14 +119,14 @@ async fn measure<F: Future<Output = ()> + Send>(
     (count as f64 / begun.elapsed().as_secs_f64(), micros / count as f64)
 }
 
-async fn compare(shell: &Arc<Shell>, name: &str, count: usize) {
+async fn compare(jobs: &Arc<Jobs>, name: &str, count: usize) {
     for concurrency in [1, 8, 64] {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let shell = Arc::clone(shell);
+            let jobs = Arc::clone(jobs);
             let call = move |number: usize| {
-                let shell = Arc::clone(&shell);
-                async move { through(&shell, number as u64).await }
+                let jobs = Arc::clone(&jobs);
+                async move { jobs.call(number as u64).await }
             };
             ours.push(measure(count, concurrency, call).await);
             theirs.push(measure(count, concurrency, |_| bare()).await);
@@ -122,13 +162,10 @@ fn main() {
         let keepers = Arc::new(Keepers::new(program, Standing::read()));
         let dir = tempfile::tempdir().unwrap();
         let outputs = Outputs::new(dir.path());
-        let config = Config::default().shell;
-        let (own, folders) = (std::env::vars_os(), Folders::new(folders::boot()));
-        let shell = Shell::new(&config, own, Path::new("/s.sock"), outputs, Arc::clone(&keepers), folders);
-        let shell = Arc::new(shell);
-        compare(&shell, "small", count).await;
+        let jobs = Arc::new(Jobs::new(&keepers, outputs));
+        compare(&jobs, "small", count).await;
         let large = vec![1u8; if measured { 1 << 30 } else { 1 << 20 }];
-        compare(&shell, "1 GiB", count).await;
+        compare(&jobs, "1 GiB", count).await;
         assert!(large.iter().step_by(1 << 16).all(|&byte| byte == 1));
         keepers.shut_down().await;
     });

@@ -2,18 +2,17 @@
 #![forbid(unsafe_code)]
 
 // Pure: no clock, no I/O, no runtime.
-pub mod catalogue;
 pub mod config;
 pub mod fair_queue;
 pub mod lane;
 pub mod prompt;
+pub mod tools;
 pub mod world;
 
 // The system's side of it.
 pub mod inference;
 pub mod process;
 pub mod scm_rights;
-pub mod tools;
 
 // Work that blocks, bounded.
 pub mod blocking;

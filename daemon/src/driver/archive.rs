@@ -17,13 +17,13 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 use crate::blocking::Blocking;
-use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::control::request::OutputPlace;
 use crate::control::subscription::without_values;
 use crate::fair_queue::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
+use crate::tools::Catalogue;
 use crate::world::Engine;
 use crate::world::api::{Finished, KeySpace, MadeRun, Now, Operator};
 use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES, TranscriptPage};
@@ -39,14 +39,14 @@ const MOST_EVENT: usize = REPLY_BYTES - 512 * 1024;
 pub(super) struct Archive {
     pub(super) history: History,
     config: Arc<Config>,
-    tools: Arc<Catalogue>,
+    tools: Catalogue,
     blocking: Blocking,
 }
 
 impl Archive {
     pub(super) fn new(history: History, engine: &Engine, blocking: Blocking) -> Self {
         let (config, tools) = engine.setup();
-        Self { history, config: Arc::new(config.clone()), tools: Arc::new(tools.clone()), blocking }
+        Self { history, config: Arc::new(config.clone()), tools: tools.clone(), blocking }
     }
 
     /// Executes `work`, which may block, when it is the turn of `party`.
@@ -59,7 +59,7 @@ impl Archive {
     fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
         let records = self.history.of(run)?.into_iter().filter_map(known);
         let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
-        Ok(Engine::rebuild((*self.config).clone(), (*self.tools).clone(), 0, events.iter().map(|event| &**event)))
+        Ok(Engine::rebuild((*self.config).clone(), self.tools.clone(), 0, events.iter().map(|event| &**event)))
     }
 
     /// A run as it is listed. If its leaving is still being committed, there is no listing yet: it is folded from its

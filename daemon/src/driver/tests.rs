@@ -22,7 +22,7 @@ use crate::control::limits::request_permits::Place;
 use crate::control::request::{Outgoing, Read, Wanted};
 use crate::fair_queue::Party;
 use crate::inference::http::{Environment, Providers};
-use crate::jobs::{Context, Execution, ExecutorConfig, Tool};
+use crate::jobs::{Context, ExecuteCall, Execution, ExecutorConfig};
 use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
 use crate::world::api::CallTask;
@@ -30,7 +30,7 @@ use crate::world::api::CallTask;
 /// A tool that only counts how often it was called.
 struct Counter(Arc<AtomicUsize>);
 
-impl Tool for Counter {
+impl ExecuteCall for Counter {
     fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
         self.0.fetch_add(1, Ordering::SeqCst);
         let result = CallResult::plain(context.call, task.tool.clone(), "counted", false);
@@ -56,9 +56,8 @@ impl Bench {
         let (journal, journalist) = Memory::scripted();
         let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000, Seq(0)));
         let calls = Arc::new(AtomicUsize::new(0));
-        let counter: Arc<dyn Tool> = Arc::new(Counter(Arc::clone(&calls)));
         let executor_config = ExecutorConfig {
-            tools: [("shell".into(), counter)].into(),
+            calls: Arc::new(Counter(Arc::clone(&calls))),
             providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
             scripts: Arc::new(crate::jobs::Scripts::new(tokio::runtime::Handle::current())),
             keepers: crate::process::tests::keepers(),

@@ -13,9 +13,9 @@
 mod deltas;
 mod inferences;
 mod off_lane;
+mod plans;
 mod registry;
 mod scripts;
-mod tool;
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,9 +32,9 @@ use tokio::time::timeout;
 
 pub use self::deltas::{DeltaSender, Deltas};
 pub use self::off_lane::{Cancelled, LaneHandle};
+pub use self::plans::{Context, ExecuteCall, Execution, PlanExecutor};
 pub use self::registry::ReportTo;
 pub use self::scripts::Scripts;
-pub use self::tool::{Context, Execution, Tool, Tools};
 
 use self::registry::{Opened, Registry};
 #[cfg(doc)]
@@ -52,8 +52,8 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// What an executor works with.
 pub struct ExecutorConfig {
-    /// Tools whose calls are jobs.
-    pub tools: Tools,
+    /// Executes calls.
+    pub calls: Arc<dyn ExecuteCall>,
     /// The clients of all configured providers.
     pub providers: Arc<Providers>,
     /// Where scripts are played, off the workers of the runtime.
@@ -200,7 +200,7 @@ impl Inner {
                     let deltas = Deltas::new(id.run, Some(call), self.deltas.clone());
                     let lane_handle = LaneHandle::new(id, Arc::clone(&self.registry), resumption, cancel.clone());
                     let context = Context { run: id.run, call, cancel, deltas, lane_handle };
-                    Outcome::Call(Arc::new(tool::execute(&self.config.tools, &task, context).await))
+                    Outcome::Call(Arc::new(self.config.calls.call(&task, context).await))
                 }
                 (Task::Inference(task), Work::Inference { attempt, .. }) => {
                     let mut deltas = Deltas::new(id.run, None, self.deltas.clone());

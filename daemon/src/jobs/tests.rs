@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 //! Jobs with real processes and with doubles of tools.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use harness_protocol::id::CallId;
-use harness_protocol::limit::CallLimits;
 use harness_protocol::run::{CallResult, Entry};
 use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
@@ -18,25 +18,33 @@ use crate::inbox::Report;
 use crate::inference::http::{Environment, Providers};
 use crate::process::Outputs;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
-use crate::tools::shell::Shell;
+use crate::tools;
 use crate::world::api::{Ask, CallTask, InferenceTask};
 
 const RUN: RunId = RunId::from_u64(1);
 
-/// A tool that is a function.
-struct Double<F>(F);
+/// Calls of the shell as in a daemon, and those of doubles, which are functions.
+struct Doubles {
+    plans: PlanExecutor,
+    by_name: BTreeMap<&'static str, Double>,
+}
 
-impl<F: for<'a> Fn(&'a str, Context) -> Execution<'a> + Send + Sync> Tool for Double<F> {
+type Double = Box<dyn for<'a> Fn(&'a str, Context) -> Execution<'a> + Send + Sync>;
+
+impl ExecuteCall for Doubles {
     fn call<'a>(&'a self, task: &'a CallTask, context: Context) -> Execution<'a> {
-        (self.0)(&task.args, context)
+        match self.by_name.get(&*task.tool) {
+            Some(double) => double(&task.args, context),
+            None => self.plans.call(task, context),
+        }
     }
 }
 
 fn double(
-    name: &str,
+    name: &'static str,
     of: impl for<'a> Fn(&'a str, Context) -> Execution<'a> + Send + Sync + 'static,
-) -> (Arc<str>, Arc<dyn Tool>) {
-    (name.into(), Arc::new(Double(of)))
+) -> (&'static str, Double) {
+    (name, Box::new(of))
 }
 
 fn said(context: &Context, text: &str) -> CallResult {
@@ -54,24 +62,11 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let keepers = process::tests::keepers();
-        let shell = config::Shell {
-            pass: Vec::new(),
-            timeout: Span::from_secs(60),
-            envelope_bytes: 4096,
-            output_bytes: 1 << 20,
-            limits: CallLimits::default(),
-        };
-        let outputs = Outputs::new(dir.path());
-        let shell = Shell::new(
-            &shell,
-            std::env::vars_os(),
-            Path::new("/s"),
-            outputs,
-            Arc::clone(&keepers),
-            crate::folders::Folders::new(None),
-        );
-        let tools = Tools::from([
-            ("shell".into(), Arc::new(shell) as Arc<dyn Tool>),
+        let shell = config::Shell { envelope_bytes: 4096, output_bytes: 1 << 20, ..Config::default().shell };
+        let (outputs, folders) = (Outputs::new(dir.path()), crate::folders::Folders::new(None));
+        let around = (std::env::vars_os(), Path::new("/s"));
+        let plans = PlanExecutor::new(tools::catalogue(), &shell, around, outputs, Arc::clone(&keepers), folders);
+        let by_name = BTreeMap::from([
             double("panics", |args, _| Box::pin(async move { panic!("on purpose: {args}") })),
             double("panics early", |_, _| panic!("early")),
             double("waits", |_, mut context| {
@@ -105,12 +100,13 @@ impl Bench {
             }),
             double("is deaf", |_, _| Box::pin(std::future::pending())),
         ]);
+        let calls = Arc::new(Doubles { plans, by_name });
         let providers = Arc::new(Providers::new(&Config::default().providers, Environment::default()).unwrap());
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));
         let executor = Executor::new(
-            ExecutorConfig { tools, providers, scripts: Arc::new(Scripts::new(Handle::current())), keepers },
+            ExecutorConfig { calls, providers, scripts: Arc::new(Scripts::new(Handle::current())), keepers },
             report,
             deltas.clone(),
         );
@@ -216,10 +212,12 @@ async fn jobs_that_start_together_each_end_in_their_own_outcome_also_when_cancel
 }
 
 #[tokio::test]
-async fn a_tool_that_nobody_knows_is_a_plain_error() {
+async fn a_tool_that_is_not_there_is_a_plain_error_and_a_transition_of_the_world_is_no_job() {
     let mut bench = Bench::new();
-    bench.call("ask_user", "{}");
-    assert!(bench.envelope().await.starts_with("there is no tool \"ask_user\" to execute"));
+    bench.call("tell_user", "{}");
+    assert!(bench.envelope().await.starts_with("there is no tool \"tell_user\" to execute"));
+    bench.call("ask_user", r#"{"question": "?"}"#);
+    assert!(bench.envelope().await.starts_with("internal error (bug)"));
 }
 
 #[tokio::test]

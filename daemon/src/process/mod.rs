@@ -11,6 +11,7 @@
 
 mod cancel;
 mod cgroup;
+mod input;
 mod output;
 mod owner;
 mod pool;
@@ -34,6 +35,7 @@ use tokio::time::{sleep, timeout};
 
 pub use self::cancel::{Cancel, Canceller, Stop, canceller};
 pub use self::cgroup::{Grouped, Meeting};
+pub use self::input::input;
 pub use self::output::files::{CallOutputs, Outputs, Range};
 pub use self::output::{Captured, OnPiece};
 pub use self::owner::own_mark::Standing;

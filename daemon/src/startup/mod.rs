@@ -44,7 +44,7 @@ use crate::folders::{self, Folders};
 use crate::inbox::Inbox;
 use crate::inference::http::{BuildError, Environment, Providers, Variables};
 use crate::inference::scripted::validate::ScriptError;
-use crate::jobs::{Executor, ExecutorConfig, Scripts, Tool};
+use crate::jobs::{Executor, ExecutorConfig, PlanExecutor, Scripts};
 use crate::journal::disk;
 use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
@@ -53,7 +53,7 @@ use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Proc
 use crate::startup::daemonize::{Inherited, Starting};
 use crate::startup::rebuild::{RestoreError, Restored};
 use crate::startup::signals::{Asked, Signals};
-use crate::tools::{self, shell::Shell};
+use crate::tools;
 
 /// How long connections may take to end when the daemon stops.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -179,12 +179,12 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let reading = (feed.clone(), history.clone(), (setup.background.clone(), blocking.clone()), folders.clone());
     let services = services(&config, inbox.clone(), reading, (&keepers, &outputs), (&providers, &scripts));
     let services = Arc::new(services);
-    let keepers_of_tools = Arc::clone(&keepers);
-    let shell =
-        Shell::new(&config.shell, std::env::vars_os(), listener.path(), outputs.clone(), keepers_of_tools, folders);
-    let shell: Arc<dyn Tool> = Arc::new(shell);
+    let around = (std::env::vars_os(), listener.path());
+    let keepers_of_calls = Arc::clone(&keepers);
+    let calls =
+        PlanExecutor::new(tools::catalogue(), &config.shell, around, outputs.clone(), keepers_of_calls, folders);
     let executor_config = ExecutorConfig {
-        tools: [(tools::SHELL.into(), shell)].into(),
+        calls: Arc::new(calls),
         providers: Arc::clone(&providers),
         scripts,
         keepers: Arc::clone(&keepers),

@@ -1,49 +1,72 @@
-//! The tools that a model may call by name.
+//! The tools that a model may call by name: how each is declared, and what each of its calls comes to.
 //!
-//! Owns their names, their arguments and the text of their results. Must never know a job or a lane; `world` sees only
-//! the catalogue.
+//! ```text
+//! arguments ──plan──▶ Plan::World ────▶ the world makes the transition
+//!               │  └▶ Plan::Process ──▶ the executor of `jobs` ──▶ Finished ──result──▶ CallResult
+//!               └───▶ Refused: a text for the model, nothing was done
+//! ```
+//!
+//! A tool only plans. It starts nothing and reads nothing, so that all that is to know of a call before it is done can
+//! be asked of its plan. Pure. Must never know a job, a lane or a component.
 
-mod environment;
-mod limits;
-pub mod shell;
+mod ask_user;
+mod catalogue;
+mod envelope;
+mod limits_met;
+mod plan;
+mod schema;
+mod shell;
+mod spawn_agent;
+mod wait_for_agent;
 
-use crate::catalogue::{Catalogue, ToolKind, WorldTool};
+use std::sync::Arc;
 
-/// Runs a command.
-pub const SHELL: &str = "shell";
-/// Asks a person.
-pub const ASK_USER: &str = "ask_user";
-/// Spawns a child.
-pub const SPAWN_AGENT: &str = "spawn_agent";
-/// Waits for runs of the same tree.
-pub const WAIT_FOR_AGENT: &str = "wait_for_agent";
+use harness_protocol::run::CallResult;
 
-/// Every tool that there is, and whether it is a job or a transition of the world.
+pub use self::catalogue::{Catalogue, ToolKind, ToolSpec};
+pub use self::envelope::not_started;
+pub use self::plan::{Command, Confinement, Facts, Finished, Plan, Process, Refused, Spawn, Stdin, Transition, Wait};
+
+/// Every tool that there is: a line each.
 pub fn catalogue() -> Catalogue {
-    Catalogue::from([
-        (SHELL.into(), ToolKind::Job { parallel_safe: false }),
-        (ASK_USER.into(), ToolKind::World(WorldTool::AskUser)),
-        (SPAWN_AGENT.into(), ToolKind::World(WorldTool::SpawnAgent)),
-        (WAIT_FOR_AGENT.into(), ToolKind::World(WorldTool::WaitForAgent)),
+    Catalogue::of([
+        Arc::new(ask_user::AskUser) as Arc<dyn Tool>,
+        Arc::new(shell::Shell),
+        Arc::new(spawn_agent::SpawnAgent),
+        Arc::new(wait_for_agent::WaitForAgent),
     ])
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::catalogue::specs;
-    use serde_json::Value;
+/// A tool.
+pub trait Tool: Send + Sync {
+    /// The name by which a model calls it.
+    fn name(&self) -> &str;
 
-    #[test]
-    fn a_model_is_told_of_every_tool_with_a_schema_of_an_object() {
-        let catalogue = catalogue();
-        let specs = specs(&catalogue);
-        assert!(specs.iter().map(|spec| &spec.name).eq(catalogue.keys()));
-        for spec in specs.iter() {
-            let schema: Value = serde_json::from_str(&spec.parameters).unwrap();
-            assert_eq!(schema["type"], "object", "{}", spec.name);
-            assert!(schema["properties"].is_object() && !spec.description.contains("  "), "{}", spec.name);
-        }
+    /// What it does, in words for the model.
+    fn description(&self) -> &str;
+
+    /// The JSON schema of its arguments, as text.
+    fn parameters(&self) -> String;
+
+    /// Its arguments by example, for a model that got them wrong.
+    fn usage(&self) -> &str;
+
+    /// What its calls need to be carried out.
+    fn kind(&self) -> ToolKind;
+
+    /// What a call with these arguments, JSON as the model wrote it, is to do.
+    ///
+    /// # Errors
+    /// Where nothing can be done. The model reads why.
+    fn plan(&self, args: &str, facts: &Facts<'_>) -> Result<Plan, Refused>;
+
+    /// The result of a call whose process has ended: its exit code and its output, unless the tool knows better.
+    fn result(&self, finished: &Finished<'_>) -> CallResult {
+        envelope::of_command(finished)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

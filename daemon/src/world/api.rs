@@ -14,8 +14,8 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
 pub(crate) use super::name_or_id::{may_be_an_id, name_and_id};
-use crate::catalogue::ToolSpec;
 use crate::prompt::{Completion, InferenceError, Prompt};
+use crate::tools::ToolSpec;
 
 /// Why an event does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

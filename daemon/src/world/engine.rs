@@ -19,8 +19,8 @@ use super::model::indexes::{
 use super::model::step_io::{Incoming, Outgoing};
 use super::tx::Tx;
 use super::{apply, recover, steps};
-use crate::catalogue::{self, Catalogue};
 use crate::config::Config;
+use crate::tools::Catalogue;
 
 /// What a step came to.
 #[derive(Debug, Default)]
@@ -46,8 +46,7 @@ impl Engine {
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
-        let specs = catalogue::specs(&tools);
-        world.insert_resource(Setup { config, tools, specs });
+        world.insert_resource(Setup { config, tools });
         world.insert_resource(Ids::new(id_key));
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();
@@ -167,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_schedule_has_no_ambiguity() {
-        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
+        let mut engine = Engine::new(Config::default(), Catalogue::default(), 1);
         engine.schedule.initialize(&mut engine.world).unwrap();
     }
 
@@ -175,7 +174,7 @@ mod tests {
     fn a_system_without_an_order_is_an_error() {
         fn one(_: bevy_ecs::system::ResMut<Daemon>) {}
         fn other(_: bevy_ecs::system::ResMut<Daemon>) {}
-        let mut engine = Engine::new(Config::default(), Catalogue::new(), 1);
+        let mut engine = Engine::new(Config::default(), Catalogue::default(), 1);
         engine.schedule.add_systems((one.in_set(StepSystems::Settle), other.in_set(StepSystems::Settle)));
         assert!(engine.schedule.initialize(&mut engine.world).is_err());
     }

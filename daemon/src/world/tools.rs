@@ -1,4 +1,4 @@
-//! The tools that are transitions of the world: asking a person, spawning a child, waiting for other runs.
+//! The transitions that tools plan: asking a person, spawning a child, waiting for other runs.
 //!
 //! They need no permit and have no job: a waiting call costs one component.
 
@@ -7,96 +7,42 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use harness_protocol::event::{EventBody, StopReason};
+use harness_protocol::event::{Ending, EventBody, StopReason};
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::json_size::quoted;
 use harness_protocol::spec::{OnInteraction, RunSpec};
-use serde::Deserialize;
 
 use super::api::Caller;
 use super::commands::select;
 use super::commands::submit::{Descent, submit};
 use super::ending::{finish_call, stop};
-use super::model::components::{Call, Children, Ended, Stage};
+use super::model::components::{Children, Ended, Stage};
 use super::model::ids::Ids;
 use super::tx::Tx;
-use harness_protocol::event::Ending;
+use crate::tools::{Spawn, Transition, Wait};
 
 /// Bytes of the answers in the result of one wait.
 const WAIT_BYTES: usize = 256 * 1024;
 /// Most runs that one call may wait for.
 const MAX_TARGETS: usize = 1_000;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskArgs {
-    question: Arc<str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SpawnArgs {
-    #[serde(default)]
-    prompt: Option<Arc<str>>,
-    #[serde(default)]
-    name: Option<Arc<str>>,
-    #[serde(default)]
-    script: Option<String>,
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WaitArgs {
-    #[serde(default)]
-    agent: Option<String>,
-    #[serde(default)]
-    agents: Vec<String>,
-    #[serde(default)]
-    mode: WaitMode,
-}
-
-#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-enum WaitMode {
-    #[default]
-    All,
-    Any,
-}
-
-/// An error of a parser, which may repeat all that it was given.
-fn short(error: &str) -> Cow<'_, str> {
-    harness_protocol::json_size::cut(error, 2_048)
-}
-
-/// Reads the arguments of a call, or gives it the reason why they cannot be read as its result.
-fn arguments<'a, T: Deserialize<'a>>(tx: &mut Tx<'_>, run: RunId, call: &'a Call) -> Option<T> {
-    match serde_json::from_str(&call.args) {
-        Ok(args) => Some(args),
-        Err(error) => {
-            finish_call(
-                tx,
-                run,
-                call.id,
-                format!("The arguments of {} do not fit: {}", call.tool, short(&error.to_string())),
-                true,
-            );
-            None
-        }
+/// Makes the transition that a call has planned.
+pub(super) fn carry_out(tx: &mut Tx<'_>, run: RunId, call: CallId, transition: Transition) {
+    match transition {
+        Transition::Ask(question) => ask(tx, run, call, question),
+        Transition::Spawn(planned) => spawn(tx, run, call, planned),
+        Transition::Wait(planned) => wait(tx, run, call, &planned),
     }
 }
 
-pub(super) fn ask_user(tx: &mut Tx<'_>, run: RunId, call: &Call) {
-    let Some(AskArgs { question }) = arguments(tx, run, call) else { return };
+fn ask(tx: &mut Tx<'_>, run: RunId, call: CallId, question: Arc<str>) {
     match tx.spec(run).map(|spec| spec.0.on_interaction).unwrap_or_default() {
         OnInteraction::Wait => {
             let interaction = tx.res::<Ids>().next_interaction();
-            tx.emit(Some(run), EventBody::InteractionOpened { interaction, call: call.id, question });
+            tx.emit(Some(run), EventBody::InteractionOpened { interaction, call, question });
         }
         OnInteraction::Deny => {
             tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
-            finish_call(tx, run, call.id, "Denied: nobody is there to answer. Go on without an answer.", true);
+            finish_call(tx, run, call, "Denied: nobody is there to answer. Go on without an answer.", true);
         }
         OnInteraction::Fail => {
             tx.emit(Some(run), EventBody::Denied { what: format!("question: {question}").into() });
@@ -105,56 +51,37 @@ pub(super) fn ask_user(tx: &mut Tx<'_>, run: RunId, call: &Call) {
     }
 }
 
-pub(super) fn spawn_agent(tx: &mut Tx<'_>, run: RunId, call: &Call) {
-    let Some(args) = arguments::<SpawnArgs>(tx, run, call) else { return };
+fn spawn(tx: &mut Tx<'_>, run: RunId, call: CallId, planned: Spawn) {
     let (Some(above), Some(identity)) = (tx.spec(run), tx.identity(run)) else { return };
     let above = Arc::clone(&above.0);
-    let script = match &args.script {
-        None => None,
-        Some(name) => match above.script.as_ref().and_then(|script| script.scripts.get(name)) {
-            Some(script) => Some(Arc::clone(script)),
-            None => {
-                finish_call(tx, run, call.id, format!("There is no script {} for a child here.", quoted(name)), true);
-                return;
-            }
-        },
-    };
-    let spec = RunSpec {
-        prompt: args.prompt,
-        name: args.name,
-        labels: args.labels,
-        script,
-        limits: Default::default(),
-        ..(*above).clone()
-    };
+    let Spawn { prompt, name, script, labels } = planned;
+    let spec = RunSpec { prompt, name, labels, script, limits: Default::default(), ..(*above).clone() };
     let descent = Descent { owner: identity.owner, parent: Some(run), ..Descent::default() };
     match submit(tx, &spec, descent) {
-        Ok(child) => finish_call(tx, run, call.id, format!("Started agent {}.", child.id), false),
-        Err(refusal) => finish_call(tx, run, call.id, format!("Not started: {refusal}."), true),
+        Ok(child) => finish_call(tx, run, call, format!("Started agent {}.", child.id), false),
+        Err(refusal) => finish_call(tx, run, call, format!("Not started: {refusal}."), true),
     }
 }
 
-pub(super) fn wait_for_agent(tx: &mut Tx<'_>, run: RunId, call: &Call) {
-    let Some(args) = arguments::<WaitArgs>(tx, run, call) else { return };
-    let targets = match targets(tx, run, &args) {
+fn wait(tx: &mut Tx<'_>, run: RunId, call: CallId, planned: &Wait) {
+    let targets = match targets(tx, run, &planned.agents) {
         Ok(targets) => targets,
         Err(refusal) => {
-            finish_call(tx, run, call.id, refusal, true);
+            finish_call(tx, run, call, refusal, true);
             return;
         }
     };
     if let Some(ring) = ring(tx, run, &targets) {
         let named: Vec<String> = ring.iter().map(|&member| name_of(tx, member)).collect();
         let text = format!("Refused: these agents would wait for each other: {}.", named.join(" -> "));
-        finish_call(tx, run, call.id, text, true);
+        finish_call(tx, run, call, text, true);
         return;
     }
-    tx.emit(Some(run), EventBody::CallWaiting { call: call.id, runs: targets, any: args.mode == WaitMode::Any });
+    tx.emit(Some(run), EventBody::CallWaiting { call, runs: targets, any: planned.any });
 }
 
 /// The runs that are to be waited for: those named, or all children.
-fn targets(tx: &Tx<'_>, run: RunId, args: &WaitArgs) -> Result<Vec<RunId>, String> {
-    let names: Vec<&String> = args.agent.iter().chain(&args.agents).collect();
+fn targets(tx: &Tx<'_>, run: RunId, names: &[String]) -> Result<Vec<RunId>, String> {
     let mut targets = Vec::new();
     if names.is_empty() {
         let children = tx.entity(run).and_then(|entity| tx.get::<Children>(entity));

@@ -49,6 +49,7 @@ pub(crate) const HOUSES: &[House] = &[
             "timing",
             "cancel",
             "rlimits",
+            "input",
             "output",
             "cgroup",
             "tree",

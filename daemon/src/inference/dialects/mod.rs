@@ -21,10 +21,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::errors::classify;
-use crate::catalogue::ToolSpec;
 pub use crate::config::{Quirks, Thinking};
 use crate::prompt::context::BYTES_OF_A_TOKEN;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
+use crate::tools::ToolSpec;
 
 /// Dialects that go over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

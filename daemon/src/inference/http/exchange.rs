@@ -17,10 +17,10 @@ use super::body::{Body, Next};
 use super::client::{Client, told};
 use super::key::Secret;
 use super::redact_keys::{Filter, Scrubber};
-use crate::catalogue::ToolSpec;
 use crate::inference::dialects::{Ended, Piece, Reader, Settings, Thinking, too_early};
 use crate::inference::errors::classify::{self, broken};
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
+use crate::tools::ToolSpec;
 
 /// Bytes of one event, and of an answer that came as one.
 const MOST: usize = 40 * 1024 * 1024;

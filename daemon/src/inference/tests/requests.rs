@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::super::dialects::{Ended, HttpDialect, Quirks, Settings, Thinking};
 use super::{assert_snapshot, read_stream};
-use crate::catalogue::ToolSpec;
 use crate::config::Dialect;
 use crate::prompt::{Completion, ErrorClass, Prompt};
+use crate::tools::ToolSpec;
 
 const ALL: [HttpDialect; 3] = [HttpDialect::OpenAi, HttpDialect::Responses, HttpDialect::Anthropic];
 

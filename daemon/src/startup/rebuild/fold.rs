@@ -93,10 +93,10 @@ mod tests {
     use proptest::test_runner::{Config as Cases, TestRunner};
 
     use super::*;
-    use crate::catalogue::Catalogue;
     use crate::config::Config;
     use crate::journal::history::History as Records;
     use crate::tools;
+    use crate::tools::Catalogue;
     use crate::world::api::{Damage, Now};
     use crate::world::testing::simulation;
 

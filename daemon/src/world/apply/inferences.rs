@@ -129,7 +129,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     if !calls.is_empty() {
         let spec = world.get::<Spec>(entity).map(|spec| Arc::clone(&spec.0)).unwrap_or_default();
         let tools = &world.resource::<Setup>().tools;
-        let kind = |tool: &Arc<str>| tools.get(tool).copied().filter(|_| spec.allows_tool(tool));
+        let kind = |tool: &Arc<str>| tools.kind(tool).filter(|_| spec.allows_tool(tool));
         let call = |request: &CallRequest| Call {
             id: request.call,
             tool: Arc::clone(&request.tool),

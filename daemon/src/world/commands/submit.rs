@@ -410,9 +410,9 @@ fn check_cost(tx: &Tx<'_>, provider: &Arc<str>, spec: &RunSpec, parent: Option<R
 
 fn check_tools(tx: &Tx<'_>, spec: &RunSpec) -> Result<(), RpcError> {
     let known = &tx.setup().tools;
-    match spec.tools.iter().flat_map(|tools| tools.iter()).find(|tool| !known.contains_key(*tool)) {
+    match spec.tools.iter().flat_map(|tools| tools.iter()).find(|tool| known.get(tool).is_none()) {
         Some(tool) => {
-            let names: Vec<&str> = known.keys().map(|name| &**name).collect();
+            let names: Vec<&str> = known.names().collect();
             let message = format!("there is no tool {}; there are: {}", quoted(tool), names.join(", "));
             Err(invalid(message).because(Reason::UnknownTool, "tools"))
         }

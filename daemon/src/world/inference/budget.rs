@@ -201,7 +201,8 @@ fn price(provider: &Provider, spec: &RunSpec, stands_in: bool) -> Option<Price> 
 fn specs(tx: &Tx<'_>, run: RunId) -> u64 {
     let is_scripted = tx.spec(run).is_none_or(|spec| spec.0.script.is_some());
     let setup = tx.setup();
-    let bytes: usize = setup.specs.iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
+    let bytes: usize =
+        setup.tools.specs().iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
     if is_scripted { 0 } else { (bytes as u64).div_ceil(BYTES_OF_A_SPEC_TOKEN) }
 }
 

@@ -12,8 +12,8 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
 use super::phase::{Bucket, Phase};
-use crate::catalogue::ToolKind;
 use crate::lane::TicketId;
+use crate::tools::ToolKind;
 
 /// Failures of one inference before its run fails.
 pub(crate) const MAX_FAILURES: u32 = 10;
@@ -308,7 +308,7 @@ impl Call {
     fn is_parallel_safe(&self) -> bool {
         match self.kind {
             Some(ToolKind::Job { parallel_safe }) => parallel_safe,
-            Some(ToolKind::World(_)) => true,
+            Some(ToolKind::World) => true,
             None => false,
         }
     }

@@ -17,9 +17,9 @@ use harness_protocol::time::Timestamp;
 
 use super::by_id::ById;
 use super::names::Names;
-use crate::catalogue::{Catalogue, ToolSpec};
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
+use crate::tools::Catalogue;
 use crate::world::api::KeySpace;
 
 /// Name of the tool lane.
@@ -30,8 +30,6 @@ pub(crate) const TOOL_LANE: &str = "tool";
 pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) tools: Catalogue,
-    /// What models are told of them.
-    pub(crate) specs: Arc<[ToolSpec]>,
 }
 
 /// The runs by id, number, name, key and owner.

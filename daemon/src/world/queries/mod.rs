@@ -21,8 +21,8 @@ use super::commands::{select, submit};
 use super::model::clock::SMALL;
 use super::model::components::{Batch, Children, Identity, Spec, Transcript};
 use super::model::indexes::{Daemon, Interactions, Runs, Setup};
-use crate::catalogue::Catalogue;
 use crate::config::Config;
+use crate::tools::Catalogue;
 use crate::world::view::fit::{REPLY_BYTES, entry_bytes, fit_entry, fit_list, fit_text, leave_room, view_bytes};
 use crate::world::view::run::{PlacesSeen, view, view_among};
 

@@ -14,8 +14,8 @@ use harness_protocol::run::{Entry, exit};
 
 use super::StepSystems;
 use super::grant;
-use crate::catalogue::{ToolKind, WorldTool};
 use crate::lane::TicketState;
+use crate::tools::{Facts, Plan, Refused, ToolKind, Transition};
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
 use crate::world::inference::next_inference::begin;
 use crate::world::model::components::{Call, QueuedMessages, Stage, Transcript};
@@ -113,8 +113,8 @@ fn act(tx: &mut Tx<'_>, run: RunId) {
     if !life.paused {
         let at_hand = batch.group().iter().find(|call| call.stage == Stage::Pending && !is_job(call));
         // A child that may not start now is not refused for good: it waits for the end of the drain.
-        let put_off =
-            |call: &Call| tx.res::<Daemon>().draining && call.kind == Some(ToolKind::World(WorldTool::SpawnAgent));
+        let starts_run = |call: &Call| matches!(plan(tx, run, call), Some(Ok(Plan::World(Transition::Spawn(_)))));
+        let put_off = |call: &Call| tx.res::<Daemon>().draining && starts_run(call);
         if let Some(call) = at_hand.filter(|call| !put_off(call)).cloned() {
             perform(tx, run, &call);
             // It may be first in line again, and is on the agenda only where something about it changed.
@@ -141,14 +141,21 @@ fn is_job(call: &Call) -> bool {
     matches!(call.kind, Some(ToolKind::Job { .. }))
 }
 
+/// What a call is to do; `None` where it is of no tool.
+fn plan(tx: &Tx<'_>, run: RunId, call: &Call) -> Option<Result<Plan, Refused>> {
+    call.kind?;
+    let (setup, spec) = (tx.setup(), tx.spec(run)?);
+    let tool = setup.tools.get(&call.tool)?;
+    Some(tool.plan(&call.args, &Facts { spec: &spec.0, shell: &setup.config.shell }))
+}
+
 fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
-    match call.kind {
-        Some(ToolKind::World(tool)) => match tool {
-            WorldTool::AskUser => tools::ask_user(tx, run, call),
-            WorldTool::SpawnAgent => tools::spawn_agent(tx, run, call),
-            WorldTool::WaitForAgent => tools::wait_for_agent(tx, run, call),
-        },
-        Some(ToolKind::Job { .. }) => {}
+    match plan(tx, run, call) {
+        Some(Ok(Plan::World(transition))) => tools::carry_out(tx, run, call.id, transition),
+        Some(Ok(Plan::Process(_))) => {
+            finish_call(tx, run, call.id, "internal error (bug): this call has to be executed", true);
+        }
+        Some(Err(refused)) => finish_call(tx, run, call.id, refused.to_string(), true),
         None => {
             let text = call.unusable.clone().unwrap_or_else(|| unknown_tool(tx, run, &call.tool).into());
             finish_call(tx, run, call.id, text, true);
@@ -158,7 +165,7 @@ fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
 
 fn unknown_tool(tx: &Tx<'_>, run: RunId, name: &str) -> String {
     let is_allowed = |name: &&str| tx.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
-    let known: Vec<&str> = tx.setup().tools.keys().map(|name| &**name).filter(is_allowed).collect();
+    let known: Vec<&str> = tx.setup().tools.names().filter(is_allowed).collect();
     format!("There is no tool {}. There are: {}.", quoted(name), known.join(", "))
 }
 

@@ -10,8 +10,8 @@ use harness_protocol::id::RunId;
 use harness_protocol::spec::RunSpec;
 
 use super::StepSystems;
-use crate::catalogue::ToolSpec;
 use crate::prompt::{Prompt, compaction};
+use crate::tools::ToolSpec;
 use crate::world::api::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use crate::world::ending::{stop, wind_up};
 use crate::world::model::components::{BudgetReserve, Call, Compacting, Stage, Transcript};
@@ -91,7 +91,7 @@ fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
 
 /// What a model is told of the tools that its run may call.
 fn tools(tx: &Tx<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
-    let all = &tx.setup().specs;
+    let all = tx.setup().tools.specs();
     match spec.tools {
         None => Arc::clone(all),
         Some(_) => all.iter().filter(|tool| spec.allows_tool(&tool.name)).cloned().collect(),

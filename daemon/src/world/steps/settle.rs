@@ -151,9 +151,7 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
     let ids = tx.res::<Ids>();
     let tools = &tx.setup().tools;
     // A tool that is known has one name for all calls of it.
-    let name = |tool: String| {
-        tools.get_key_value(&*tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))
-    };
+    let name = |tool: String| tools.shared_name(&tool).unwrap_or_else(|| cut(&tool, MOST_TOOL_NAME).into());
     let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
         call: ids.next_call(ahead),
         tool: name(call.tool),

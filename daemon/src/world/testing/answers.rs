@@ -1,7 +1,6 @@
 //! Tests of how the world handles faulty answers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use harness_protocol::event::{Ending, Event, EventBody};
@@ -10,7 +9,6 @@ use harness_protocol::script::Script;
 use harness_protocol::spec::RunSpec;
 use harness_protocol::time::{Span, Timestamp};
 
-use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::Config;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Message, RequestedCall};
 use crate::world::api::{
@@ -28,11 +26,8 @@ pub(in crate::world) struct Bench {
     pub(in crate::world) off: i64,
 }
 
-fn tools() -> crate::catalogue::Catalogue {
-    BTreeMap::from([
-        ("shell".into(), ToolKind::Job { parallel_safe: false }),
-        ("wait_for_agent".into(), ToolKind::World(WorldTool::WaitForAgent)),
-    ])
+fn tools() -> crate::tools::Catalogue {
+    crate::tools::catalogue()
 }
 
 impl Bench {
@@ -250,7 +245,7 @@ fn answers_that_say_nothing_are_counted_apart_from_failures_of_the_provider() {
 fn a_model_is_told_of_the_tools_that_there_are() {
     let (_, task) = Bench::new().submit();
     let names: Vec<&str> = task.tools.iter().map(|tool| &*tool.name).collect();
-    assert_eq!(names, ["shell", "wait_for_agent"]);
+    assert_eq!(names, ["ask_user", "shell", "spawn_agent", "wait_for_agent"]);
 }
 
 #[test]

@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 
 use super::super::{Settings, Thinking};
 use super::NAME;
-use crate::catalogue::ToolSpec;
 use crate::config::BESIDE_THINKING;
 use crate::inference::common::call_ids::{self, CallIds};
 use crate::inference::common::opaque_blocks::{self, Piece};
 use crate::inference::common::tool_args;
 use crate::inference::common::tool_name::{NO_TEXT, tool_name};
 use crate::prompt::{Message as Neutral, Prompt};
+use crate::tools::ToolSpec;
 
 /// Most tokens of an answer where nothing else is set: the API wants a number.
 const MAX_TOKENS: u32 = 8_192;

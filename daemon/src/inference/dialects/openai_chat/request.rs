@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 use super::super::{Quirks, Settings};
 use super::calls::Others;
 use super::{NAME, Returned};
-use crate::catalogue::ToolSpec;
 use crate::inference::common::call_ids::{self, CallIds};
 use crate::inference::common::opaque_blocks::{self, Piece};
 use crate::inference::common::tool_args;
 use crate::inference::common::tool_name::{NO_TEXT, tool_name};
 use crate::prompt::{Message as Neutral, Prompt};
+use crate::tools::ToolSpec;
 
 /// Letters of a short id.
 const SHORT_ID: usize = 9;

@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use super::super::Settings;
 use super::NAME;
-use crate::catalogue::ToolSpec;
 use crate::inference::common::call_ids::{self, CallIds};
 use crate::inference::common::opaque_blocks::{self, Piece};
 use crate::inference::common::tool_args;
 use crate::inference::common::tool_name::{NO_TEXT, tool_name};
 use crate::prompt::{Message as Neutral, Prompt};
+use crate::tools::ToolSpec;
 
 #[derive(Serialize)]
 struct Body<'a> {

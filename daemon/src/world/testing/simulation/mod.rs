@@ -23,9 +23,9 @@ use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
-use crate::catalogue::{ToolKind, WorldTool};
 use crate::config::{Config, Price, Provider, Share};
 use crate::prompt::Completion;
+use crate::tools::testing::ParallelDouble;
 use crate::world::api::{
     Ask, Caller, Command, Damage, Effect, Input, JobId, LaneChange, Now, Outcome, ReplyId, Sent, Task, Work,
 };
@@ -117,14 +117,8 @@ pub(crate) fn config() -> Config {
     config
 }
 
-pub(crate) fn tools() -> crate::catalogue::Catalogue {
-    BTreeMap::from([
-        ("shell".into(), ToolKind::Job { parallel_safe: false }),
-        ("read".into(), ToolKind::Job { parallel_safe: true }),
-        ("ask_user".into(), ToolKind::World(WorldTool::AskUser)),
-        ("spawn_agent".into(), ToolKind::World(WorldTool::SpawnAgent)),
-        ("wait_for_agent".into(), ToolKind::World(WorldTool::WaitForAgent)),
-    ])
+pub(crate) fn tools() -> crate::tools::Catalogue {
+    crate::tools::catalogue().with(Arc::new(ParallelDouble))
 }
 
 fn script() -> Arc<Script> {
