@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
@@ -48,6 +49,7 @@ fn main() {
         ["outlive-hold-by-a-child-and-lower", daemon, locks @ ..] => {
             outlive(daemon.parse().unwrap(), Some(1), locks, by_a_child);
         }
+        ["lock-the-journal", state] => lock_the_journal(state),
         ["take"] => flock(standard_input(), FlockOperation::LockExclusive).unwrap(),
         ["lower", pid, limit] => println!("{:?}", lower(pid.parse().unwrap(), limit.parse().unwrap())),
         ["lower-the-next-daemon", state, socket] => lower_the_next_daemon(state, socket),
@@ -315,5 +317,24 @@ fn churn(count: usize) {
         connect_to(&socket);
         drop(child);
         println!("{}", ask_over(UnixStream::from(socket), PAUSE));
+    }
+}
+
+/// Takes the lock that every writer of the journal needs (byte 120 of its shared memory, as SQLite's file format has
+/// it), and keeps it.
+fn lock_the_journal(state: &str) {
+    let path = std::path::Path::new(state).join("harness.db-shm");
+    let memory = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let lock = nix::libc::flock {
+        l_type: i16::try_from(nix::libc::F_WRLCK).unwrap(),
+        l_whence: 0,
+        l_start: 120,
+        l_len: 1,
+        l_pid: 0,
+    };
+    found(|| fcntl(&memory, FcntlArg::F_SETLK(&lock)).ok());
+    println!("locked");
+    loop {
+        std::thread::park();
     }
 }

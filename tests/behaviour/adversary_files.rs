@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use harness_tests::{Daemon, Place, copy_program, json, need_root, program, turn};
+use harness_tests::{Daemon, Place, copy_program, eventually, json, need_root, program, turn};
 
 /// What must stay as it is.
 const PRECIOUS: &str = "precious";
@@ -424,4 +424,30 @@ fn no_daemon_is_started_in_the_place_of_the_systems() {
     within(&format!("{known} && {of_group}")).ok();
     within("harnessctl daemon start").ok();
     place.ctl(["submit", "--wait", "--script", &script]).ok();
+}
+
+/// Nothing can be recorded while a process of a run keeps the lock that writers need. A cancel ends that process.
+#[test]
+fn a_run_that_locks_the_journal_is_ended_by_a_cancel_and_the_rest_goes_on() {
+    let daemon = Daemon::start();
+    let lock = format!("{} lock-the-journal {}", env!("CARGO_BIN_EXE_adversary"), daemon.state("").display());
+    let alone = turn("").shell(&lock).turn("done");
+    let below = turn("").spawn("child").wait_for_all().turn("done").child("child", &alone);
+    for (script, force) in [(alone, None), (below, Some("--force"))] {
+        let run = daemon.submit(&script);
+        let health = || daemon.rpc("daemon.status", json!({}))["health"].as_str().unwrap().to_owned();
+        let file = daemon.script_file(&turn("other"));
+        eventually("nothing is recorded any more", || {
+            daemon.ctl(["submit", "-q", "--script", &file]);
+            health() == "held"
+        });
+        let words: Vec<&str> = ["cancel", &run.id].into_iter().chain(force).collect();
+        // It is refused, because it cannot be recorded, or takes effect where the lock has just gone.
+        assert!([0, 75].contains(&daemon.ctl(&words).code));
+        eventually("the lock is gone", || health() == "serving");
+        // It may have ended meanwhile.
+        daemon.ctl(&words);
+        run.wait();
+        assert_eq!(daemon.submit(&turn("other")).answer(), "other");
+    }
 }

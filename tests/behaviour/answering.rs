@@ -207,3 +207,19 @@ fn questions_of_several_that_are_followed_are_asked_one_after_the_other() {
     }
     assert_eq!(follows.finish().0, 0);
 }
+
+/// Any process of the user may type into such a terminal, one of a run as well.
+#[test]
+fn on_a_terminal_that_controls_nothing_a_question_is_told_and_no_answer_is_read() {
+    let daemon = Daemon::start();
+    for typed in ["yes\n", "\n", "y\ny\ny\n"] {
+        let run = daemon.submit(&asks("really?"));
+        let id = question(&daemon);
+        let mut follows = daemon.ctl_on_uncontrolled_terminal(["follow", &run.id]);
+        follows.shows(&format!("harnessctl reply {id}"));
+        follows.types(typed);
+        daemon.ctl(["reply", &id, "blue"]).ok();
+        assert_eq!(run.answer(), "blue it is", "{typed:?}");
+        follows.shows("blue it is");
+    }
+}

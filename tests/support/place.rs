@@ -166,6 +166,13 @@ impl Place {
         OnTerminal::start(command)
     }
 
+    /// Starts `harnessctl` on a terminal that controls no process.
+    pub fn ctl_on_uncontrolled_terminal<W: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = W>) -> OnTerminal {
+        let mut command = self.command(crate::program("harnessctl"));
+        command.args(words);
+        OnTerminal::start_uncontrolled(command)
+    }
+
     /// Runs a line in a shell.
     #[track_caller]
     pub fn sh(&self, line: &str) -> Output {

@@ -24,8 +24,25 @@ pub struct OnTerminal {
 }
 
 impl OnTerminal {
-    /// Starts the command on a new terminal.
-    pub fn start(mut command: Command) -> Self {
+    /// Starts the command on a new terminal, which controls it, as that of a login does.
+    pub fn start(command: Command) -> Self {
+        // The library cannot do this between fork and exec without `unsafe`. It executes the command in its own process.
+        let mut through = Command::new("setsid");
+        through.arg("--ctty").arg(command.get_program()).args(command.get_args()).env_clear();
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => through.env(name, value),
+                None => through.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            through.current_dir(dir);
+        }
+        Self::start_uncontrolled(through)
+    }
+
+    /// Starts the command on a new terminal that controls no process.
+    pub fn start_uncontrolled(mut command: Command) -> Self {
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&near).unwrap();
         unlockpt(&near).unwrap();

@@ -7,6 +7,8 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use harness_protocol::run::exit;
 use harness_protocol::terminal_safe::clean;
 
+use rustix::termios::tcgetsid;
+
 use crate::error::Failure;
 
 /// Goes on where at most one run is meant, where there is no terminal to ask on, or where the answer is yes.
@@ -36,9 +38,10 @@ pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure>
     Err(Failure::Other { code: exit::USAGE, message: "nothing was done".to_owned(), hint: None })
 }
 
-/// Whether a person can read the question and type the answer.
+/// Whether a person can read the question and type the answer: standard input has to be the terminal that controls
+/// this process. Into a terminal that controls no process, any process of the user may type (`TIOCSTI`).
 pub(crate) fn is_attended() -> bool {
-    io::stdin().is_terminal() && io::stderr().is_terminal()
+    tcgetsid(io::stdin()).is_ok() && io::stderr().is_terminal()
 }
 
 fn is_yes(answer: &str) -> bool {

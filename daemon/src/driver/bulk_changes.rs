@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 /// Runs in an answer that needs no place among the large ones.
 const FEW: usize = 1_000;
 /// Runs that one turn examines for the selection.
-const LOOKED_AT: usize = 10_000;
+pub(super) const LOOKED_AT: usize = 10_000;
 /// Names that one turn looks up.
 const NAMES: usize = 500;
 /// Runs that a reply lists; of more it gives the number.

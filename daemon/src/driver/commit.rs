@@ -24,13 +24,14 @@ use tokio::time::Instant;
 use tracing::{error, info};
 
 use super::Driver;
+use super::bulk_changes::LOOKED_AT;
 use crate::control::request::{Request, Wanted};
 use crate::fair_queue::Party;
 use crate::journal::failpoints::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::observe::happened;
 use crate::world::Step;
-use crate::world::api::{Command, Effect, Job, Task};
+use crate::world::api::{Caller, Command, Effect, Job, Task};
 
 /// First wait before a failed commit is tried again; it doubles from there.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -381,7 +382,10 @@ impl<J: Journal> Driver<J> {
                 | Wanted::Own(..)
                 | Wanted::Tidy(_)
                 | Wanted::Drain(..)
-                | Wanted::Reload(_)) => wanted.refuse(self.held_error()),
+                | Wanted::Reload(_)) => {
+                    self.end_calls(&wanted, caller);
+                    wanted.refuse(self.held_error());
+                }
                 wanted if in_step.contains(&connection) => {
                     self.backlog.push_back(Request { wanted, ..request });
                 }
@@ -400,6 +404,26 @@ impl<J: Journal> Driver<J> {
         }
         self.lookups.begin();
         self.parts.inbox.turn_is_over();
+    }
+
+    /// A cancel cannot be recorded while stuck, but the calls of its runs are ended: one of them may be the process that
+    /// holds the journal. How they end is recorded as soon as a commit succeeds, and then the cancel can be asked again.
+    fn end_calls(&self, wanted: &Wanted, caller: Caller) {
+        let Wanted::Command(Command::Cancel { select, force }, _) = wanted else { return };
+        if caller.operator().is_none() {
+            return;
+        }
+        let engine = &self.parts.engine;
+        let runs: Vec<RunId> = match select.runs.is_empty() {
+            true => {
+                engine.select(select, (0, u64::MAX), (usize::MAX, LOOKED_AT)).map(|found| found.0).unwrap_or_default()
+            }
+            false => select.runs.iter().filter_map(|name| engine.find(name, caller).ok()).collect(),
+        };
+        for run in runs {
+            let below = engine.tree_below(run, u32::MAX);
+            [run].into_iter().chain(below).for_each(|run| self.parts.executor.end_calls(run, *force));
+        }
     }
 
     /// Whether a command is refused while the daemon lives on its ballast: it would make new work.

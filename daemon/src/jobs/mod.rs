@@ -132,6 +132,12 @@ impl Executor {
         self.inner.registry.cancel(job, force);
     }
 
+    /// Asks all jobs of a run to end, and ends what its earlier calls have left. Each job still has its one outcome.
+    pub fn end_calls(&self, run: RunId, force: bool) {
+        self.inner.registry.cancel_run(run, force);
+        self.end_background(run);
+    }
+
     /// A job that was off its lane has its permit again.
     pub fn go_on(&self, job: JobId) {
         self.inner.registry.go_on(job);
@@ -140,6 +146,10 @@ impl Executor {
     /// A run has ended: ends whatever is left of it.
     pub fn release(&self, run: RunId) {
         self.inner.registry.cancel_run(run, true);
+        self.end_background(run);
+    }
+
+    fn end_background(&self, run: RunId) {
         let keepers = Arc::clone(&self.inner.config.keepers);
         if process::has_background(run, &keepers) {
             self.runtime.spawn(async move { process::release(run, &keepers, false).await });

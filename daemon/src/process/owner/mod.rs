@@ -191,10 +191,19 @@ pub(super) fn limit_of(pid: i32) -> Option<u64> {
 }
 
 /// The process that traces another one, if there is one.
-pub(super) fn tracer_of(pid: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
-    line.trim().parse().ok().filter(|&pid| pid > 0)
+///
+/// # Errors
+/// If it cannot be told: the process has gone, or `/proc` does not say.
+pub(super) fn tracer_of(pid: i32) -> Result<Option<i32>, Untraced> {
+    // Bytes: the name of a process, which is among them, need not be text.
+    let status = fs::read(format!("/proc/{pid}/status")).map_err(|_| Untraced::Gone)?;
+    tracer_in(&status).ok_or(Untraced::Gone)
+}
+
+fn tracer_in(status: &[u8]) -> Option<Option<i32>> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"TracerPid:"))?;
+    let tracer: i32 = str::from_utf8(line).ok()?.trim().parse().ok()?;
+    Some((tracer > 0).then_some(tracer))
 }
 
 #[cfg(test)]
@@ -204,6 +213,18 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+
+    #[test]
+    fn a_tracer_is_found_whatever_the_name_of_its_process_is() {
+        for name in [&b"sh"[..], b"\xff\xfe", b"a\\nTracerPid:\\t0", b""] {
+            for (tracer, found) in [("0", Some(None)), ("77", Some(Some(77))), ("x", None)] {
+                let status =
+                    [b"Name:\t", name, b"\nUmask:\t0022\nTracerPid:\t", tracer.as_bytes(), b"\nUid:\t0\n"].concat();
+                assert_eq!(tracer_in(&status), found, "{name:?} {tracer}");
+            }
+        }
+        assert_eq!(tracer_in(b"Name:\tsh\n"), None);
+    }
 
     const RUN: RunId = RunId::from_u64(7);
     const DAEMON: i32 = 50;

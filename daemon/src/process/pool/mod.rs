@@ -305,10 +305,14 @@ impl Keepers {
         let is_it = || owner::number_of(process) == Ok(pid);
         let lineage = self.judge(pid, &is_it, longest);
         let steered = |tracer: i32| is_of_run(self.judge(tracer, &|| true, owner::LONGEST));
-        if !is_of_run(lineage) && owner::tracer_of(pid).is_some_and(steered) {
-            return Lineage::Unknown(Untraced::Steered);
+        if is_of_run(lineage) {
+            return lineage;
         }
-        lineage
+        match owner::tracer_of(pid) {
+            Ok(tracer) if tracer.is_some_and(steered) => Lineage::Unknown(Untraced::Steered),
+            Ok(_) => lineage,
+            Err(why) => Lineage::Unknown(why),
+        }
     }
 
     /// The owner by its parents and by its mark. The mark is looked at last: a process never loses it.
@@ -431,7 +435,8 @@ fn describe(pid: i32) -> Option<Process> {
     let line = beginning_of(pid, COMMAND_SHOWN)?;
     let words: Vec<_> = line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).collect();
     let command = if words.is_empty() {
-        format!("[{}]", fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end())
+        let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+        format!("[{}]", String::from_utf8_lossy(&name).trim_end())
     } else {
         String::from_utf8_lossy(&words.join(&b' ')).into_owned()
     };
