@@ -40,7 +40,7 @@ type Way = fn(&Sent, usize) -> usize;
 const WAYS: [(&str, Way); 2] = [("harness", harness), ("Value", values)];
 
 fn harness(sent: &Sent, chunk: usize) -> usize {
-    let (_, dialect) = HttpDialect::NAMES.into_iter().find(|(name, _)| *name == sent.api).unwrap();
+    let dialect = HttpDialect::named(sent.api).unwrap();
     let mut decoder = Decoder::new(40 << 20);
     let mut reader = dialect.reader(Quirks::default());
     let mut shown = 0;

@@ -12,6 +12,7 @@ pub use harness_protocol::paths::NotUtf8;
 use harness_protocol::paths::{Environment, Variables};
 
 use crate::config::ConfigSource;
+use crate::inference::dialects::HttpDialect;
 use crate::observe::log::Filter;
 
 /// Runs LLM agents, and bounds how many of their tool batches execute at once.
@@ -106,7 +107,11 @@ impl Cli {
         Ok(Paths {
             socket: absolute(&self.socket.clone().unwrap_or_else(|| environment.socket()))?,
             state_dir: absolute(&self.state_dir.clone().unwrap_or_else(|| environment.state_dir()))?,
-            config: ConfigSource { path: absolute(&config)?, required: self.config.is_some() || named },
+            config: ConfigSource {
+                path: absolute(&config)?,
+                required: self.config.is_some() || named,
+                dialects: HttpDialect::CONFIGURED,
+            },
         })
     }
 }
@@ -127,16 +132,20 @@ mod tests {
     fn options_go_before_the_environment() {
         let vars = [("HARNESS_SOCKET", "/e.sock"), ("HARNESS_STATE_DIR", "/e"), ("HARNESS_CONFIG", "/e.toml")];
         let found = paths(&["--socket", "/o.sock", "--state-dir", "/o", "--config", "/o.toml"], &vars);
-        let config = ConfigSource { path: "/o.toml".into(), required: true };
+        let config = ConfigSource { path: "/o.toml".into(), required: true, dialects: HttpDialect::CONFIGURED };
         assert_eq!(found, Paths { socket: "/o.sock".into(), state_dir: "/o".into(), config });
         let found = paths(&[], &vars);
-        let config = ConfigSource { path: "/e.toml".into(), required: true };
+        let config = ConfigSource { path: "/e.toml".into(), required: true, dialects: HttpDialect::CONFIGURED };
         assert_eq!(found, Paths { socket: "/e.sock".into(), state_dir: "/e".into(), config });
     }
 
     #[test]
     fn a_configuration_that_nobody_named_need_not_be_there() {
-        let config = ConfigSource { path: "/etc/harness/config.toml".into(), required: false };
+        let config = ConfigSource {
+            path: "/etc/harness/config.toml".into(),
+            required: false,
+            dialects: HttpDialect::CONFIGURED,
+        };
         assert_eq!(paths(&[], &[]).config, config);
         assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
     }

@@ -10,7 +10,7 @@ use harness_protocol::time::Span;
 use serde_json::Value;
 
 use super::Problem;
-use super::provider::{Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
+use super::provider::{self, DialectRules, Dialects, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
 use super::toml_reader::{Number, Place, Section};
 
 /// Largest configured width of a lane.
@@ -28,7 +28,7 @@ const DEAREST: f64 = 1e6;
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     place: Option<Place>,
-    dialect: Option<Dialect>,
+    dialect: Option<&'static DialectRules>,
     width: Option<u32>,
     model: Option<Arc<str>>,
     price: Option<(PriceSketch, Place)>,
@@ -69,23 +69,23 @@ impl Sketch {
         &self.fallbacks
     }
 
-    /// The dialect, if a file has set it.
-    pub(super) fn dialect(&self) -> Option<Dialect> {
-        self.dialect
+    /// Whether it plays scripts.
+    pub(super) fn is_scripted(&self) -> bool {
+        self.dialect == Some(&provider::SCRIPTED)
     }
 
     /// Reads the section of one file.
-    pub(super) fn take(&mut self, name: &str, place: &Place, section: &mut Section<'_>) {
+    pub(super) fn take(&mut self, name: &str, place: &Place, section: &mut Section<'_>, dialects: Dialects) {
         self.place = Some(place.clone());
         if let Some((typed, at)) = section.text("dialect") {
-            match Dialect::NAMES.iter().find(|(known, _)| *known == &*typed) {
-                Some((_, dialect)) => self.dialect = Some(*dialect),
+            match provider::dialect(&typed, dialects) {
+                Some(dialect) => self.dialect = Some(dialect),
                 None => {
                     // The other keys belong to the unknown dialect, so they cannot be checked.
-                    self.dialect = Some(Dialect::Scripted);
+                    self.dialect = Some(&provider::SCRIPTED);
                     section.give_up(at.problem(format!(
                         "`provider.{name}.dialect` is {typed:?}; this version speaks {}",
-                        Dialect::NAMES.map(|(known, _)| format!("`{known}`")).join(", ")
+                        names(std::iter::once(&provider::SCRIPTED).chain(dialects.iter().copied()), ", ")
                     )));
                     return;
                 }
@@ -221,7 +221,7 @@ impl Sketch {
     }
 
     /// The provider that results from all files; `None` if they describe none.
-    pub(super) fn finish(self, name: &str, problems: &mut Vec<Problem>) -> Option<Provider> {
+    pub(super) fn finish(self, name: &str, dialects: Dialects, problems: &mut Vec<Problem>) -> Option<Provider> {
         let place = self.place.clone();
         let mut wrong = |place: &Option<Place>, what: String| {
             problems.extend(place.as_ref().map(|place| place.problem(what)));
@@ -250,7 +250,7 @@ impl Sketch {
         let context_tokens = self.context_tokens;
         let mut provider =
             Provider { dialect, width, model: self.model, price, context_tokens, fallbacks, endpoint: None };
-        if dialect == Dialect::Scripted {
+        if provider.is_scripted() {
             if let Some((key, at)) = self.of_endpoints {
                 wrong(&Some(at), format!("`provider.{name}.{key}` has no place here: {OF_ENDPOINTS}"));
             }
@@ -261,19 +261,22 @@ impl Sketch {
             let at = self.keys.values().next_back().map(|(_, at)| at.clone());
             wrong(&at, format!("`provider.{name}` has {}; a key is in one place", keys.join(" and ")));
         }
-        if self.thinking.is_some() && dialect != Dialect::Anthropic {
-            wrong(&place, format!("`provider.{name}.thinking` is for the dialect `anthropic`; others take `effort`"));
+        let those = |takes: fn(&DialectRules) -> bool| names(dialects.iter().copied().filter(|of| takes(of)), " and ");
+        if self.thinking.is_some() && !dialect.takes_thinking {
+            let takers = those(|dialect| dialect.takes_thinking);
+            wrong(&place, format!("`provider.{name}.thinking` is for the dialect {takers}; others take `effort`"));
         }
-        if self.quirks.is_some_and(|quirks| quirks != Quirks::default()) && dialect != Dialect::OpenAi {
-            wrong(&place, format!("`provider.{name}.quirks` are for the dialect `openai`"));
+        if self.quirks.is_some_and(|quirks| quirks != Quirks::default()) && !dialect.takes_quirks {
+            let takers = those(|dialect| dialect.takes_quirks);
+            wrong(&place, format!("`provider.{name}.quirks` are for the dialect {takers}"));
         }
         for (field, (_, at)) in &self.body {
-            if dialect.own_fields().contains(&field.as_str()) {
+            if dialect.own_fields.contains(&field.as_str()) {
                 let what = format!("`provider.{name}.body.{field}` is a field that the harness writes itself");
                 wrong(&Some(at.clone()), what);
             }
         }
-        let defaults = Endpoint::new(self.base_url.unwrap_or_else(|| dialect.home().into()));
+        let defaults = Endpoint::new(self.base_url.unwrap_or_else(|| dialect.home.into()));
         let [connect, first_byte, idle, answer] = self.timeouts;
         provider.endpoint = Some(Arc::new(Endpoint {
             key: self.keys.into_values().next().map(|(source, _)| source),
@@ -294,6 +297,10 @@ impl Sketch {
         }));
         Some(provider)
     }
+}
+
+fn names(dialects: impl Iterator<Item = &'static DialectRules>, between: &str) -> String {
+    dialects.map(|dialect| format!("`{}`", dialect.name)).collect::<Vec<_>>().join(between)
 }
 
 fn set<T>(to: &mut Option<T>, value: Option<T>) {
@@ -349,10 +356,11 @@ mod tests {
 
     use super::super::Config;
     use super::*;
+    use crate::inference::dialects::HttpDialect;
     use serde_json::json;
 
     fn load(text: &str) -> Result<Config, String> {
-        Config::load(&[("x.toml".into(), text.to_owned())]).map_err(|error| error.to_string())
+        Config::load(&[("x.toml".into(), text.to_owned())], HttpDialect::CONFIGURED).map_err(|error| error.to_string())
     }
 
     /// The problem that is reported for a provider with these keys.
@@ -395,7 +403,7 @@ mod tests {
         )
         .unwrap();
         let provider = &config.providers["p"];
-        assert_eq!((provider.dialect, provider.width, provider.model.as_deref()), (Dialect::OpenAi, 4, Some("m")));
+        assert_eq!((provider.dialect.name, provider.width, provider.model.as_deref()), ("openai", 4, Some("m")));
         assert_eq!(provider.price, Some(Price { input: 0.15, output: 0.6, cached: 0.05, cache_write: 0.2 }));
         assert_eq!((provider.fallbacks.as_slice(), provider.context_tokens), (&["other".into()][..], Some(8192)));
         let expected = Endpoint {

@@ -13,7 +13,7 @@ use harness_protocol::variable::check_name;
 
 use super::build::{Sketch, WIDEST};
 use super::toml_reader::{Place, Section, Source, hint};
-use super::{Config, ConfigError, Dialect, Problem, Share};
+use super::{Config, ConfigError, Dialects, Problem, Share};
 
 /// Largest value of a key that is a plain count.
 const MANY: u32 = 10_000_000;
@@ -27,6 +27,7 @@ const MOST_PASSED: usize = 64;
 
 /// The configuration as far as the files were read.
 struct Draft {
+    dialects: Dialects,
     config: Config,
     providers: BTreeMap<Arc<str>, Sketch>,
     run_provider: Option<Place>,
@@ -35,12 +36,12 @@ struct Draft {
 }
 
 impl Config {
-    /// Reads the texts of `files`, in order. Of a key that several of them have, the last one counts.
+    /// Reads the texts of `files`, in order, whose providers may speak `dialects`. Of a key that several of them have, the last one counts.
     ///
     /// # Errors
     /// Everything that is wrong, with file, line, and what is allowed.
-    pub fn load(files: &[(PathBuf, String)]) -> Result<Self, ConfigError> {
-        let mut draft = Draft::new();
+    pub fn load(files: &[(PathBuf, String)], dialects: Dialects) -> Result<Self, ConfigError> {
+        let mut draft = Draft::new(dialects);
         let mut problems = Vec::new();
         for (file, text) in files {
             let mut found = Source::new(file, text).read(|root| draft.take(root));
@@ -53,10 +54,10 @@ impl Config {
 }
 
 impl Draft {
-    fn new() -> Self {
+    fn new(dialects: Dialects) -> Self {
         let config = Config::default();
         let providers = config.providers.iter().map(|(name, provider)| (name.clone(), Sketch::of(provider))).collect();
-        Self { config, providers, run_provider: None, passed: Vec::new() }
+        Self { dialects, config, providers, run_provider: None, passed: Vec::new() }
     }
 
     fn take(&mut self, root: &mut Section<'_>) {
@@ -107,7 +108,7 @@ impl Draft {
             section.give_up(place.problem("a provider cannot be called `tool`: that is the tool lane".to_owned()));
             return;
         }
-        self.providers.entry(name.into()).or_default().take(name, place, section);
+        self.providers.entry(name.into()).or_default().take(name, place, section, self.dialects);
     }
 
     fn run(&mut self, run: &mut Section<'_>) {
@@ -154,7 +155,7 @@ impl Draft {
         self.check_fallbacks(problems);
         let names: Vec<Arc<str>> = self.providers.keys().cloned().collect();
         for (name, sketch) in self.providers {
-            if let Some(provider) = sketch.finish(&name, problems) {
+            if let Some(provider) = sketch.finish(&name, self.dialects, problems) {
                 self.config.providers.insert(name, provider);
             }
         }
@@ -182,10 +183,7 @@ impl Draft {
                         let hint = hint(fallback, self.providers.keys().map(|known| &**known));
                         format!("names no provider: {fallback:?}; {hint}")
                     }
-                    Some(other)
-                        if (other.dialect() == Some(Dialect::Scripted))
-                            != (sketch.dialect() == Some(Dialect::Scripted)) =>
-                    {
+                    Some(other) if other.is_scripted() != sketch.is_scripted() => {
                         "is no match: a scripted provider cannot stand in for another one, nor another one for it"
                             .to_owned()
                     }
@@ -226,11 +224,12 @@ mod tests {
 
     use super::super::Provider;
     use super::*;
+    use crate::inference::dialects::HttpDialect;
 
     fn load(texts: &[&str]) -> Result<Config, ConfigError> {
         let name = |index| PathBuf::from(format!("{index}.toml"));
         let files: Vec<_> = texts.iter().enumerate().map(|(index, text)| (name(index), (*text).to_owned())).collect();
-        Config::load(&files)
+        Config::load(&files, HttpDialect::CONFIGURED)
     }
 
     fn wrong(text: &str) -> String {

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
-pub use provider::{BESIDE_THINKING, Dialect, Endpoint, KeySource, Price, Provider, Quirks, Thinking};
+pub use provider::{
+    BESIDE_THINKING, DialectRules, Dialects, Endpoint, KeySource, Price, Provider, Quirks, SCRIPTED, Thinking,
+};
 pub use read::{ConfigSource, LoadError, ReadError, read_files};
 
 /// The complete configuration, checked.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provider {
     /// The API that it speaks.
-    pub dialect: Dialect,
+    pub dialect: &'static DialectRules,
     /// Most inferences at once.
     pub width: u32,
     /// The model of runs that name none.
@@ -29,82 +29,31 @@ pub struct Provider {
     pub endpoint: Option<Arc<Endpoint>>,
 }
 
-/// The dialects of this version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// Scripts: the turns come from a file.
-    Scripted,
-    /// OpenAI's Chat Completions API, and the servers with a similar API.
-    OpenAi,
-    /// OpenAI's Responses API.
-    Responses,
-    /// Anthropic's Messages API.
-    Anthropic,
+/// What the configuration knows of a dialect. Each that goes over HTTP declares its own beside its code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DialectRules {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is spoken, where nothing else is configured.
+    pub home: &'static str,
+    /// The fields of a request that it writes itself.
+    pub own_fields: &'static [&'static str],
+    /// Whether `thinking` is for it; others take `effort`.
+    pub takes_thinking: bool,
+    /// Whether `quirks` are.
+    pub takes_quirks: bool,
 }
 
-impl Dialect {
-    /// Every dialect, by its name.
-    pub const NAMES: [(&str, Self); 4] = [
-        ("scripted", Self::Scripted),
-        ("openai", Self::OpenAi),
-        ("responses", Self::Responses),
-        ("anthropic", Self::Anthropic),
-    ];
+/// The dialects that a configuration may name, beside `scripted`.
+pub type Dialects = &'static [&'static DialectRules];
 
-    /// The dialect's name in the configuration.
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, dialect)| *dialect == self).map_or("", |(name, _)| name)
-    }
+/// Turns from a file. It goes over no network.
+pub static SCRIPTED: DialectRules =
+    DialectRules { name: "scripted", home: "", own_fields: &[], takes_thinking: false, takes_quirks: false };
 
-    /// The fields of a request that the dialect writes itself.
-    pub const fn own_fields(self) -> &'static [&'static str] {
-        match self {
-            Self::Scripted => &[],
-            Self::OpenAi => &[
-                "model",
-                "messages",
-                "tools",
-                "stream",
-                "stream_options",
-                "max_tokens",
-                "max_completion_tokens",
-                "temperature",
-                "reasoning_effort",
-            ],
-            Self::Responses => &[
-                "model",
-                "instructions",
-                "input",
-                "tools",
-                "stream",
-                "store",
-                "include",
-                "max_output_tokens",
-                "temperature",
-                "reasoning",
-            ],
-            Self::Anthropic => &[
-                "model",
-                "max_tokens",
-                "system",
-                "tools",
-                "messages",
-                "stream",
-                "thinking",
-                "temperature",
-                "output_config",
-            ],
-        }
-    }
-
-    /// The base URL if none is configured.
-    pub(super) const fn home(self) -> &'static str {
-        match self {
-            Self::Scripted => "",
-            Self::OpenAi | Self::Responses => "https://api.openai.com/v1",
-            Self::Anthropic => "https://api.anthropic.com/v1",
-        }
-    }
+/// The dialect of this name.
+pub(super) fn dialect(name: &str, dialects: Dialects) -> Option<&'static DialectRules> {
+    std::iter::once(&SCRIPTED).chain(dialects.iter().copied()).find(|known| known.name == name)
 }
 
 impl Provider {
@@ -112,9 +61,9 @@ impl Provider {
     pub const WIDTH: u32 = 64;
 
     /// A provider that plays scripts.
-    pub const fn scripted(width: u32) -> Self {
+    pub fn scripted(width: u32) -> Self {
         Self {
-            dialect: Dialect::Scripted,
+            dialect: &SCRIPTED,
             width,
             model: None,
             price: None,
@@ -122,6 +71,11 @@ impl Provider {
             fallbacks: Vec::new(),
             endpoint: None,
         }
+    }
+
+    /// Whether it plays scripts.
+    pub fn is_scripted(&self) -> bool {
+        *self.dialect == SCRIPTED
     }
 
     /// The price of tokens of `model`; `None` if it is not known. The configured price is that of the configured model.

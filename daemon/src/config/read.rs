@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use harness_files::{Opening, open_regular};
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, Dialects};
 
 /// Largest file that is read.
 const LARGEST_FILE: u64 = 1024 * 1024;
@@ -24,6 +24,8 @@ pub struct ConfigSource {
     pub path: PathBuf,
     /// Whether the file must exist: its path was given explicitly.
     pub required: bool,
+    /// The dialects that its providers may speak, beside `scripted`.
+    pub dialects: Dialects,
 }
 
 impl ConfigSource {
@@ -32,7 +34,7 @@ impl ConfigSource {
     /// # Errors
     /// If a file cannot be read, or has a problem.
     pub fn load(&self) -> Result<Config, LoadError> {
-        Ok(Config::load(&read_files(&self.path, self.required)?)?)
+        Ok(Config::load(&read_files(&self.path, self.required)?, self.dialects)?)
     }
 
     /// The part that exists: the main file, or else the directory of parts; `None` if neither does.
@@ -157,8 +159,11 @@ mod tests {
     fn a_missing_main_file_is_the_default_unless_it_was_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nowhere/config.toml");
-        assert_eq!(ConfigSource { path: path.clone(), required: false }.load().unwrap(), Config::default());
-        let error = ConfigSource { path: path.clone(), required: true }.load().unwrap_err().to_string();
+        assert_eq!(
+            ConfigSource { path: path.clone(), required: false, dialects: &[] }.load().unwrap(),
+            Config::default()
+        );
+        let error = ConfigSource { path: path.clone(), required: true, dialects: &[] }.load().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()), "{error}");
     }
 
@@ -171,14 +176,14 @@ mod tests {
                 let link = dir.path().join(name);
                 fs::create_dir_all(link.parent().unwrap()).unwrap();
                 symlink(if to == "itself" { link.clone() } else { dir.path().join(to) }, &link).unwrap();
-                let source = ConfigSource { path: dir.path().join("config.toml"), required: false };
+                let source = ConfigSource { path: dir.path().join("config.toml"), required: false, dialects: &[] };
                 let error = source.load().unwrap_err().to_string();
                 assert!(error.contains(link.to_str().unwrap()), "{name} -> {to}: {error}");
             }
         }
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("conf.d"), "").unwrap();
-        let source = ConfigSource { path: dir.path().join("config.toml"), required: false };
+        let source = ConfigSource { path: dir.path().join("config.toml"), required: false, dialects: &[] };
         assert!(source.load().unwrap_err().to_string().contains("conf.d"));
         fs::remove_file(dir.path().join("conf.d")).unwrap();
         assert_eq!(source.there(), None);

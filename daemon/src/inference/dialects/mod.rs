@@ -10,32 +10,26 @@
 //! Pure. A reader belongs to one attempt. No part of an answer may be executed or recorded before [`Reader::finish`]
 //! has returned it.
 
-pub(super) mod anthropic;
-pub(super) mod openai_chat;
-pub(super) mod openai_responses;
+mod anthropic;
+mod openai_chat;
+mod openai_responses;
+mod registered;
 
 use std::sync::Arc;
 
 use harness_protocol::run::Usage;
+use harness_protocol::time::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use self::registered::AnyReader;
+pub use self::registered::HttpDialect;
 use super::errors::classify;
+use crate::config::DialectRules;
 pub use crate::config::{Quirks, Thinking};
 use crate::prompt::context::BYTES_OF_A_TOKEN;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 use crate::tools::ToolSpec;
-
-/// Dialects that go over HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HttpDialect {
-    /// OpenAI's Chat Completions API, and the servers with a similar API.
-    OpenAi,
-    /// OpenAI's Responses API.
-    Responses,
-    /// Anthropic's Messages API.
-    Anthropic,
-}
 
 /// What is asked for beside the prompt.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -81,43 +75,133 @@ pub enum Ended {
     Stalled,
 }
 
+/// A dialect: all that is particular to an API. It stands in its folder, and is named once more, where it is
+/// [registered](HttpDialect).
+pub(super) trait Dialect {
+    /// Its name, and what may be configured of it.
+    const RULES: DialectRules;
+    /// Where requests go, below the base URL with its version.
+    const PATH: &'static str;
+    /// Headers of every request, beside the content type.
+    const HEADERS: &'static [(&'static str, &'static str)] = &[];
+    /// Reads a streamed answer.
+    type Reader: ReadAnswer;
+
+    /// The header that proves who asks: its name, and its value for a key.
+    fn auth(key: &str) -> (&'static str, String) {
+        ("authorization", format!("Bearer {key}"))
+    }
+
+    /// The body of a request for a streamed answer, or for the rest of one that was paused, of which `so_far` has come.
+    ///
+    /// # Errors
+    /// Where something cannot be written as JSON.
+    fn body(
+        settings: &Settings,
+        prompt: &Prompt,
+        tools: &[ToolSpec],
+        so_far: &[Box<RawValue>],
+    ) -> Result<Vec<u8>, serde_json::Error>;
+
+    /// A reader at the start of an answer.
+    fn reader(quirks: Quirks) -> Self::Reader;
+
+    /// The answer of a server that was asked to stream and did not.
+    ///
+    /// # Errors
+    /// Where it is none: an error, a page of HTML, anything else.
+    fn plain(body: &str, quirks: Quirks) -> Result<Completion, InferenceError>;
+
+    /// What a status that is none of success means, with the headers and the beginning of the body.
+    fn refusal(status: u16, headers: &[(&str, &str)], body: &str, now: Timestamp) -> InferenceError {
+        classify::classify(status, headers, body, now)
+    }
+
+    /// What an event named `error` means.
+    fn error_event(data: &str) -> InferenceError {
+        classify::in_answer(data)
+    }
+}
+
+/// Reads one streamed answer, event by event.
+pub(super) trait ReadAnswer: std::fmt::Debug {
+    /// Takes one event, by the fast path where it has the form of the one before.
+    ///
+    /// # Errors
+    /// As [`Reader::event`].
+    fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError>;
+
+    /// Takes one event, in whatever form.
+    ///
+    /// # Errors
+    /// As [`Reader::event`].
+    fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError>;
+
+    /// Whether the answer is complete.
+    fn is_over(&self) -> bool;
+
+    /// Whether everything that an answer needs is there.
+    fn may_be_over(&self) -> bool {
+        false
+    }
+
+    /// Whether the provider wants to be sent what it has said so far.
+    fn is_paused(&self) -> bool {
+        false
+    }
+
+    /// The answer so far, as it is sent back, block by block.
+    fn as_said(&self) -> Vec<Box<RawValue>> {
+        Vec::new()
+    }
+
+    /// From here on the rest of a paused answer comes.
+    fn go_on(&mut self) {}
+
+    /// What the provider said so far that the answer used.
+    fn used(&self) -> Usage;
+
+    /// Bytes of what was said, thought and asked for so far.
+    fn taken(&self) -> usize;
+
+    /// The answer, once the stream has ended.
+    ///
+    /// # Errors
+    /// Where it did not end well.
+    fn finish(self, ended: Ended) -> Result<Completion, InferenceError>
+    where
+        Self: Sized;
+}
+
 impl HttpDialect {
-    /// Every dialect, by its name.
-    pub const NAMES: [(&str, Self); 3] =
-        [("openai", Self::OpenAi), ("responses", Self::Responses), ("anthropic", Self::Anthropic)];
+    /// The dialect of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|dialect| dialect.name() == name)
+    }
+
+    /// What may be configured of it.
+    pub const fn rules(self) -> &'static DialectRules {
+        self.registered().rules
+    }
 
     /// The dialect's name in the configuration.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::OpenAi => openai_chat::NAME,
-            Self::Responses => openai_responses::NAME,
-            Self::Anthropic => anthropic::NAME,
-        }
+        self.registered().rules.name
     }
 
     /// Where requests go, below the base URL with its version.
     pub const fn path(self) -> &'static str {
-        match self {
-            Self::OpenAi => "/chat/completions",
-            Self::Responses => "/responses",
-            Self::Anthropic => "/messages",
-        }
+        self.registered().path
     }
 
     /// The header that proves who asks: its name, and its value for a key.
     pub fn auth(self, key: &str) -> (&'static str, String) {
-        match self {
-            Self::OpenAi | Self::Responses => ("authorization", format!("Bearer {key}")),
-            Self::Anthropic => ("x-api-key", key.to_owned()),
-        }
+        (self.registered().auth)(key)
     }
 
     /// Headers of every request, beside the content type.
     pub const fn headers(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::OpenAi | Self::Responses => &[],
-            Self::Anthropic => &[("anthropic-version", "2023-06-01")],
-        }
+        self.registered().headers
     }
 
     /// The body of a request for a streamed answer.
@@ -140,21 +224,12 @@ impl HttpDialect {
         so_far: &[Box<RawValue>],
     ) -> Result<Vec<u8>, InferenceError> {
         prompt.check().map_err(fault)?;
-        match self {
-            Self::OpenAi => openai_chat::body(settings, prompt, tools),
-            Self::Responses => openai_responses::body(settings, prompt, tools),
-            Self::Anthropic => anthropic::body(settings, prompt, tools, so_far),
-        }
-        .map_err(fault)
+        (self.registered().body)(settings, prompt, tools, so_far).map_err(fault)
     }
 
-    /// Who reads one streamed answer.
+    /// A reader of one streamed answer.
     pub fn reader(self, quirks: Quirks) -> Reader {
-        Reader(match self {
-            Self::OpenAi => Inner::OpenAi(Box::new(openai_chat::Reader::new(quirks))),
-            Self::Responses => Inner::Responses(Box::default()),
-            Self::Anthropic => Inner::Anthropic(Box::default()),
-        })
+        Reader((self.registered().reader)(quirks))
     }
 
     /// The answer of a server that was asked to stream and did not.
@@ -162,11 +237,12 @@ impl HttpDialect {
     /// # Errors
     /// Where it is none: an error, a page of HTML, anything else.
     pub fn plain(self, body: &str, quirks: Quirks) -> Result<Completion, InferenceError> {
-        match self {
-            Self::OpenAi => openai_chat::plain(body, quirks),
-            Self::Responses => openai_responses::plain(body),
-            Self::Anthropic => anthropic::plain(body),
-        }
+        (self.registered().plain)(body, quirks)
+    }
+
+    /// What a status that is none of success means, with the headers and the beginning of the body.
+    pub fn refusal(self, status: u16, headers: &[(&str, &str)], body: &str, now: Timestamp) -> InferenceError {
+        (self.registered().refusal)(status, headers, body, now)
     }
 }
 
@@ -176,14 +252,7 @@ fn fault(error: impl std::fmt::Display) -> InferenceError {
 
 /// Reads one streamed answer.
 #[derive(Debug)]
-pub struct Reader(Inner);
-
-#[derive(Debug)]
-enum Inner {
-    OpenAi(Box<openai_chat::Reader>),
-    Responses(Box<openai_responses::Reader>),
-    Anthropic(Box<anthropic::Reader>),
-}
+pub struct Reader(AnyReader);
 
 impl Reader {
     /// Takes one event of the stream, and shows what it adds to the answer.
@@ -191,95 +260,50 @@ impl Reader {
     /// # Errors
     /// Where the provider says that it failed, or says what cannot be read: the answer is to be dropped whole.
     pub fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
-        if self.is_over() || is_filler(name, data) {
-            return Ok(());
-        }
-        if name == "error" {
-            return Err(classify::in_answer(data));
-        }
-        match &mut self.0 {
-            Inner::OpenAi(reader) => reader.event(data, show),
-            Inner::Responses(reader) => reader.event(name, data, show),
-            Inner::Anthropic(reader) => reader.event(name, data, show),
-        }
+        self.0.event(name, data, show)
     }
 
     /// As [`event`](Self::event), without the way ahead of the parser.
     #[cfg(test)]
     pub(super) fn event_by_the_parser(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
-        if self.is_over() || is_filler(name, data) {
-            return Ok(());
-        }
-        if name == "error" {
-            return Err(classify::in_answer(data));
-        }
-        match &mut self.0 {
-            Inner::OpenAi(reader) => reader.any(data, show),
-            Inner::Responses(reader) => reader.any(name, data, show),
-            Inner::Anthropic(reader) => reader.any(name, data, show),
-        }
+        self.0.any(name, data, show)
     }
 
     /// Whether the answer is complete: what comes after is of no interest, and need not be waited for.
     pub fn is_over(&self) -> bool {
-        match &self.0 {
-            Inner::OpenAi(reader) => reader.is_over(),
-            Inner::Responses(reader) => reader.is_over(),
-            Inner::Anthropic(reader) => reader.is_over(),
-        }
+        self.0.get().is_over()
     }
 
     /// Whether it may be: everything that an answer needs is there, and what may still come is not worth a long wait.
     pub fn may_be_over(&self) -> bool {
-        match &self.0 {
-            Inner::OpenAi(reader) => reader.may_be_over(),
-            Inner::Responses(_) | Inner::Anthropic(_) => false,
-        }
+        self.0.get().may_be_over()
     }
 
     /// Whether the provider wants to be sent what it has said so far, and goes on then. Only where the stream has ended
     /// well does that count.
     pub fn is_paused(&self) -> bool {
-        match &self.0 {
-            Inner::OpenAi(_) | Inner::Responses(_) => false,
-            Inner::Anthropic(reader) => reader.is_paused(),
-        }
+        self.0.get().is_paused()
     }
 
     /// The answer so far, as it is sent back, block by block.
     pub fn as_said(&self) -> Vec<Box<RawValue>> {
-        match &self.0 {
-            Inner::OpenAi(_) | Inner::Responses(_) => Vec::new(),
-            Inner::Anthropic(reader) => reader.as_said(),
-        }
+        self.0.get().as_said()
     }
 
     /// From here on the rest of a paused answer comes: it is one answer with what has come.
     pub fn go_on(&mut self) {
-        match &mut self.0 {
-            Inner::OpenAi(_) | Inner::Responses(_) => {}
-            Inner::Anthropic(reader) => reader.go_on(),
-        }
+        self.0.get_mut().go_on();
     }
 
     /// What the provider said so far that the answer used, also of one that does not end well.
     pub fn used(&self) -> Option<Usage> {
-        let usage = match &self.0 {
-            Inner::OpenAi(reader) => reader.used(),
-            Inner::Responses(reader) => reader.used(),
-            Inner::Anthropic(reader) => reader.used(),
-        };
+        let usage = self.0.get().used();
         (usage.tokens() > 0).then_some(usage)
     }
 
     /// About how many tokens of an answer have come, by the bytes of what was said, thought and asked for.
     pub fn answered(&self) -> u64 {
-        let bytes = match &self.0 {
-            Inner::OpenAi(reader) => reader.taken(),
-            Inner::Responses(reader) => reader.taken(),
-            Inner::Anthropic(reader) => reader.taken(),
-        };
-        (bytes as u64).div_ceil(BYTES_OF_A_TOKEN)
+        (self.0.get().taken() as u64).div_ceil(BYTES_OF_A_TOKEN)
     }
 
     /// The answer, once the stream has ended.
@@ -289,13 +313,16 @@ impl Reader {
     /// content filter are errors, too.
     pub fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
         let used = self.used();
-        match self.0 {
-            Inner::OpenAi(reader) => reader.finish(ended),
-            Inner::Responses(reader) => reader.finish(ended),
-            Inner::Anthropic(reader) => reader.finish(ended),
-        }
-        .map_err(|error| InferenceError { usage: used, ..error })
+        self.0.finish(ended).map_err(|error| InferenceError { usage: used, ..error })
     }
+}
+
+/// Whether an event changes nothing any more, or is an error by its name; the same for every dialect.
+fn before_reading<D: Dialect>(reader: &D::Reader, name: &str, data: &str) -> Result<bool, InferenceError> {
+    if reader.is_over() || is_filler(name, data) {
+        return Ok(true);
+    }
+    if name == "error" { Err(D::error_event(data)) } else { Ok(false) }
 }
 
 /// What a server says that has nothing to say.

@@ -14,7 +14,7 @@ use reqwest::{Certificate, NoProxy, Proxy, Url};
 use super::key::{self, Environment, Secret};
 use super::redact_keys::Scrubber;
 use super::timed_file;
-use crate::config::{Dialect, Endpoint, Provider};
+use crate::config::{Endpoint, Provider};
 use crate::inference::dialects::HttpDialect;
 
 /// Bytes of a file of certificates that are read: a system's whole store has some hundred KiB.
@@ -71,12 +71,7 @@ impl Client {
     /// Where something that was configured cannot be used. A key that is not there is no such thing: it is told when it
     /// is needed.
     pub fn new(name: &Arc<str>, provider: &Provider, around: &Environment) -> Result<Option<Self>, BuildError> {
-        let dialect = match provider.dialect {
-            Dialect::Scripted => return Ok(None),
-            Dialect::OpenAi => HttpDialect::OpenAi,
-            Dialect::Responses => HttpDialect::Responses,
-            Dialect::Anthropic => HttpDialect::Anthropic,
-        };
+        let Some(dialect) = HttpDialect::named(provider.dialect.name) else { return Ok(None) };
         let Some(endpoint) = provider.endpoint.clone() else { return Ok(None) };
         let other = |why: String| BuildError::Other { provider: Arc::clone(name), why };
         let url = format!("{}{}", endpoint.base_url, dialect.path());

@@ -242,7 +242,7 @@ impl Client {
             Some(encoding) => format!("(in the encoding {encoding}, which nobody asked for)"),
             None => scrubber.scrub(body.beginning().await),
         };
-        classify::classify(status, &headers, &text, now)
+        self.dialect.refusal(status, &headers, &text, now)
     }
 
     /// An answer that came in one piece, though a stream was asked for.

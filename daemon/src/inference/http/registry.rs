@@ -160,7 +160,7 @@ fn view(name: &Arc<str>, served: &Served, default: bool, by_name: &BTreeMap<Arc<
         schema: PROVIDER_SCHEMA.to_owned(),
         name: Arc::clone(name),
         default,
-        dialect: provider.dialect.name().to_owned(),
+        dialect: provider.dialect.name.to_owned(),
         base_url: endpoint.map(|endpoint| endpoint.base_url.to_string()),
         model: provider.model.clone(),
         width: provider.width,

@@ -12,7 +12,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Environment, Providers, Question};
-use crate::config::{Dialect, Endpoint, Provider};
+use crate::config::{Endpoint, Provider};
+use crate::inference::dialects::HttpDialect;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 
 const ANSWER: &str = r#"{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}"#;
@@ -71,7 +72,7 @@ fn server(words: Vec<u8>, tls: bool) -> SocketAddr {
 async fn ask(url: String, ca_file: Option<PathBuf>) -> Result<Completion, InferenceError> {
     let endpoint = Endpoint { ca_file, ..Endpoint::new(url) };
     let provider = Provider {
-        dialect: Dialect::OpenAi,
+        dialect: HttpDialect::OpenAi.rules(),
         model: Some("m".into()),
         endpoint: Some(Arc::new(endpoint)),
         ..Provider::scripted(1)
@@ -102,7 +103,7 @@ async fn a_certificate_of_ones_own_authority_is_trusted_where_that_is_configured
 async fn certificates_that_cannot_be_read_are_told_with_their_key() {
     let provider = |ca_file: PathBuf| {
         let endpoint = Endpoint { ca_file: Some(ca_file), ..Endpoint::new("https://x/v1") };
-        Provider { dialect: Dialect::OpenAi, endpoint: Some(Arc::new(endpoint)), ..Provider::scripted(1) }
+        Provider { dialect: HttpDialect::OpenAi.rules(), endpoint: Some(Arc::new(endpoint)), ..Provider::scripted(1) }
     };
     for path in ["/no/such.pem", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
         let providers = BTreeMap::from([("p".into(), provider(path.into()))]);

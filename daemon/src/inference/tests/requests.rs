@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::super::dialects::{Ended, HttpDialect, Quirks, Settings, Thinking};
 use super::{assert_snapshot, read_stream};
-use crate::config::Dialect;
 use crate::prompt::{Completion, ErrorClass, Prompt};
 use crate::tools::ToolSpec;
 
@@ -117,11 +116,7 @@ fn settings_go_where_each_api_wants_them() {
 #[test]
 fn what_a_dialect_writes_itself_nobody_can_configure_beside_it() {
     let prompt = Prompt { system: Some("Be brief.".into()), ..Prompt::from_transcript(&[user("hi")]) };
-    for (dialect, configured) in [
-        (HttpDialect::OpenAi, Dialect::OpenAi),
-        (HttpDialect::Responses, Dialect::Responses),
-        (HttpDialect::Anthropic, Dialect::Anthropic),
-    ] {
+    for dialect in ALL {
         let mut written = std::collections::BTreeSet::new();
         for quirks in [Quirks::default(), Quirks { max_completion_tokens: true, ..Quirks::default() }] {
             for thinking in [None, Some(Thinking::Budget(2_000))] {
@@ -138,7 +133,7 @@ fn what_a_dialect_writes_itself_nobody_can_configure_beside_it() {
             }
         }
         let own: std::collections::BTreeSet<String> =
-            configured.own_fields().iter().map(|&field| field.to_owned()).collect();
+            dialect.rules().own_fields.iter().map(|&field| field.to_owned()).collect();
         assert_eq!(written, own, "{dialect:?}");
     }
 }
@@ -330,5 +325,6 @@ fn paths_and_headers_are_those_of_each_api() {
     assert_eq!(all[0], ("/chat/completions", ("authorization", "Bearer k".to_owned()), 0));
     assert_eq!(all[1], ("/responses", ("authorization", "Bearer k".to_owned()), 0));
     assert_eq!(all[2], ("/messages", ("x-api-key", "k".to_owned()), 1));
-    assert!(HttpDialect::NAMES.iter().all(|(name, dialect)| *name == dialect.name()));
+    assert!(ALL.iter().all(|dialect| HttpDialect::named(dialect.name()) == Some(*dialect)));
+    assert_eq!(ALL, HttpDialect::ALL);
 }

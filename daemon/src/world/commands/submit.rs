@@ -431,7 +431,7 @@ fn check_call_limits(limits: &Limits) -> Result<(), RpcError> {
 }
 
 fn is_scripted(provider: &crate::config::Provider) -> bool {
-    provider.dialect == crate::config::Dialect::Scripted
+    provider.is_scripted()
 }
 
 /// What is wrong with a message to a run.

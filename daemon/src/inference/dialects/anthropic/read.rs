@@ -7,7 +7,7 @@ use harness_protocol::run::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::{Ended, Piece, Show, shown, too_early};
+use super::super::{Ended, Piece, ReadAnswer, Show, shown, too_early};
 use super::NAME;
 use super::blocks::{Blocks, Finished, Kind};
 use super::fast;
@@ -95,7 +95,7 @@ struct SentUsage {
 
 /// Reads one streamed answer.
 #[derive(Debug, Default)]
-pub(in crate::inference) struct Reader {
+pub(in crate::inference::dialects) struct Reader {
     blocks: Blocks,
     stop_reason: Option<Reason>,
     /// Why it ended, in the server's words.
@@ -109,7 +109,7 @@ pub(in crate::inference) struct Reader {
 }
 
 /// A whole answer.
-pub(in crate::inference) fn plain(body: &str) -> Result<Completion, InferenceError> {
+pub(super) fn plain(body: &str) -> Result<Completion, InferenceError> {
     if !body.trim_start().starts_with('{') {
         return Err(in_answer(body));
     }
@@ -128,12 +128,12 @@ pub(in crate::inference) fn plain(body: &str) -> Result<Completion, InferenceErr
     reader.finish(Ended::Clean)
 }
 
-impl Reader {
-    pub(in crate::inference) fn is_over(&self) -> bool {
+impl ReadAnswer for Reader {
+    fn is_over(&self) -> bool {
         self.stopped
     }
 
-    pub(in crate::inference) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         match fast::delta(&mut self.form, data) {
             Some((index, kind, piece)) => self.piece(index, kind, &piece, show),
             None => self.any(name, data, show),
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// Any event, in whatever form.
-    pub(in crate::inference) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             self.stopped = self.is_complete();
             return Ok(());
@@ -186,6 +186,64 @@ impl Reader {
         Ok(())
     }
 
+    fn taken(&self) -> usize {
+        self.room.taken()
+    }
+
+    fn used(&self) -> Usage {
+        let (mut used, last) = (self.before, usage(self.usage));
+        used.add(&last);
+        used
+    }
+
+    /// Whether the server wants to be sent what it has said so far, and goes on then.
+    fn is_paused(&self) -> bool {
+        self.stop_reason.as_ref().is_some_and(Reason::is_paused)
+            && self.blocks.have_ended()
+            && !self.blocks.have_calls()
+    }
+
+    /// The answer so far, as it is sent back.
+    fn as_said(&self) -> Vec<Box<RawValue>> {
+        self.blocks.as_said()
+    }
+
+    /// From here on the rest of the answer comes.
+    fn go_on(&mut self) {
+        self.before = self.used();
+        (self.usage, self.stop_reason, self.stopped, self.form) = Default::default();
+        self.blocks.go_on();
+    }
+
+    fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+        let ended_well = self.stopped || (ended == Ended::Clean && self.is_complete());
+        if !ended_well {
+            return Err(too_early(ended));
+        }
+        let used = self.used();
+        let reason = self.stop_reason;
+        let cut = reason.as_ref().is_some_and(Reason::is_cut);
+        let Finished { text, calls, parts, thought } = match reason.as_ref().and_then(|reason| reason.fault("")) {
+            Some(_) => {
+                let text = Some(self.blocks.finish(true)?.text).filter(|text| !text.is_empty());
+                let text = text.unwrap_or(self.explanation);
+                return Err(reason.and_then(|reason| reason.fault(&text)).unwrap_or_else(|| too_early(ended)));
+            }
+            None => self.blocks.finish(cut)?,
+        };
+        let completion = Completion {
+            text,
+            calls: tool_args::calls(calls, cut)?,
+            usage: used,
+            carried: opaque_blocks::carried(NAME, &parts),
+            cut,
+            doubt: None,
+        };
+        finish_reason::with_something(completion, reason.as_ref(), thought)
+    }
+}
+
+impl Reader {
     fn delta(&mut self, index: u64, delta: &Delta<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         let (kind, piece) = match delta.kind.as_ref().map(Text::to_str).as_deref() {
             Some("text_delta") => (Kind::Text, &delta.text),
@@ -244,62 +302,6 @@ impl Reader {
     /// Whether all has come but the word that it has.
     fn is_complete(&self) -> bool {
         self.stop_reason.is_some() && self.blocks.have_ended()
-    }
-
-    pub(in crate::inference) const fn taken(&self) -> usize {
-        self.room.taken()
-    }
-
-    pub(in crate::inference) fn used(&self) -> Usage {
-        let (mut used, last) = (self.before, usage(self.usage));
-        used.add(&last);
-        used
-    }
-
-    /// Whether the server wants to be sent what it has said so far, and goes on then.
-    pub(in crate::inference) fn is_paused(&self) -> bool {
-        self.stop_reason.as_ref().is_some_and(Reason::is_paused)
-            && self.blocks.have_ended()
-            && !self.blocks.have_calls()
-    }
-
-    /// The answer so far, as it is sent back.
-    pub(in crate::inference) fn as_said(&self) -> Vec<Box<RawValue>> {
-        self.blocks.as_said()
-    }
-
-    /// From here on the rest of the answer comes.
-    pub(in crate::inference) fn go_on(&mut self) {
-        self.before = self.used();
-        (self.usage, self.stop_reason, self.stopped, self.form) = Default::default();
-        self.blocks.go_on();
-    }
-
-    pub(in crate::inference) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
-        let ended_well = self.stopped || (ended == Ended::Clean && self.is_complete());
-        if !ended_well {
-            return Err(too_early(ended));
-        }
-        let used = self.used();
-        let reason = self.stop_reason;
-        let cut = reason.as_ref().is_some_and(Reason::is_cut);
-        let Finished { text, calls, parts, thought } = match reason.as_ref().and_then(|reason| reason.fault("")) {
-            Some(_) => {
-                let text = Some(self.blocks.finish(true)?.text).filter(|text| !text.is_empty());
-                let text = text.unwrap_or(self.explanation);
-                return Err(reason.and_then(|reason| reason.fault(&text)).unwrap_or_else(|| too_early(ended)));
-            }
-            None => self.blocks.finish(cut)?,
-        };
-        let completion = Completion {
-            text,
-            calls: tool_args::calls(calls, cut)?,
-            usage: used,
-            carried: opaque_blocks::carried(NAME, &parts),
-            cut,
-            doubt: None,
-        };
-        finish_reason::with_something(completion, reason.as_ref(), thought)
     }
 }
 

@@ -107,7 +107,7 @@ enum CacheControl {
     Ephemeral,
 }
 
-pub(in crate::inference) fn body(
+pub(super) fn body(
     settings: &Settings,
     prompt: &Prompt,
     tools: &[ToolSpec],

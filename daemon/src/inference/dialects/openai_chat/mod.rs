@@ -13,10 +13,55 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub(in crate::inference) use self::read::{Reader, plain};
-pub(in crate::inference) use self::request::body;
+use self::read::Reader;
+use super::{Dialect, Quirks, Settings};
+use crate::config::DialectRules;
+use crate::prompt::{Completion, InferenceError, Prompt};
+use crate::tools::ToolSpec;
 
-pub(in crate::inference) const NAME: &str = "openai";
+const NAME: &str = "openai";
+
+/// OpenAI's Chat Completions API.
+pub(super) struct OpenAiChat;
+
+impl Dialect for OpenAiChat {
+    const RULES: DialectRules = DialectRules {
+        name: NAME,
+        home: "https://api.openai.com/v1",
+        own_fields: &[
+            "model",
+            "messages",
+            "tools",
+            "stream",
+            "stream_options",
+            "max_tokens",
+            "max_completion_tokens",
+            "temperature",
+            "reasoning_effort",
+        ],
+        takes_thinking: false,
+        takes_quirks: true,
+    };
+    const PATH: &'static str = "/chat/completions";
+    type Reader = Reader;
+
+    fn body(
+        settings: &Settings,
+        prompt: &Prompt,
+        tools: &[ToolSpec],
+        _: &[Box<RawValue>],
+    ) -> Result<Vec<u8>, serde_json::Error> {
+        request::body(settings, prompt, tools)
+    }
+
+    fn reader(quirks: Quirks) -> Reader {
+        Reader::new(quirks)
+    }
+
+    fn plain(body: &str, quirks: Quirks) -> Result<Completion, InferenceError> {
+        read::plain(body, quirks)
+    }
+}
 
 /// What an answer carries beside text and calls, for servers that want it back.
 #[derive(Debug, Default, Serialize, Deserialize)]

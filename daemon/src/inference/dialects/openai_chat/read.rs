@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use harness_protocol::run::Usage;
 use serde_json::value::to_raw_value;
 
-use super::super::{Ended, Piece, Quirks, Show, shown, too_early};
+use super::super::{Ended, Piece, Quirks, ReadAnswer, Show, shown, too_early};
 use super::calls::Calls;
 use super::details::Details;
 use super::fast::{self, Named, Plain, Slot};
@@ -31,7 +31,7 @@ use crate::prompt::{Completion, InferenceError};
 
 /// Reads one streamed answer.
 #[derive(Debug, Default)]
-pub(in crate::inference) struct Reader {
+pub(in crate::inference::dialects) struct Reader {
     text: Gathered,
     refusal: Gathered,
     /// What came as `reasoning_content`, or is to go back as such. An empty one that was said goes back, too.
@@ -62,7 +62,7 @@ pub(in crate::inference) struct Reader {
 }
 
 /// A whole answer.
-pub(in crate::inference) fn plain(body: &str, quirks: Quirks) -> Result<Completion, InferenceError> {
+pub(super) fn plain(body: &str, quirks: Quirks) -> Result<Completion, InferenceError> {
     let mut reader = Reader::new(quirks);
     if !body.trim_start().starts_with('{') {
         return Err(in_answer(body));
@@ -71,33 +71,83 @@ pub(in crate::inference) fn plain(body: &str, quirks: Quirks) -> Result<Completi
     reader.finish(Ended::Clean)
 }
 
-impl Reader {
-    pub(in crate::inference) fn new(quirks: Quirks) -> Self {
-        Self { quirks, ..Self::default() }
-    }
-
-    pub(in crate::inference) fn is_over(&self) -> bool {
+impl ReadAnswer for Reader {
+    fn is_over(&self) -> bool {
         self.done
     }
 
-    pub(in crate::inference) fn may_be_over(&self) -> bool {
+    fn may_be_over(&self) -> bool {
         self.finish.is_some()
     }
 
-    pub(in crate::inference) fn event(&mut self, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         match fast::plain(&mut self.form, data) {
             Some(plain) => self.plain(plain, show),
-            None => self.any(data, show),
+            None => self.any(name, data, show),
         }
     }
 
     /// Any event, in whatever form.
-    pub(in crate::inference) fn any(&mut self, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn any(&mut self, _: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             self.done = true;
             return Ok(());
         }
         self.chunk(data, "an event", show)
+    }
+
+    fn taken(&self) -> usize {
+        self.room.taken()
+    }
+
+    fn used(&self) -> Usage {
+        usage(self.usage)
+    }
+
+    fn finish(mut self, ended: Ended) -> Result<Completion, InferenceError> {
+        let ended_well = self.done || (self.finish.is_some() && ended != Ended::Broken);
+        if !ended_well {
+            return Err(too_early(ended));
+        }
+        let (refusal, _) = self.refusal.finish();
+        let (text, _) = self.text.finish();
+        if self.finish.is_none() && !self.begun {
+            return Err(broken("the provider ended its answer before it began"));
+        }
+        if let Some(fault) = self.finish.as_ref().and_then(|reason| reason.fault(&text)) {
+            return Err(fault);
+        }
+        if !refusal.is_empty() {
+            return Err(refused("the model refused", &refusal));
+        }
+        let cut = self.finish.as_ref().is_some_and(Reason::is_cut);
+        let kept = |text: Gathered| Some(text.finish().0).filter(|text| !text.is_empty()).map(Cow::Owned);
+        let mut parts = Vec::new();
+        // What led to calls, servers want back with these.
+        let returned = Returned {
+            reasoning_content: self.reasoning.map(|reasoning| reasoning.finish().0.into()),
+            thinking: kept(self.thinking),
+            reasoning_details: self.details.finish(),
+            reasoning: kept(self.plain),
+            reasoning_text: kept(self.words),
+            reasoning_opaque: kept(self.opaque),
+            thinking_blocks: self.blocks.finish(),
+            extra_content: self.calls.take_extras(),
+            call_fields: self.calls.take_others(),
+        };
+        if !self.calls.is_empty() && !returned.is_empty() {
+            parts.extend(to_raw_value(&returned).ok().map(Part::Block));
+        }
+        let calls = tool_args::calls(self.calls.into_gathered(), cut)?;
+        let carried = opaque_blocks::carried(NAME, &parts);
+        let completion = Completion { text, calls, usage: usage(self.usage), carried, cut, doubt: None };
+        finish_reason::with_something(completion, self.finish.as_ref(), self.thought)
+    }
+}
+
+impl Reader {
+    pub(super) fn new(quirks: Quirks) -> Self {
+        Self { quirks, ..Self::default() }
     }
 
     fn plain(&mut self, plain: Plain<'_>, show: Show<'_>) -> Result<(), InferenceError> {
@@ -288,54 +338,6 @@ impl Reader {
         }
         shown(self.text.push(text), Piece::Text, show);
         Ok(())
-    }
-
-    pub(in crate::inference) const fn taken(&self) -> usize {
-        self.room.taken()
-    }
-
-    pub(in crate::inference) fn used(&self) -> Usage {
-        usage(self.usage)
-    }
-
-    pub(in crate::inference) fn finish(mut self, ended: Ended) -> Result<Completion, InferenceError> {
-        let ended_well = self.done || (self.finish.is_some() && ended != Ended::Broken);
-        if !ended_well {
-            return Err(too_early(ended));
-        }
-        let (refusal, _) = self.refusal.finish();
-        let (text, _) = self.text.finish();
-        if self.finish.is_none() && !self.begun {
-            return Err(broken("the provider ended its answer before it began"));
-        }
-        if let Some(fault) = self.finish.as_ref().and_then(|reason| reason.fault(&text)) {
-            return Err(fault);
-        }
-        if !refusal.is_empty() {
-            return Err(refused("the model refused", &refusal));
-        }
-        let cut = self.finish.as_ref().is_some_and(Reason::is_cut);
-        let kept = |text: Gathered| Some(text.finish().0).filter(|text| !text.is_empty()).map(Cow::Owned);
-        let mut parts = Vec::new();
-        // What led to calls, servers want back with these.
-        let returned = Returned {
-            reasoning_content: self.reasoning.map(|reasoning| reasoning.finish().0.into()),
-            thinking: kept(self.thinking),
-            reasoning_details: self.details.finish(),
-            reasoning: kept(self.plain),
-            reasoning_text: kept(self.words),
-            reasoning_opaque: kept(self.opaque),
-            thinking_blocks: self.blocks.finish(),
-            extra_content: self.calls.take_extras(),
-            call_fields: self.calls.take_others(),
-        };
-        if !self.calls.is_empty() && !returned.is_empty() {
-            parts.extend(to_raw_value(&returned).ok().map(Part::Block));
-        }
-        let calls = tool_args::calls(self.calls.into_gathered(), cut)?;
-        let carried = opaque_blocks::carried(NAME, &parts);
-        let completion = Completion { text, calls, usage: usage(self.usage), carried, cut, doubt: None };
-        finish_reason::with_something(completion, self.finish.as_ref(), self.thought)
     }
 }
 

@@ -128,11 +128,7 @@ struct Declaration<'a> {
     parameters: &'a RawValue,
 }
 
-pub(in crate::inference) fn body(
-    settings: &Settings,
-    prompt: &Prompt,
-    tools: &[ToolSpec],
-) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn body(settings: &Settings, prompt: &Prompt, tools: &[ToolSpec]) -> Result<Vec<u8>, serde_json::Error> {
     let quirks = settings.quirks;
     let ids = match quirks.short_call_ids {
         true => CallIds::new(prompt, is_short, short_id),

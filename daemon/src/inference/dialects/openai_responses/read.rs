@@ -7,7 +7,7 @@ use harness_protocol::run::Usage;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::{Ended, Piece, Show, shown, too_early};
+use super::super::{Ended, Piece, ReadAnswer, Show, shown, too_early};
 use super::NAME;
 use super::fast::{self, About, Delta};
 use super::items::{Items, Kind, Place, Stage};
@@ -98,7 +98,7 @@ struct Details {
 
 /// Reads one streamed answer.
 #[derive(Debug, Default)]
-pub(in crate::inference) struct Reader {
+pub(in crate::inference::dialects) struct Reader {
     items: Items,
     reasoning: Gathered,
     over: Option<Reason>,
@@ -110,7 +110,7 @@ pub(in crate::inference) struct Reader {
 }
 
 /// A whole answer.
-pub(in crate::inference) fn plain(body: &str) -> Result<Completion, InferenceError> {
+pub(super) fn plain(body: &str) -> Result<Completion, InferenceError> {
     if !body.trim_start().starts_with('{') {
         return Err(in_answer(body));
     }
@@ -119,13 +119,13 @@ pub(in crate::inference) fn plain(body: &str) -> Result<Completion, InferenceErr
     reader.finish(Ended::Clean)
 }
 
-impl Reader {
-    pub(in crate::inference) fn is_over(&self) -> bool {
+impl ReadAnswer for Reader {
+    fn is_over(&self) -> bool {
         self.over.is_some()
     }
 
     #[inline]
-    pub(in crate::inference) fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn event(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         let Some(Delta { kind, id, index, text }) = fast::delta(&mut self.form, data) else {
             return self.any(name, data, show);
         };
@@ -140,7 +140,7 @@ impl Reader {
     }
 
     /// Any event, in whatever form.
-    pub(in crate::inference) fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
+    fn any(&mut self, name: &str, data: &str, show: Show<'_>) -> Result<(), InferenceError> {
         if data.trim().eq_ignore_ascii_case("[DONE]") {
             return Ok(());
         }
@@ -190,6 +190,37 @@ impl Reader {
         Ok(())
     }
 
+    fn taken(&self) -> usize {
+        self.room.taken()
+    }
+
+    fn used(&self) -> Usage {
+        usage(self.usage)
+    }
+
+    fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
+        let Some(over) = self.over else { return Err(too_early(ended)) };
+        let items = self.items.finish();
+        if let Some(fault) = over.fault(&items.text) {
+            return Err(fault);
+        }
+        if !items.refusal.is_empty() {
+            return Err(refused("the model refused", &items.refusal));
+        }
+        let cut = over.is_cut();
+        let completion = Completion {
+            text: items.text,
+            calls: tool_args::calls(items.calls, cut)?,
+            usage: usage(self.usage),
+            carried: opaque_blocks::carried(NAME, &items.parts),
+            cut,
+            doubt: None,
+        };
+        finish_reason::with_something(completion, Some(&over), self.thought || items.thought)
+    }
+}
+
+impl Reader {
     fn piece(&mut self, kind: Kind, place: Place<'_>, text: &Text<'_>, show: Show<'_>) -> Result<(), InferenceError> {
         shown_of(kind, self.items.piece(kind, place, text, &mut self.room)?, show);
         Ok(())
@@ -245,35 +276,6 @@ impl Reader {
             None => Reason::of(""),
         });
         Ok(())
-    }
-
-    pub(in crate::inference) const fn taken(&self) -> usize {
-        self.room.taken()
-    }
-
-    pub(in crate::inference) fn used(&self) -> Usage {
-        usage(self.usage)
-    }
-
-    pub(in crate::inference) fn finish(self, ended: Ended) -> Result<Completion, InferenceError> {
-        let Some(over) = self.over else { return Err(too_early(ended)) };
-        let items = self.items.finish();
-        if let Some(fault) = over.fault(&items.text) {
-            return Err(fault);
-        }
-        if !items.refusal.is_empty() {
-            return Err(refused("the model refused", &items.refusal));
-        }
-        let cut = over.is_cut();
-        let completion = Completion {
-            text: items.text,
-            calls: tool_args::calls(items.calls, cut)?,
-            usage: usage(self.usage),
-            carried: opaque_blocks::carried(NAME, &items.parts),
-            cut,
-            doubt: None,
-        };
-        finish_reason::with_something(completion, Some(&over), self.thought || items.thought)
     }
 }
 

@@ -85,11 +85,7 @@ struct Tool<'a> {
     strict: bool,
 }
 
-pub(in crate::inference) fn body(
-    settings: &Settings,
-    prompt: &Prompt,
-    tools: &[ToolSpec],
-) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn body(settings: &Settings, prompt: &Prompt, tools: &[ToolSpec]) -> Result<Vec<u8>, serde_json::Error> {
     let ids = CallIds::new(prompt, call_ids::is_visible, |call| call.to_string());
     let mut input = Vec::with_capacity(2 * prompt.messages.len());
     for message in &prompt.messages {
