@@ -210,6 +210,27 @@ fn the_client_and_the_protocol_know_nothing_of_the_daemon() {
     }
 }
 
+/// What of the daemon is compiled by a feature. Such code is in few places, so that what is shipped can be told from
+/// what a test drives.
+const BY_FEATURE: &[&str] = &["journal/failpoints.rs", "startup/scrub_env.rs"];
+
+fn has_a_feature(source: &Source) -> bool {
+    let words: Vec<&str> = source.all_words().collect();
+    words.windows(2).any(|pair| matches!(pair, ["cfg" | "cfg_attr" | "not" | "all" | "any", "feature"]))
+}
+
+#[test]
+fn only_the_points_of_crashes_are_compiled_by_a_feature() {
+    let sources = sources("daemon/src");
+    let found: Vec<_> = sources.iter().filter(|source| has_a_feature(source)).map(|source| &*source.name).collect();
+    assert_eq!(found, BY_FEATURE);
+    let manifest = fs::read_to_string(root().join("daemon/Cargo.toml")).unwrap();
+    let features = manifest.split("[features]").nth(1).unwrap().split("\n[").next().unwrap();
+    let features: Vec<_> = features.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    // None is a default, or a build without flags would have it.
+    assert_eq!(features, ["failpoints = []"]);
+}
+
 #[test]
 fn every_file_says_what_it_is_for_and_is_not_too_long() {
     let mut seen = 0;
@@ -259,6 +280,10 @@ fn the_rules_see_what_breaks_them() {
     assert_eq!(up("world/steps/settle.rs", "use crate::world::{apply, view};\nuse super::ingest;"), 0);
     assert_eq!(up("world/novel.rs", ""), 1);
     assert_eq!(up("jobs/mod.rs", "use crate::world::steps;"), 0);
+
+    let featured = |text: &str| has_a_feature(&Source::new("x.rs", text));
+    assert!(featured("#[cfg(feature = \"x\")]\nfn f() {}") && featured("#[cfg(not(feature = \"x\"))]\nfn f() {}"));
+    assert!(featured("fn f() { if cfg!(feature = \"x\") {} }") && !featured("// cfg(feature)\nfn f(feature: u8) {}"));
 
     let impure = |text: &str| impurities(&Source::new("world/x.rs", text)).len();
     assert!(impure("use std::{collections::BTreeMap, fs};") > 0);

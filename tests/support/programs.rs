@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The directory with the binaries. The first caller builds them, with the profile of the tests, unless
-/// `HARNESS_PROGRAMS` says where they are.
+/// The directory with the binaries. The first caller builds them, with the profile of the tests and with the points at
+/// which a test can kill the daemon, unless `HARNESS_PROGRAMS` says where they are.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -21,6 +21,7 @@ pub(crate) fn directory() -> &'static Path {
         };
         let status = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "-p", "harnessd", "-p", "harnessctl", "--profile", profile])
+            .args(["--features", "harnessd/failpoints"])
             .arg("--manifest-path")
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
             .arg("--target-dir")

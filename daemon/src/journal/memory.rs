@@ -10,24 +10,24 @@ use super::{Commit, CommitClass, CommitError, CommitFault, Journal};
 
 /// A journal in memory.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub(crate) struct Memory {
     script: Option<Script>,
 }
 
 /// Controls the journal in a test: it sets how commits end, and shows what was committed.
 #[derive(Debug, Clone)]
-pub struct Script {
+pub(crate) struct Script {
     mood: watch::Sender<Mood>,
     commits: Arc<Mutex<Vec<Committed>>>,
     tried: watch::Sender<u64>,
 }
 
 /// A commit: its class, and its events.
-pub type Committed = (CommitClass, Vec<Arc<Event>>);
+pub(crate) type Committed = (CommitClass, Vec<Arc<Event>>);
 
 /// How the journal answers commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
+pub(crate) enum Mood {
     /// Commits succeed at once.
     Willing,
     /// Commits wait.
@@ -38,7 +38,7 @@ pub enum Mood {
 
 impl Memory {
     /// A journal, and its control.
-    pub fn scripted() -> (Self, Script) {
+    pub(crate) fn scripted() -> (Self, Script) {
         let script =
             Script { mood: watch::Sender::new(Mood::Willing), commits: Arc::default(), tried: watch::Sender::new(0) };
         (Self { script: Some(script.clone()) }, script)
@@ -47,7 +47,7 @@ impl Memory {
 
 impl Script {
     /// Sets how the journal answers commits from now on.
-    pub fn set(&self, mood: Mood) {
+    pub(crate) fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
     }
 
@@ -56,12 +56,12 @@ impl Script {
     }
 
     /// The events that were committed, commit by commit.
-    pub fn commits(&self) -> Vec<Committed> {
+    pub(crate) fn commits(&self) -> Vec<Committed> {
         self.log().clone()
     }
 
     /// The number of attempted commits so far.
-    pub fn tried(&self) -> watch::Receiver<u64> {
+    pub(crate) fn tried(&self) -> watch::Receiver<u64> {
         self.tried.subscribe()
     }
 }

@@ -18,7 +18,8 @@ mod handle;
 pub mod history;
 pub mod identity;
 pub mod made;
-pub mod memory;
+#[cfg(test)]
+pub(crate) mod memory;
 mod record;
 pub mod replay;
 mod reserve_file;

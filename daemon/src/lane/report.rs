@@ -217,7 +217,8 @@ impl Lane {
     }
 
     /// All state that decides the next actions of this lane, in a form in which two lanes can be compared.
-    pub fn digest(&self) -> String {
+    #[cfg(test)]
+    pub(crate) fn digest(&self) -> String {
         let mut tickets: Vec<Claimed> = self
             .slab
             .iter()

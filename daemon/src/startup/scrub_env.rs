@@ -67,8 +67,9 @@ const STAYS: &[&str] = &[
     "MALLOC_ARENA_MAX",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
-    // The point at which a test kills the daemon; see `journal::failpoints`.
-    "HARNESS_CRASH_AT",
+    // The point at which a test kills the daemon.
+    #[cfg(feature = "failpoints")]
+    crate::journal::failpoints::VARIABLE,
 ];
 
 /// Settings of the C library's allocator, unless the environment has its own. The library reads them when a program

@@ -17,6 +17,7 @@
 pub mod api;
 mod apply;
 mod commands;
+#[cfg(test)]
 mod digest;
 mod ending;
 mod engine;

@@ -61,6 +61,7 @@ impl Names {
     }
 
     /// All of them in order, for a digest of the world.
+    #[cfg(test)]
     pub(crate) fn all(&self) -> Vec<(&str, Option<RunId>, RunId)> {
         let tops = self.tops.iter().map(|(name, &run)| (&**name, None, run));
         let children = self.children.iter().map(|((name, root), &run)| (&**name, Some(*root), run));
