@@ -117,15 +117,7 @@ fn at_rest(process: Process) -> Size {
 
 fn size(process: Process) -> Size {
     let count = |name: &str| fs::read_dir(format!("/proc/{}/{name}", process.0)).map_or(0, Iterator::count);
-    Size { descriptors: count("fd"), threads: count("task"), children: children(process).len() }
-}
-
-fn children(process: Process) -> Vec<Process> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", process.0)).unwrap().flatten();
-    let lists = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| Process(pid.parse().unwrap())).collect::<Vec<_>>())
-        .collect()
+    Size { descriptors: count("fd"), threads: count("task"), children: process.children().len() }
 }
 
 /// Has as many keepers made as are kept, so that their number is not the question.
@@ -136,7 +128,7 @@ fn fill(daemon: &Daemon) {
     crate::lane::open(daemon, "full");
     held.iter().for_each(|run| drop(run.answer()));
     fs::remove_file(daemon.work().join("full")).unwrap();
-    eventually("the others go", || children(daemon.process()).len() == FREE);
+    eventually("the others go", || daemon.process().children().len() == FREE);
 }
 
 #[test]
@@ -159,6 +151,6 @@ fn after_many_mixed_calls_the_daemon_is_what_it_was_before() {
     println!("{calls} calls in {took:.1?}: {before:?}, {} KiB before, {} KiB after", memory >> 10, memory_now >> 10);
     assert!(memory_now < memory + MARGIN, "{memory} bytes before, then {memory_now}");
     assert_eq!(Process::with_word("31099"), [], "nobody is left");
-    assert!(children(process).iter().all(|child| child.is_alive()), "no zombie");
+    assert!(process.children().iter().all(|child| child.is_alive()), "no zombie");
     assert!(daemon.lane_is_idle());
 }

@@ -1,21 +1,19 @@
-//! Commands and work through a socket that systemd activates. How the daemon starts and stops is tested in its own
-//! crate.
+//! Commands and work through a socket that systemd activates. How the daemon itself starts and stops: `startup`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use harness_tests::{PATIENCE, Place, Process, eventually, found_within, json, need, program, runs, turn};
+use harness_tests::{Notify, Place, Process, eventually, found_within, json, need, program, runs, turn};
 use nix::sys::signal::Signal;
 
 /// A daemon that is started by the first connection, with systemd played by its own tool and by a socket of the test's.
 struct Activated {
     place: Place,
-    notify: UnixDatagram,
+    notify: Notify,
     child: Child,
 }
 
@@ -24,14 +22,14 @@ impl Activated {
         need("systemd-socket-activate", "systemd");
         let place = Place::new();
         fs::create_dir(place.path("run/harness")).unwrap();
-        let notify = UnixDatagram::bind(place.path("notify")).unwrap();
-        notify.set_read_timeout(Some(PATIENCE)).unwrap();
+        let notify = Notify::listen(&place);
         let mut command = place.command("systemd-socket-activate");
         // Of its own environment it passes on only what is named.
         for name in ["HOME", "XDG_RUNTIME_DIR", "PATH"] {
             command.args(["-E", name]);
         }
-        command.arg("-E").arg(format!("NOTIFY_SOCKET={}", place.path("notify").display()));
+        let (name, path) = Notify::variable(&place);
+        command.arg("-E").arg(format!("{name}={path}"));
         command.arg("--fdname=control").arg("-l").arg(place.socket()).arg(program("harnessd"));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -42,19 +40,6 @@ impl Activated {
         }
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Self { place, notify, child }
-    }
-
-    fn told(&self, word: &str) {
-        let mut buffer = [0; 4096];
-        loop {
-            let length = match self.notify.recv(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                received => received.unwrap_or_else(|error| panic!("no {word}: {error}")),
-            };
-            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line.starts_with(word)) {
-                return;
-            }
-        }
     }
 
     fn ends(&mut self) {
@@ -83,11 +68,11 @@ fn the_first_command_activates_it_and_a_stop_leaves_the_socket_to_systemd() {
     let script = activated.place.script_file(&runs("echo through systemd"));
     // The command finds a socket on which systemd listens, and starts nothing itself.
     assert_eq!(activated.place.ctl(["submit", "--wait", "--script", &script]).ok(), "done\n");
-    activated.told("READY=1");
+    activated.notify.told("READY=1");
     let status = activated.place.ctl(["daemon", "status", "--json"]).json();
     assert_eq!((&status["socket_activated"], &status["pid"]), (&json!(true), &json!(activated.child.id())));
     activated.place.ctl(["daemon", "stop"]).ok();
-    activated.told("STOPPING=1");
+    activated.notify.told("STOPPING=1");
     activated.ends();
     assert_eq!(inode(&socket), before);
 }
@@ -98,14 +83,14 @@ fn a_stop_by_systemd_is_told_and_soon_whatever_is_at_hand() {
     let mut activated = Activated::new();
     let place = activated.place.clone();
     let asking = place.submit(&turn("").ask("well?").turn("never"));
-    activated.told("READY=1");
+    activated.notify.told("READY=1");
     eventually("it asks", || !asking.questions().is_empty());
     place.submit(&runs("echo $$ > pid; exec sleep 600"));
     eventually("a call executes", || !place.written("pid").is_empty());
     let mut stalled = place.connect();
     stalled.subscribe(json!({"after": 0}));
     Process(activated.child.id()).signal(Signal::SIGTERM);
-    activated.told("STOPPING=1");
+    activated.notify.told("STOPPING=1");
     activated.ends();
     Process(place.written("pid").trim().parse().unwrap()).is_gone_soon();
     assert!(place.socket().exists());

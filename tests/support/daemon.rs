@@ -45,7 +45,7 @@ impl Daemon {
     }
 
     pub(crate) fn start_in(place: &Place, before: &[&str]) -> Self {
-        let mut daemon = Self { place: place.clone(), child: Self::spawn(place, before, &[]) };
+        let mut daemon = Self::adopt(place, Self::spawn(place, before, &[]));
         eventually("the daemon serves", || {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon ended at once: {ended:?}");
@@ -76,6 +76,11 @@ impl Daemon {
         let mut command = place.command(line[0]);
         command.args(&line[1..]).envs(env.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log)).spawn().unwrap()
+    }
+
+    /// Takes on a daemon of this place that the test started itself.
+    pub fn adopt(place: &Place, child: Child) -> Self {
+        Self { place: place.clone(), child }
     }
 
     /// Its place, for what outlives it.

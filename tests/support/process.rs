@@ -13,14 +13,35 @@ use crate::eventually;
 pub struct Process(pub u32);
 
 impl Process {
-    /// The processes whose command line has this word.
+    /// The living processes whose command line has this word.
     pub fn with_word(word: &str) -> Vec<Self> {
-        let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let has = |process: &Self| {
             let line = fs::read(process.file("cmdline")).unwrap_or_default();
-            line.split(|&byte| byte == 0).any(|found| found == word.as_bytes()) && process.is_alive()
+            line.split(|&byte| byte == 0).any(|found| found == word.as_bytes())
         };
-        pids.map(Self).filter(has).collect()
+        Self::all().filter(has).filter(|process| process.is_alive()).collect()
+    }
+
+    /// The living processes in whose command line this stands, words separated by blanks.
+    pub fn marked(mark: &str) -> Vec<Self> {
+        Self::all().filter(|process| process.command_line().contains(mark) && process.is_alive()).collect()
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).map(Self)
+    }
+
+    /// Its command line, words separated by blanks; nothing where it has ended.
+    pub fn command_line(self) -> String {
+        String::from_utf8_lossy(&fs::read(self.file("cmdline")).unwrap_or_default()).replace('\0', " ")
+    }
+
+    /// Its children, with those that wait to be reaped.
+    pub fn children(self) -> Vec<Self> {
+        let tasks = fs::read_dir(self.file("task")).into_iter().flatten().flatten();
+        let lists = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+        let pids = |list: String| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>();
+        lists.flat_map(pids).map(Self).collect()
     }
 
     fn file(self, name: &str) -> PathBuf {
