@@ -25,6 +25,7 @@ pub mod run;
 pub mod schema;
 pub mod script;
 pub mod spec;
+pub mod splitmix64;
 pub mod sse;
 pub mod submit_key;
 pub mod terminal_safe;

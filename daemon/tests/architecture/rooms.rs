@@ -95,6 +95,7 @@ pub(crate) const HOUSES: &[House] = &[
             "variable",
             "exact_size_list",
             "hex",
+            "splitmix64",
             "time",
             "id",
             "submit_key",

@@ -2,27 +2,25 @@
 
 use std::time::Duration;
 
-/// A source of chance (SplitMix64, by Sebastiano Vigna).
+use harness_protocol::splitmix64::SplitMix64;
+
+/// A source of chance.
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct Chance(SplitMix64);
 
 impl Chance {
     /// Chance from a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// Another source, for a thread of its own.
     pub fn split(&mut self) -> Self {
-        Self(self.next())
+        Self::new(self.next())
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        self.0.draw()
     }
 
     /// A number below `end`.

@@ -2,6 +2,7 @@
 //! error, so that a replay has the same delays. Never decides whether a provider is held.
 
 use harness_protocol::id::RunId;
+use harness_protocol::splitmix64::SplitMix64;
 use harness_protocol::time::Span;
 
 use super::provider_health::LONGEST_LIMIT;
@@ -33,12 +34,9 @@ pub(crate) fn retry_delay(run: RunId, step: u32, attempt: u32, class: ErrorClass
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+/// Spreads the bits of a number over all of them.
 fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ (value >> 31)
+    SplitMix64::new(value).draw()
 }
 
 #[cfg(test)]

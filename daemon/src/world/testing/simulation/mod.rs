@@ -20,6 +20,7 @@ use harness_protocol::run::CallResult;
 use harness_protocol::run::RunView;
 use harness_protocol::script::Script;
 use harness_protocol::spec::{Limits, OnInteraction, Priority, RunSpec};
+use harness_protocol::splitmix64::SplitMix64;
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
@@ -33,16 +34,12 @@ use crate::world::model::components::Life;
 use crate::world::model::indexes::{Interactions, Lanes, Runs};
 use crate::world::{Engine, Step};
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
+/// The choices of a history.
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -130,7 +127,7 @@ const OPERATOR: Caller = Caller { uid: 7, run: None };
 impl Simulation {
     fn new(seed: u64) -> Self {
         let mut simulation = Self {
-            random: Random(seed),
+            random: Random(SplitMix64::new(seed)),
             engine: Engine::new(config(), tools(), seed),
             journal: Vec::new(),
             commits: Vec::new(),
