@@ -136,6 +136,35 @@ impl Span {
         Some(Self::from_secs_f64(secs).map_or(most, |span| span.min(most)))
     }
 
+    /// Reads numbers with units as people and servers write durations: `1h2m3.5s`, `500ms`, `1.5d`. Units are `ns`, `us`,
+    /// `ms`, `s`, `m`, `h` and `d`. [`Span::MAX`] for a longer one, `None` for any other text.
+    ///
+    /// jiff does not take its place: it refuses fractions of days and units out of order, and reads calendar units, words,
+    /// ISO 8601 and what lies in the past, which all would have to be refused again.
+    pub fn from_units(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut secs = 0.0;
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+            let (number, after) = rest.split_at(digits);
+            let letters = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+            let (unit, after) = after.split_at(letters);
+            let unit = match unit {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3_600.0,
+                "d" => 86_400.0,
+                _ => return None,
+            };
+            secs += number.parse::<f64>().ok()? * unit;
+            rest = after;
+        }
+        (!text.is_empty()).then(|| Self::from_secs_at_most(secs, Self::MAX))?
+    }
+
     /// `self - other`, zero when `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -214,6 +243,33 @@ mod tests {
     fn an_instant_reads_as_rfc_3339_in_utc() {
         let at = Timestamp::from_micros(1_796_036_520_000_250);
         assert_eq!(serde_json::to_string(&at).unwrap(), "\"2026-11-30T11:02:00.000250Z\"");
+    }
+
+    #[test]
+    fn a_duration_with_units_is_the_sum_of_its_parts() {
+        for (text, micros) in [
+            ("1h2m3.5s", Some(3_723_500_000)),
+            ("500ms", Some(500_000)),
+            ("1.5d", Some(129_600_000_000)),
+            ("30m1h", Some(5_400_000_000)),
+            ("7us2000ns3µs", Some(12)),
+            ("0s", Some(0)),
+            ("99999999999999999999d", Some(Span::MAX.as_micros())),
+            ("", None),
+            ("90", None),
+            ("1h30", None),
+            ("h", None),
+            ("-1s", None),
+            ("1 h", None),
+            ("1..2s", None),
+            (".s", None),
+            ("1e9s", None),
+            ("infs", None),
+            ("1y", None),
+            ("1s ago", None),
+        ] {
+            assert_eq!(Span::from_units(text).map(Span::as_micros), micros, "{text:?}");
+        }
     }
 
     #[test]

@@ -75,38 +75,16 @@ pub(crate) fn some_time(text: &str) -> Result<Span, String> {
     }
 }
 
-/// Reads a duration: `90`, `1.5s`, `500ms`, `10m`, `2h`, `1h30m`, `1d`.
+/// Reads a duration: `90`, which are seconds, `1.5s`, `500ms`, `10m`, `2h`, `1h30m`, `1d`.
 pub(crate) fn duration(text: &str) -> Result<Span, String> {
-    let wrong = || format!("{text:?} is no duration: 90, 1.5s, 10m, 2h, 1h30m");
-    let mut rest = text.trim();
-    let mut total = Span::ZERO;
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(letters);
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let factor = match unit {
-            // A bare number is seconds; only alone, lest `1h30` be misread.
-            "" if rest == text.trim() => 1.0,
-            "ms" => 0.001,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3_600.0,
-            "d" => 86_400.0,
-            _ => return Err(wrong()),
-        };
-        // What does not even fit a span is longer than that, too.
-        total = total + Span::from_secs_f64(number * factor).unwrap_or(Span::from_micros(u64::MAX));
-        rest = after;
-    }
-    if total > Span::from_secs(LONGEST_DAYS * 86_400) {
+    let text = text.trim();
+    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let span = if is_bare { Span::from_units(&format!("{text}s")) } else { Span::from_units(text) };
+    let span = span.ok_or_else(|| format!("{text:?} is no duration: 90, 1.5s, 10m, 2h, 1h30m"))?;
+    if span > Span::from_secs(LONGEST_DAYS * 86_400) {
         return Err(format!("{LONGEST_DAYS}d is the longest"));
     }
-    Ok(total)
+    Ok(span)
 }
 
 /// A deadline: a time after the submit, or an instant.
@@ -150,6 +128,8 @@ pub(crate) fn call_limit(text: &str) -> Result<(CallLimit, u64), String> {
     Ok((limit, value?))
 }
 
+/// Reads a number of bytes. Crates for sizes take fractions and decimal units as well, of which all but these would have to
+/// be refused again.
 fn bytes(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits);

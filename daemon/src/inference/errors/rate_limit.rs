@@ -36,7 +36,7 @@ fn after(headers: &[(&str, &str)], now: Timestamp) -> Option<Span> {
     let after = || {
         let value = header("retry-after")?;
         let at = || until(http_date(value).or_else(|| rfc_3339(value))?, now);
-        seconds(value).or_else(|| duration(value)).or_else(at)
+        seconds(value).or_else(|| Span::from_units(value)).or_else(at)
     };
     millis.or_else(after)
 }
@@ -113,7 +113,7 @@ pub(in crate::inference) fn reset(value: &str, now: Timestamp) -> Option<Span> {
             secs => Span::from_secs_f64(secs),
         };
     }
-    duration(value).or_else(|| until(rfc_3339(value)?, now))
+    Span::from_units(value).or_else(|| until(rfc_3339(value)?, now))
 }
 
 fn number(value: &str) -> Option<f64> {
@@ -143,36 +143,12 @@ fn timestamp(at: jiff::Timestamp) -> Option<Timestamp> {
     u64::try_from(at.as_microsecond()).ok().map(Timestamp::from_micros)
 }
 
-/// A date of HTTP: today's form, and the two obsolete ones that are still to be understood.
+/// A date of HTTP: today's form, and the two obsolete ones that are still to be understood. jiff is here already, and
+/// reads them as well as a crate for them alone.
 fn http_date(value: &str) -> Option<Timestamp> {
     const FORMS: [&str; 3] = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
     let date = FORMS.iter().find_map(|form| DateTime::strptime(form, value).ok())?;
     timestamp(TimeZone::UTC.to_timestamp(date).ok()?)
-}
-
-/// A duration such as `6m0s`, `120ms`, `1h2m3.5s`.
-pub(in crate::inference) fn duration(value: &str) -> Option<Span> {
-    let mut rest = value;
-    let mut secs = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
-        let count = number(&rest[..digits])?;
-        rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        secs += count
-            * match &rest[..letters] {
-                "ns" => 1e-9,
-                "us" | "µs" | "μs" => 1e-6,
-                "ms" => 1e-3,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3_600.0,
-                "d" => 86_400.0,
-                _ => return None,
-            };
-        rest = &rest[letters..];
-    }
-    (!value.is_empty()).then(|| Span::from_secs_f64(secs))?
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use jiff::tz::{Offset, TimeZone};
 use regex::{Captures, Regex};
 use serde_json::Value;
 
-use super::rate_limit::{JUST_NOW, LONGEST, duration, reset, until};
+use super::rate_limit::{JUST_NOW, LONGEST, reset, until};
 
 /// Levels of a body that are looked at, and values.
 const DEPTH: u32 = 8;
@@ -205,7 +205,7 @@ fn in_chinese(text: &str) -> Option<Span> {
 
 /// A duration in words or in short: "5 hours and 12 minutes", "5h12m", "18h20m10s".
 fn in_words(text: &str) -> Option<Span> {
-    if let Some(span) = duration(text) {
+    if let Some(span) = Span::from_units(text) {
         return Some(span);
     }
     let mut total = None;
