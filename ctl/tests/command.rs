@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fake::{Fake, Ran, answer, event, finished, id, refuse, send, until, view};
+use fake::{Fake, Ran, answer, bounded, event, finished, id, refuse, send, until, view};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -34,11 +34,8 @@ fn submitting(end: impl Fn(&str) -> Value + Send + Sync + 'static) -> Fake {
 fn submit_prints_the_id_and_never_reads_standard_input_beside_a_prompt() {
     let fake = submitting(|_| json!(null));
     // Its standard input stays open, and nothing ever comes.
-    let mut child = fake
-        .command(&["submit", "-q", "hello", "-l", "a=b", "--max-time", "10m"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let words = ["submit", "-q", "hello", "-l", "a=b", "--max-time", "10m"];
+    let mut child = bounded(fake.command(&words).stdin(Stdio::piped()));
     let mut stdout = String::new();
     child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
     assert_eq!((child.wait().unwrap().code(), stdout), (Some(0), format!("{}\n", id(1))));
@@ -246,8 +243,8 @@ fn ctrl_c_detaches_and_says_how_to_come_back() {
             "run.wait" => {}
             other => panic!("{other}"),
         });
-        let child = fake.command(words).spawn().unwrap();
-        until(|| !fake.seen("event.subscribe").is_empty() || !fake.seen("run.wait").is_empty());
+        let child = fake.spawn(words);
+        until("it asks", || !fake.seen("event.subscribe").is_empty() || !fake.seen("run.wait").is_empty());
         kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
         let ran = Ran::from(child.wait_with_output().unwrap());
         assert_eq!((ran.code, ran.stdout.as_str()), (130, ""), "{words:?}: {ran:?}");
@@ -263,8 +260,8 @@ fn a_wait_survives_a_restart_of_the_daemon() {
         "run.wait" => stream.shutdown(std::net::Shutdown::Both).unwrap(),
         other => panic!("{other}"),
     });
-    let child = fake.command(&["wait", "x"]).spawn().unwrap();
-    until(|| !fake.seen("run.wait").is_empty());
+    let child = fake.spawn(&["wait", "x"]);
+    until("it asks", || !fake.seen("run.wait").is_empty());
     fake.hide();
     fake.serve(|request, stream| {
         // By now the name may mean another run.
@@ -329,7 +326,7 @@ fn a_reader_that_has_read_enough_ends_the_command_quietly() {
         let run = view(&id(1), "acting", None, None, None);
         answer(stream, request, &json!({"run": run, "transcript": transcript, "cursor": page + 1}));
     });
-    let mut child = fake.command(&["logs", "x"]).spawn().unwrap();
+    let mut child = fake.spawn(&["logs", "x"]);
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.starts_with("> 0/0 "), "{first}");

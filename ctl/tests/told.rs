@@ -5,13 +5,13 @@ mod fake;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fake::{Fake, Ran, answer, event, finished, id, view};
+use fake::{Fake, Ran, answer, bounded, event, finished, id, view};
 use serde_json::json;
 
 /// Runs it with a standard output that takes nothing.
 fn into_a_full_disk(fake: &Fake, words: &[&str]) -> Ran {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    Ran::from(fake.command(words).stdout(full).spawn().unwrap().wait_with_output().unwrap())
+    Ran::from(bounded(fake.command(words).stdout(full)).wait_with_output().unwrap())
 }
 
 #[test]
@@ -54,15 +54,15 @@ fn a_start_that_takes_its_time_is_told_with_what_the_daemon_does() {
     std::fs::write(at("script"), script.replace("go", at("go").to_str().unwrap())).unwrap();
     install(&at("script"), "harnessd");
     nix::unistd::mkfifo(&at("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut child = std::process::Command::new(at("harnessctl"))
+    let mut command = std::process::Command::new(at("harnessctl"));
+    command
         .args(["--socket", at("socket").to_str().unwrap(), "list"])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HARNESS_STATE_DIR", at("state"))
         .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stderr(std::process::Stdio::piped());
+    let mut child = bounded(&mut command);
     let mut told = BufReader::new(child.stderr.take().unwrap());
     let mut next = || {
         let mut line = String::new();

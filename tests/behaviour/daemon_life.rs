@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use harness_tests::{
-    Daemon, Place, Process, Running, copy_program, eventually, json, need, need_root, program, runs, says, turn,
+    Daemon, PATIENCE, Place, Process, Running, copy_program, eventually, json, need, need_root, program, runs, says,
+    turn,
 };
 use nix::sys::signal::Signal;
 
@@ -51,7 +52,7 @@ fn a_daemon_that_stands_still_is_never_displaced_and_whoever_asks_it_is_told() {
     daemon.signal(Signal::SIGSTOP);
     eventually("it stands still", || daemon.process().is_stopped());
     let asking = [["list", "--all"].as_slice(), &["lane", "--check", "queued"]].map(|words| daemon.spawn_ctl(words));
-    let status = Daemon::spawn(&daemon.place(), &[], &[]).wait().unwrap();
+    let status = Daemon::adopt(&daemon, Daemon::spawn(&daemon, &[], &[])).ended(PATIENCE);
     assert_eq!(status.code(), Some(75));
     let log = fs::read_to_string(daemon.path("daemon.log")).unwrap();
     assert!(log.contains(&format!("pid {}", daemon.process().0)), "{log}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use harness_protocol::rpc::OutputReply;
 use harness_protocol::run::StreamInfo;
-use harness_tests::{Daemon, Run, eventually, json, need, now, program, runs, turn};
+use harness_tests::{Daemon, Run, Running, eventually, json, need, now, program, runs, turn};
 
 /// Bytes of the envelope that each stream may have, by default.
 const KEPT: u64 = 32 * 1024;
@@ -118,7 +118,7 @@ fn no_cut_makes_a_replacement_character_and_raw_output_is_the_exact_bytes() {
     ] {
         let mut logs = daemon.command(program("harnessctl"));
         logs.args(["logs", &run.id, "--call", &call.to_string(), "--stream", stream, "--raw"]);
-        assert!(logs.output().unwrap().stdout == bytes, "{call} {stream}");
+        assert!(Running::start(logs).bytes().1 == bytes, "{call} {stream}");
     }
 }
 

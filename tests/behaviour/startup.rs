@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness_tests::{Daemon, Notify, Output, PATIENCE, Place, Running, need, program};
+use harness_tests::{Daemon, Notify, Output, PATIENCE, Patient, Place, Running, need, program};
 use nix::sys::signal::Signal;
 
 /// A place whose daemons tell the test what a service manager is told.
@@ -75,7 +75,7 @@ fn proc_file(daemon: &Daemon, name: &str) -> PathBuf {
 }
 
 /// What comes until the other end closes.
-fn until_closed(mut stream: impl Read) -> String {
+fn until_closed(stream: &mut impl Read) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
@@ -194,8 +194,8 @@ fn on_demand_it_says_ready_and_keeps_nothing_of_whoever_started_it() {
     let script = "trap '' HUP INT QUIT USR1; ulimit -S -n 200; umask 0; exec 7<\"$1\"; shift; exec \"$@\"";
     let mut command = place.daemon_behind(&["sh", "-c", script, "sh", lock.to_str().unwrap()]);
     let mut child = command.arg("--on-demand").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let stderr = child.stderr.take().unwrap();
+    let mut stdout = BufReader::new(Patient::new(child.stdout.take().unwrap(), "the daemon"));
+    let mut stderr = Patient::new(child.stderr.take().unwrap(), "the daemon");
     let daemon = Daemon::adopt(&place, child);
     // What it does until then may take its time, and is said.
     let (mut line, mut doing) = (String::new(), String::new());
@@ -209,8 +209,8 @@ fn on_demand_it_says_ready_and_keeps_nothing_of_whoever_started_it() {
     let journal = format!("doing reading the journal in {}\n", state.to_str().unwrap().trim_end_matches('/'));
     assert!(doing.contains(&journal), "{doing}");
     // Both streams are closed, so that their readers see an end.
-    assert_eq!(until_closed(stdout), "");
-    assert_eq!(until_closed(stderr), "");
+    assert_eq!(until_closed(&mut stdout), "");
+    assert_eq!(until_closed(&mut stderr), "");
 
     for stream in 0..3 {
         assert_eq!(fs::read_link(proc_file(&daemon, &format!("fd/{stream}"))).unwrap(), Path::new("/dev/null"));
@@ -269,7 +269,7 @@ fn a_socket_passed_by_systemd_is_served_and_left_there() {
     let before = [&["systemd-socket-activate"][..], &pass, &["-l", socket.to_str().unwrap()]].concat();
     let mut child = place.daemon_behind(&before).stderr(Stdio::piped()).spawn().unwrap();
     // It says that it listens, and starts the daemon at the first connection, which the daemon finds waiting.
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = BufReader::new(Patient::new(child.stderr.take().unwrap(), "systemd-socket-activate"));
     let daemon = Daemon::adopt(&place, child);
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use harness_tests::{Notify, Place, Process, eventually, found_within, json, need, program, runs, turn};
+use harness_tests::{Notify, Patient, Place, Process, eventually, found_within, json, need, program, runs, turn};
 use nix::sys::signal::Signal;
 
 /// A daemon that is started by the first connection, with systemd played by its own tool and by a socket of the test's.
@@ -32,13 +32,13 @@ impl Activated {
         command.arg("-E").arg(format!("{name}={path}"));
         command.arg("--fdname=control").arg("-l").arg(place.socket()).arg(program("harnessd"));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut stderr = BufReader::new(Patient::new(child.stderr.take().unwrap(), "systemd-socket-activate"));
         let mut line = String::new();
         while !line.contains("Listening on") {
             line.clear();
             assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended");
         }
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        std::thread::spawn(move || std::io::copy(&mut stderr.into_inner().into_inner(), &mut std::io::sink()));
         Self { place, notify, child }
     }
 

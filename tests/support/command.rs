@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::{PATIENCE, Process};
+use crate::{PATIENCE, Patient, Process};
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Output {
 /// A command that is under way. It is killed at the latest when the test ends.
 pub struct Running {
     child: Child,
-    stdout: Option<BufReader<ChildStdout>>,
+    stdout: Option<BufReader<Patient<ChildStdout>>>,
 }
 
 impl Running {
@@ -81,7 +81,9 @@ impl Running {
     pub fn start_reading(mut command: Command, stdin: impl Into<Stdio>) -> Self {
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stdout = child.stdout.take().map(BufReader::new);
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        let line: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        let stdout = child.stdout.take().map(|stdout| BufReader::new(Patient::new(stdout, &line.join(" "))));
         Self { child, stdout }
     }
 
@@ -100,6 +102,10 @@ impl Running {
     }
 
     /// The next line that it prints; empty at the end.
+    ///
+    /// # Panics
+    /// Where nothing comes and no end.
+    #[track_caller]
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
@@ -120,7 +126,15 @@ impl Running {
 
     /// Waits for its end. One that does not come is made to come.
     #[track_caller]
-    pub fn finish(mut self) -> Output {
+    pub fn finish(self) -> Output {
+        let (code, stdout, stderr) = self.bytes();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Output { code, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// The same, with both outputs as they are.
+    #[track_caller]
+    pub fn bytes(mut self) -> (i32, Vec<u8>, Vec<u8>) {
         let pid = self.pid();
         let (done, is_done) = mpsc::channel::<()>();
         let watchdog = thread::spawn(move || match is_done.recv_timeout(PATIENCE) {
@@ -134,15 +148,17 @@ impl Running {
             bytes
         });
         let mut stdout = Vec::new();
-        self.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let read = self.stdout.take().unwrap();
+        stdout.extend_from_slice(read.buffer());
+        // Here the watchdog has the time limit, which is of the whole.
+        read.into_inner().into_inner().read_to_end(&mut stdout).unwrap();
         let stderr = errors.join().unwrap();
         let status = self.child.wait().unwrap();
         drop(done);
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let output = Output { code, stdout: text(stdout), stderr: text(stderr) };
-        assert!(!watchdog.join().unwrap(), "it did not end within {PATIENCE:?}: {output}");
-        output
+        let told = String::from_utf8_lossy(&stderr);
+        assert!(!watchdog.join().unwrap(), "waited {PATIENCE:?} in vain for its end: exit {code}, it said {told}");
+        (code, stdout, stderr)
     }
 }
 

@@ -61,8 +61,7 @@ impl Daemon {
     pub fn refused(place: &Place) -> String {
         let log = place.path("daemon.log");
         let before = std::fs::read_to_string(&log).unwrap_or_default().len();
-        let mut child = Self::spawn(place, &[], &[]);
-        let status = found_within(Duration::from_secs(20), "the start is refused", || child.try_wait().unwrap());
+        let status = Self::adopt(place, Self::spawn(place, &[], &[])).ended(Duration::from_secs(20));
         let said = std::fs::read_to_string(&log).unwrap()[before..].to_owned();
         assert!(!status.success(), "it ended well: {said}");
         said

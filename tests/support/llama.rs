@@ -67,6 +67,7 @@ impl Llama {
     fn health(&self) -> String {
         let mut reply = String::new();
         let asked = TcpStream::connect(("127.0.0.1", self.port)).and_then(|mut stream| {
+            stream.set_read_timeout(Some(crate::PATIENCE))?;
             stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
             stream.read_to_string(&mut reply)
         });

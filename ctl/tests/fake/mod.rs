@@ -2,14 +2,23 @@
 #![allow(missing_docs, unreachable_pub, dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// Longer than anything takes, and only waited for when something is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at a condition.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// What the stand-in does with one request.
 pub type Handler = dyn Fn(&Value, &mut UnixStream) + Send + Sync;
@@ -98,14 +107,19 @@ impl Fake {
         command
     }
 
+    /// Starts it, with nothing on standard input.
+    pub fn spawn(&self, words: &[&str]) -> Child {
+        bounded(&mut self.command(words))
+    }
+
     /// Runs it to its end.
     pub fn run(&self, words: &[&str]) -> Ran {
-        Ran::from(self.command(words).output().unwrap())
+        Ran::from(self.spawn(words).wait_with_output().unwrap())
     }
 
     /// Runs it with this on standard input.
     pub fn run_with(&self, words: &[&str], input: &[u8]) -> Ran {
-        let mut child = self.command(words).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = bounded(self.command(words).stdin(Stdio::piped()));
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
@@ -181,8 +195,28 @@ pub fn view(id: &str, state: &str, exit_code: Option<u8>, answer: Option<&str>, 
 }
 
 /// Waits for something that another thread or process does.
-pub fn until(condition: impl Fn() -> bool) {
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "a test stands outside, as one who looks at a watch does")]
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
     while !condition() {
-        std::thread::yield_now();
+        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(LOOK_AGAIN);
     }
+}
+
+/// Starts a command that is killed when it has not ended after a while, so that no test waits for ever.
+#[expect(clippy::print_stderr, reason = "where a test fails, its output tells why")]
+pub fn bounded(command: &mut Command) -> Child {
+    let child = command.spawn().unwrap();
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+    let told = format!("waited {PATIENCE:?} in vain for the end of {command:?}");
+    std::thread::spawn(move || {
+        let limit = PollTimeout::try_from(PATIENCE).unwrap();
+        if poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], limit) == Ok(0) {
+            eprintln!("{told}");
+            _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    });
+    child
 }
