@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 pub use self::body::{EVENT_KINDS, EventBody};
 use crate::id::{CallId, RunId, Seq};
@@ -17,9 +18,10 @@ use crate::time::{Span, Timestamp};
 pub const EVENT_VERSION: u16 = 1;
 
 /// Why an epoch began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum EpochReason {
     /// The journal is a new one.
     Begun,
@@ -33,16 +35,11 @@ pub enum EpochReason {
 
 impl EpochReason {
     /// Every reason, in the order of the variants.
-    pub const ALL: [Self; 4] = [Self::Begun, Self::Restored, Self::Copied, Self::WentBack];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the reason, as in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Begun => "begun",
-            Self::Restored => "restored",
-            Self::Copied => "copied",
-            Self::WentBack => "went-back",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

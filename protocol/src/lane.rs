@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::id::{CallId, ReliefId, RunId};
 use crate::time::{Span, Timestamp};
@@ -79,9 +80,10 @@ impl ShareReport {
 }
 
 /// Why a lane grants no permit now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Limiter {
     /// Nothing: each ticket gets its permit at once.
     None,
@@ -109,20 +111,8 @@ pub enum Limiter {
 
 impl Limiter {
     /// The name of the limiter, as in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Width => "width",
-            Self::Share => "share",
-            Self::RateLimit => "rate-limit",
-            Self::Quota => "quota",
-            Self::Credentials => "credentials",
-            Self::Key => "key",
-            Self::Failing => "failing",
-            Self::Storage => "storage",
-            Self::Paused => "paused",
-            Self::Draining => "draining",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::exact_size_list;
 use crate::id::{CallId, InteractionId, RunId};
@@ -30,9 +31,12 @@ pub const RUN_SCHEMA: &str = "harness.run/1";
 ///                    ▼
 ///        succeeded │ failed │ cancelled
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum RunState {
     /// Submitted; its first inference has not begun.
     Queued,
@@ -54,16 +58,7 @@ pub enum RunState {
 
 impl RunState {
     /// Every state, in the order of a run's life.
-    pub const ALL: [Self; 8] = [
-        Self::Queued,
-        Self::Thinking,
-        Self::Acting,
-        Self::Waiting,
-        Self::Paused,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Cancelled,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Whether the state is final.
     pub const fn is_terminal(self) -> bool {
@@ -71,17 +66,8 @@ impl RunState {
     }
 
     /// The name of the state, as in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Thinking => "thinking",
-            Self::Acting => "acting",
-            Self::Waiting => "waiting",
-            Self::Paused => "paused",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -99,7 +85,7 @@ pub struct UnknownState(String);
 impl FromStr for RunState {
     type Err = UnknownState;
     fn from_str(text: &str) -> Result<Self, UnknownState> {
-        Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| UnknownState(text.to_owned()))
+        Self::ALL.iter().copied().find(|s| s.as_str() == text).ok_or_else(|| UnknownState(text.to_owned()))
     }
 }
 

@@ -17,6 +17,7 @@ use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::*;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use strum::VariantArray;
 
 const RUN: RunId = RunId::from_u64(0x1234_5678_9ABC_DEF0);
 const CALL: CallId = CallId::from_u64(77);
@@ -481,4 +482,17 @@ fn what_was_written_at_its_bounds_is_read_back() {
         }
     }
     assert_eq!(read, 4375);
+}
+
+#[test]
+fn a_word_is_the_same_on_the_wire_and_for_people() {
+    fn words<T: Serialize + Copy>(all: &[T], word: impl Fn(T) -> &'static str) {
+        for &one in all {
+            assert_eq!(serde_json::to_value(one).unwrap(), word(one));
+        }
+    }
+    words(RunState::VARIANTS, RunState::as_str);
+    words(WaitKind::VARIANTS, WaitKind::as_str);
+    words(EpochReason::VARIANTS, EpochReason::as_str);
+    words(Limiter::VARIANTS, Limiter::as_str);
 }

@@ -97,7 +97,7 @@ pub(crate) fn is_selected(select: &Selector) -> bool {
 /// Restricts a bare `--all` to live runs: there may be any number of others.
 pub(crate) fn live_of_all(mut select: Selector) -> Selector {
     if select.all && select.runs.is_empty() && !select.has_filter() {
-        select.states = RunState::ALL.into_iter().filter(|state| !state.is_terminal()).collect();
+        select.states = RunState::ALL.iter().copied().filter(|state| !state.is_terminal()).collect();
     }
     select
 }

@@ -30,7 +30,7 @@ pub fn all(db: &Connection) -> Result<Vec<Epoch>, rusqlite::Error> {
     let mut read = db.prepare("SELECT first_seq, id, reason FROM epoch ORDER BY first_seq")?;
     let rows = read.query_map([], |row| {
         let (id, reason) = (row.get::<_, String>(1)?, row.get::<_, String>(2)?);
-        let reason = EpochReason::ALL.into_iter().find(|known| known.as_str() == reason);
+        let reason = EpochReason::ALL.iter().copied().find(|known| known.as_str() == reason);
         Ok(Epoch {
             // An id that cannot be read becomes 0, so that no client's cursor matches it.
             id: id.parse().unwrap_or(EpochId::from_u64(0)),

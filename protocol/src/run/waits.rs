@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::id::{InteractionId, RunId};
 use crate::lane::Limiter;
@@ -94,9 +95,12 @@ pub struct InferenceView {
 }
 
 /// Kinds of things that a run may wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum WaitKind {
     /// A permit of the tool lane.
     Lane,
@@ -116,20 +120,11 @@ pub enum WaitKind {
 
 impl WaitKind {
     /// Every kind, in the order of the variants.
-    pub const ALL: [Self; 7] =
-        [Self::Lane, Self::Provider, Self::Person, Self::Run, Self::Budget, Self::Paused, Self::Storage];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name of the kind, as in JSON and on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lane => "lane",
-            Self::Provider => "provider",
-            Self::Person => "person",
-            Self::Run => "run",
-            Self::Budget => "budget",
-            Self::Paused => "paused",
-            Self::Storage => "storage",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -147,7 +142,7 @@ pub struct UnknownWait(String);
 impl FromStr for WaitKind {
     type Err = UnknownWait;
     fn from_str(text: &str) -> Result<Self, UnknownWait> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownWait(text.to_owned()))
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or_else(|| UnknownWait(text.to_owned()))
     }
 }
 

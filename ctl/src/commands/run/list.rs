@@ -58,7 +58,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &ListArgs) -> Result<u8, Fai
 
 /// All live runs and the latest finished ones, newest first, and whether more have finished.
 fn at_a_glance(ctx: &mut Ctx, held: &mut Option<String>) -> Result<(Vec<RunView>, bool), Failure> {
-    let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.into_iter().partition(|state| !state.is_terminal());
+    let (live, finished): (Vec<_>, Vec<_>) = RunState::ALL.iter().copied().partition(|state| !state.is_terminal());
     let of = |states| Selector { states, ..Selector::default() };
     let mut runs = pages(ctx, &of(live), None, usize::MAX, held)?;
     // One more than is shown, because a page may end early: only this proves that there are more.

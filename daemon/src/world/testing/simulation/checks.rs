@@ -94,7 +94,7 @@ impl Simulation {
         let executes = shown.calls.iter().any(|call| call.state == CallState::Executing);
         let kind = shown.waiting_for.as_ref().map(|wait| wait.kind);
         let kind = if self.held { while_held(kind, shown.state.is_terminal(), executes) } else { kind };
-        for asked in WaitKind::ALL {
+        for &asked in WaitKind::ALL {
             let select = Selector { waiting_for: vec![asked], ..Selector::default() };
             assert_eq!(select::fits(world, entity, &select), kind == Some(asked), "{id} waits for {kind:?}");
         }
