@@ -1,5 +1,7 @@
 //! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that waits for one, `~` a
 //! parked batch.
+//!
+//! A picture of a state, in a line of any output. `indicatif` draws progress: it redraws by a clock of its own, on a terminal.
 
 use harness_protocol::lane::LaneReport;
 

@@ -1,4 +1,7 @@
 //! Tables: each column is as wide as its widest cell, and the last one is cut to the terminal.
+//!
+//! Own code, and not `comfy-table`: a cell is made safe for the terminal when it is made, columns go by importance where the
+//! terminal is narrow, ids are never cut, and a row is always one line. That crate wraps cells and shrinks all columns.
 
 use std::io::{self, Write};
 
