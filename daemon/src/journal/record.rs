@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) const INSERT: &str = "INSERT INTO event (seq, at, kind, version, run, via, uid, by_run, body)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-/// The columns, in the order in which [`Raw::read`] wants them.
+/// The columns, in the order in which `Record::read` wants them.
 pub(super) const COLUMNS: &str = "seq, at, kind, version, run, via, uid, by_run, body";
 
 /// The text before the event's number in its run, at the end of a body. No string can contain it: a quote in a string

@@ -11,7 +11,7 @@
 //! | [`StepSystems::Dispatch`] | the grants of permits, and the work that they allow |
 //! | [`StepSystems::Publish`] | the archiving of finished trees |
 //!
-//! Systems read and emit events; [`apply`] alone changes. So the world is the fold of its events, and a restart is a
+//! Systems read and emit events; `apply` alone changes. So the world is the fold of its events, and a restart is a
 //! replay ([`Engine::rebuild`]).
 
 pub mod api;
