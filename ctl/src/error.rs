@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use harness_protocol::paths::SYSTEM_SOCKET;
-use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, RpcError};
+use harness_protocol::rpc::{ErrorKind, METHOD_NOT_FOUND, Reason, RpcError};
 use harness_protocol::run::exit;
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::terminal_safe::chain;
@@ -258,7 +258,9 @@ fn refusal_hint(error: &RpcError) -> Option<String> {
         );
     }
     match error.kind() {
-        ErrorKind::NotFound => Some("`harnessctl list --all` shows every run".to_owned()),
+        ErrorKind::NotFound => {
+            shows_what_there_is(error).map(|(command, what)| format!("`{command}` shows every {what}"))
+        }
         ErrorKind::Ambiguous => Some("give more characters of the id".to_owned()),
         ErrorKind::Busy | ErrorKind::Held => Some(match error.data.retry_after_seconds {
             Some(span) => format!("try again in {} s", harness_protocol::event::retry_seconds(span)),
@@ -266,6 +268,18 @@ fn refusal_hint(error: &RpcError) -> Option<String> {
         }),
         ErrorKind::Version => Some("install harnessctl and harnessd of the same version".to_owned()),
         _ => None,
+    }
+}
+
+/// The command that shows what there is of the kind that was named, and that kind.
+fn shows_what_there_is(error: &RpcError) -> Option<(&'static str, &'static str)> {
+    match error.data.reason {
+        Some(Reason::UnknownLane) => Some(("harnessctl lane", "lane")),
+        Some(Reason::UnknownProvider) => Some(("harnessctl provider list", "provider")),
+        Some(Reason::UnknownInteraction) => Some(("harnessctl pending", "open question")),
+        Some(Reason::UnknownCall | Reason::UnknownSubscription) => None,
+        // A daemon before protocol 1.3 gives no reason here.
+        _ => Some(("harnessctl list --all", "run")),
     }
 }
 
@@ -324,6 +338,43 @@ mod tests {
         assert!(write(io::ErrorKind::NotFound.into()).hint().unwrap().contains("is not there"));
         for disk in [io::ErrorKind::StorageFull, io::ErrorKind::Other] {
             assert_eq!(write(disk.into()).code(), 70, "{disk}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_told_with_the_command_that_shows_what_does() {
+        for (reason, hint) in [
+            (None, Some("`harnessctl list --all` shows every run")),
+            (Some(Reason::UnknownRun), Some("`harnessctl list --all` shows every run")),
+            (Some(Reason::Other), Some("`harnessctl list --all` shows every run")),
+            (Some(Reason::UnknownLane), Some("`harnessctl lane` shows every lane")),
+            (Some(Reason::UnknownProvider), Some("`harnessctl provider list` shows every provider")),
+            (Some(Reason::UnknownInteraction), Some("`harnessctl pending` shows every open question")),
+            (Some(Reason::UnknownCall), None),
+        ] {
+            let mut error = RpcError::new(ErrorKind::NotFound, "no such thing");
+            error.data.reason = reason;
+            let failure = Failure::Refused(error);
+            assert_eq!((failure.code(), failure.hint().as_deref()), (6, hint), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn every_reason_ends_with_a_code_and_an_advice_that_fit_its_kind() {
+        for &reason in Reason::ALL {
+            for (kind, code, is_for_now) in [
+                (ErrorKind::Invalid, 2, false),
+                (ErrorKind::Conflict, 2, false),
+                (ErrorKind::Forbidden, 2, false),
+                (ErrorKind::NoLongerApplies, 6, false),
+                (ErrorKind::Busy, 75, true),
+                (ErrorKind::Held, 75, true),
+                (ErrorKind::Internal, 70, false),
+            ] {
+                let failure = Failure::Refused(RpcError::new(kind, "no").because(reason, None));
+                let hint = failure.hint().unwrap_or_default();
+                assert_eq!((failure.code(), hint == "try again later"), (code, is_for_now), "{reason:?}: {hint}");
+            }
         }
     }
 

@@ -126,7 +126,7 @@ fn nothing_is_said_twice_of_a_cancelled_run() {
                 event(stream, 2, &id(1), json!({"kind": "run-finished", "ending": ending}));
             }
             "run.cancel" => {
-                let unchanged = json!([{"run": id(1), "why": "it has cancelled already"}]);
+                let unchanged = json!([{"run": id(1), "reason": "was-cancelled", "why": "in other words"}]);
                 answer(stream, request, &json!({"runs": [], "unchanged": unchanged}));
             }
             other => panic!("{other}"),

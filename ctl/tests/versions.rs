@@ -60,7 +60,7 @@ fn the_greeting_goes_out_with_the_first_request_and_is_not_waited_for() {
     fake.greet_by_handler();
     assert_eq!(fake.run(&["submit", "hi"]).stdout.trim(), id(1));
     let hello = &fake.seen("daemon.hello")[0]["params"];
-    assert_eq!((&hello["protocol_major"], &hello["protocol_minor"]), (&json!(1), &json!(2)));
+    assert_eq!((&hello["protocol_major"], &hello["protocol_minor"]), (&json!(1), &json!(3)));
 }
 
 #[test]

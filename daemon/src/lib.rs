@@ -6,6 +6,7 @@ pub mod config;
 pub mod fair_queue;
 pub mod lane;
 pub mod prompt;
+pub mod refusal;
 pub mod tools;
 pub mod world;
 

@@ -15,6 +15,7 @@ use source::{Import, Source};
 /// Modules of the daemon, from the ground up, and which others each may import. The driver, and what sets the daemon
 /// up, may import all. `world::api` is all that is seen of the world from above.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
+    ("refusal", &[]),
     ("prompt", &[]),
     ("feed", &[]),
     ("fair_queue", &[]),
@@ -27,10 +28,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("process", &["folders", "scm_rights"]),
     ("tools", OF_TOOLS),
-    ("world", &["tools", "lane", "prompt", "policy", "sandbox", "config"]),
+    ("world", &["tools", "lane", "prompt", "policy", "refusal", "sandbox", "config"]),
     ("inference", &["tools", "prompt", "config", "process"]),
     ("inbox", &[API, "fair_queue"]),
-    ("journal", &[API, "prompt", "config"]),
+    ("journal", &[API, "prompt", "refusal", "config"]),
     (
         "jobs",
         &[
@@ -49,7 +50,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "control",
-        &[API, "blocking", "fair_queue", "feed", "folders", "inbox", "journal", "scm_rights", "prompt", "config"],
+        &[
+            API,
+            "blocking",
+            "fair_queue",
+            "feed",
+            "folders",
+            "inbox",
+            "journal",
+            "scm_rights",
+            "prompt",
+            "refusal",
+            "config",
+        ],
     ),
     ("observe", &[API, "lane", "config"]),
 ];
@@ -69,7 +82,7 @@ const OF_TOOLS: &[&str] = &[
 const TOP: &[&str] = &["driver", "lib", "main", "cli", "startup"];
 
 /// Pure modules: no I/O, no clock, no runtime.
-const PURE: &[&str] = &["tools", "fair_queue", "prompt", "lane", "policy", "sandbox", "world"];
+const PURE: &[&str] = &["tools", "fair_queue", "prompt", "lane", "policy", "refusal", "sandbox", "world"];
 const IMPURE_PATHS: &[&str] = &[
     "tokio",
     "nix",
@@ -85,6 +98,43 @@ const IMPURE_PATHS: &[&str] = &[
     "jiff::Timestamp::now",
 ];
 const IMPURE_WORDS: &[&str] = &["tokio", "SystemTime", "Instant"];
+
+/// The room that makes errors of the wire; below it a refusal is data.
+const WIRE_ERROR: &str = "RpcError";
+const MAKES_WIRE_ERRORS: &str = "control";
+/// Fields in which the daemon tells people something. Programs read `reason` and `subject` instead.
+const FOR_PEOPLE: &[&str] = &["message", "why", "note"];
+/// Methods that look into a text.
+const LOOK_INTO: &[&str] = &[
+    "bytes",
+    "char_indices",
+    "chars",
+    "contains",
+    "ends_with",
+    "eq",
+    "eq_ignore_ascii_case",
+    "find",
+    "find_map",
+    "is_match",
+    "lines",
+    "matches",
+    "parse",
+    "replace",
+    "replacen",
+    "rfind",
+    "rsplit",
+    "rsplit_once",
+    "split",
+    "split_once",
+    "split_whitespace",
+    "splitn",
+    "starts_with",
+    "strip_prefix",
+    "strip_suffix",
+    "trim",
+    "trim_end_matches",
+    "trim_start_matches",
+];
 
 /// Production lines of a file.
 const LONGEST_FILE: usize = 600;
@@ -144,6 +194,17 @@ fn impurities(source: &Source) -> Vec<String> {
     found.into_iter().map(|what| format!("{}: {what}", source.name)).collect()
 }
 
+fn names_wire_errors(source: &Source) -> bool {
+    source.module.first().is_some_and(|module| module != MAKES_WIRE_ERRORS) && source.words().any(|w| w == WIRE_ERROR)
+}
+
+/// Where a source of ctl looks into what the daemon tells people. A text that was put into a variable before is not
+/// seen here.
+fn looks_into_messages(source: &Source) -> Vec<String> {
+    let looks = |field: &&&str| source.methods_on(field).into_iter().any(|method| LOOK_INTO.contains(&method));
+    FOR_PEOPLE.iter().filter(looks).map(|field| format!("{}: looks into `{field}`", source.name)).collect()
+}
+
 fn is_pure(source: &Source) -> bool {
     let module = source.module.first().map_or("", String::as_str);
     let dialects = || !source.name.starts_with("inference/http") && !source.name.starts_with("inference/tests/");
@@ -194,6 +255,17 @@ fn pure_modules_touch_nothing() {
     assert!(protocol.len() >= 10, "too few sources of the protocol are seen");
     let found: Vec<_> = pure.into_iter().chain(&protocol).flat_map(impurities).collect();
     none(&found, "I/O, clocks or threads in pure modules");
+}
+
+#[test]
+fn a_refusal_is_data_below_control_and_no_text_for_ctl() {
+    let daemon = sources("daemon/src");
+    let makes = daemon.iter().any(|source| source.name.starts_with("control/refusals/") && source.words().count() > 50);
+    assert!(makes, "the room that makes errors of the wire is not seen");
+    let found: Vec<_> = daemon.iter().filter(|source| names_wire_errors(source)).map(|s| s.name.clone()).collect();
+    none(&found, "errors of the wire below control");
+    let found: Vec<_> = sources("ctl/src").iter().flat_map(looks_into_messages).collect();
+    none(&found, "what the daemon tells people is read by a program");
 }
 
 #[test]
@@ -284,6 +356,15 @@ fn the_rules_see_what_breaks_them() {
     let featured = |text: &str| has_a_feature(&Source::new("x.rs", text));
     assert!(featured("#[cfg(feature = \"x\")]\nfn f() {}") && featured("#[cfg(not(feature = \"x\"))]\nfn f() {}"));
     assert!(featured("fn f() { if cfg!(feature = \"x\") {} }") && !featured("// cfg(feature)\nfn f(feature: u8) {}"));
+
+    let wire = |name: &str| names_wire_errors(&Source::new(name, "fn f() -> Result<(), RpcError> {}"));
+    assert!(wire("world/api.rs") && wire("driver/reads.rs") && !wire("control/request.rs"));
+    let looks = |text: &str| looks_into_messages(&Source::new("client/x.rs", text)).len();
+    assert_eq!(looks("fn f() { if e.message.contains(\"key\") {} }"), 1);
+    assert_eq!(looks("fn f() { let r = refused(e)?.message\n .as_str().trim().split(' '); }"), 1);
+    assert_eq!(looks("fn f() { one.why.replace(a, b); e.data.note.as_deref()?.starts_with(x) }"), 2);
+    assert_eq!(looks("fn f() { told(e.message.as_str(), x.contains(y)); e.message.clone(); message.contains(x) }"), 0);
+    assert_eq!(looks("fn f() {}\n#[cfg(test)]\nmod tests { fn g() { e.message.contains(x); } }"), 0);
 
     let impure = |text: &str| impurities(&Source::new("world/x.rs", text)).len();
     assert!(impure("use std::{collections::BTreeMap, fs};") > 0);

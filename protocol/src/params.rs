@@ -13,9 +13,11 @@ use crate::spec::{RunSpec, SpecChanges};
 use crate::submit_key::SubmitKey;
 use crate::time::Span;
 
+mod changed;
 mod daemon;
 mod journal;
 
+pub use changed::*;
 pub use daemon::*;
 pub use journal::*;
 
@@ -297,35 +299,6 @@ pub struct CancelParams {
 pub struct SelectParams {
     /// The runs to pause or to resume.
     pub select: Selector,
-}
-
-/// Reply to `run.cancel`, `run.pause`, `run.resume` and `run.prune`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Changed {
-    /// The changed runs, those below the selected ones included.
-    pub runs: Vec<RunId>,
-    /// Selected runs that did not change, with the reason.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unchanged: Vec<Unchanged>,
-    /// Number of changed runs beyond those listed.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub not_listed: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// A selected run that did not change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Unchanged {
-    /// Id of the run.
-    pub run: RunId,
-    /// Why it stays as it is, in words.
-    pub why: String,
 }
 
 /// Parameters of `run.retry`.

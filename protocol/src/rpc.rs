@@ -15,6 +15,7 @@ pub use crate::params::*;
 pub use crate::provider::*;
 pub use crate::reason::Reason;
 use crate::run::exit;
+pub use crate::subject::{Subject, SubjectKind};
 use crate::time::Span;
 
 /// Kinds of errors, for programs.
@@ -103,12 +104,16 @@ pub struct RpcError {
 pub struct ErrorData {
     /// Class of the error, by which a program decides what to do.
     pub kind: ErrorKind,
-    /// The exact reason, where the class says too little.
+    /// The exact reason. Daemons before protocol 1.3 give it only where the class says too little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// What exactly the reason is about: a field of the request, a place in a script.
+    /// The thing that the reason is about, as a text: the id of a run, a name, a field of the request. What the text is
+    /// stands in `subject_kind`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
+    /// What `subject` is. Daemons before protocol 1.3 leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_kind: Option<SubjectKind>,
     /// When to try again, where a retry may help.
     #[serde(default)]
     pub retry_after_seconds: Option<Span>,
@@ -129,6 +134,7 @@ impl RpcError {
                 kind,
                 reason: None,
                 subject: None,
+                subject_kind: None,
                 retry_after_seconds: None,
                 exit_code: kind.exit_code(),
                 undecided: false,
@@ -138,9 +144,8 @@ impl RpcError {
 
     /// The refusal of a daemon that is stopping: the request can be sent to the next daemon.
     pub fn stopping() -> Self {
-        let mut error = Self::new(ErrorKind::Busy, "the daemon is stopping; try again").retry_after(Span::from_secs(1));
-        error.data.reason = Some(Reason::Stopping);
-        error
+        let error = Self::new(ErrorKind::Busy, "the daemon is stopping; try again");
+        error.retry_after(Span::from_secs(1)).because(Reason::Stopping, None)
     }
 
     /// The same with another JSON-RPC code.
@@ -152,8 +157,11 @@ impl RpcError {
 
     /// The same, with the reason for programs, and the thing that the reason is about.
     #[must_use]
-    pub fn because(mut self, reason: Reason, subject: impl Into<String>) -> Self {
-        (self.data.reason, self.data.subject) = (Some(reason), Some(subject.into()));
+    pub fn because(mut self, reason: Reason, subject: impl Into<Option<Subject>>) -> Self {
+        let subject = subject.into();
+        self.data.reason = Some(reason);
+        self.data.subject_kind = subject.as_ref().map(Subject::kind);
+        self.data.subject = subject.map(|subject| subject.text());
         self
     }
 
@@ -174,6 +182,16 @@ impl RpcError {
     /// Class of the error.
     pub const fn kind(&self) -> ErrorKind {
         self.data.kind
+    }
+
+    /// Whether the daemon refused for this reason.
+    pub fn is_because(&self, reason: Reason) -> bool {
+        self.data.reason == Some(reason)
+    }
+
+    /// The thing that the reason is about; `None` where there is none, or a daemon of another version says it otherwise.
+    pub fn subject(&self) -> Option<Subject> {
+        Subject::read(self.data.subject_kind?, self.data.subject.as_deref()?)
     }
 }
 
@@ -307,11 +325,11 @@ pub enum CallError {
 
 impl From<CallError> for RpcError {
     fn from(error: CallError) -> Self {
-        let code = match error {
-            CallError::UnknownMethod(_) => METHOD_NOT_FOUND,
-            CallError::BadParams { .. } => ErrorKind::Invalid.code(),
+        let (code, reason, method) = match &error {
+            CallError::UnknownMethod(method) => (METHOD_NOT_FOUND, Reason::UnknownMethod, method.clone()),
+            CallError::BadParams { method, .. } => (ErrorKind::Invalid.code(), Reason::BadParams, (*method).to_owned()),
         };
-        Self::new(ErrorKind::Invalid, error.to_string()).with_code(code)
+        Self::new(ErrorKind::Invalid, error.to_string()).with_code(code).because(reason, Subject::Method(method))
     }
 }
 

@@ -368,11 +368,7 @@ fn the_wire_is_what_the_golden_file_says() {
     line(
         &mut text,
         "changed",
-        &Changed {
-            runs: vec![RUN],
-            unchanged: vec![Unchanged { run: RUN, why: "it has failed already".to_owned() }],
-            not_listed: 0,
-        },
+        &Changed { runs: vec![RUN], unchanged: vec![Unchanged::new(RUN, UnchangedReason::HasFailed)], not_listed: 0 },
     );
     line(&mut text, "answered", &Answered { interaction: INTERACTION, run: RUN });
     line(&mut text, "output", &OutputReply { offset: 1, bytes: vec![0, 255], total: 3, live: true });
@@ -384,6 +380,7 @@ fn the_wire_is_what_the_golden_file_says() {
         &Notification::Gap { subscription: SubscriptionId(1), gap: Gap { from: Seq(1), to: Seq(2), reason: None } },
     );
     let error = RpcError::new(ErrorKind::Busy, "try later").retry_after(SPAN);
+    let error = error.because(Reason::TooManyMessages, Subject::Run(RUN));
     line(&mut text, "error", &Response::<Empty>::new(Some(RequestId::Number(1)), Err(error)));
     line(&mut text, "methods", &METHODS);
     insta::assert_snapshot!("wire", text);

@@ -62,6 +62,7 @@ mod pruning;
 mod real_model;
 mod reconnecting;
 mod recovery;
+mod refusals;
 mod request_ids;
 mod schema;
 mod secrets;

@@ -87,5 +87,5 @@ pub(crate) fn is_for_now(error: &RpcError) -> bool {
 
 /// Whether the daemon refused because it is stopping. It says so to every request that still waits for an answer.
 pub(crate) fn is_stopping(error: &RpcError) -> bool {
-    error.data.reason == Some(Reason::Stopping)
+    error.is_because(Reason::Stopping)
 }

@@ -9,7 +9,7 @@ pub(crate) mod confirm;
 use std::collections::BTreeSet;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{ErrorKind, ListParams, RpcError, Selector, method};
+use harness_protocol::rpc::{ErrorKind, ListParams, RpcError, Selector, Subject, method};
 use harness_protocol::run::{RunState, RunView, exit};
 use serde::Deserialize;
 
@@ -179,13 +179,22 @@ fn shown(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
     let told = |(name, view): (&String, Result<RunView, RpcError>)| {
         view.map_err(|mut error| {
             // With several names, the error says which one it is.
-            if names.len() > 1 && error.kind() == ErrorKind::NotFound && !error.message.contains(name.as_str()) {
+            if names.len() > 1 && error.kind() == ErrorKind::NotFound && !names_it(&error, name) {
                 error.message = format!("{name:?}: {}", error.message);
             }
             Failure::Refused(error)
         })
     };
     names.iter().zip(views.into_iter().flatten()).map(told).collect()
+}
+
+/// Whether a refusal is about the run of this name, and so names it.
+fn names_it(error: &RpcError, name: &str) -> bool {
+    match error.subject() {
+        Some(Subject::Name(told)) => told == Subject::short(name),
+        Some(Subject::Run(run)) => name.parse() == Ok(run),
+        _ => false,
+    }
 }
 
 /// Asks on a terminal before more than one run is changed. Runs that were named one by one need no question.

@@ -167,7 +167,7 @@ pub(crate) fn one_passing<M: Keyed>(
 
 /// Whether the daemon only wants variables of our environment.
 pub(crate) fn wants_variables(error: &RpcError) -> bool {
-    error.data.reason == Some(Reason::PassVariables)
+    error.is_because(Reason::PassVariables)
 }
 
 /// Adds the variables that the daemon wants, as far as they are set here.

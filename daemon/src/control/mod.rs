@@ -7,6 +7,7 @@ pub mod connection;
 pub mod limits;
 pub(super) mod outgoing;
 mod provider_check;
+mod refusals;
 pub mod request;
 pub mod rights;
 pub mod services;

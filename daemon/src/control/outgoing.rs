@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use harness_protocol::MAX_FRAME_BYTES;
-use harness_protocol::rpc::{ErrorKind, Response, RpcError};
+use harness_protocol::rpc::{ErrorKind, Reason, Response, RpcError};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
@@ -84,7 +84,7 @@ impl<T: Serialize + Send> Encode for Response<T> {
 
     fn too_large(&self) -> Vec<u8> {
         let message = format!("the answer does not fit into a frame of {MAX_FRAME_BYTES} bytes; ask for less of it");
-        let error = RpcError::new(ErrorKind::Internal, message);
+        let error = RpcError::new(ErrorKind::Internal, message).because(Reason::AnswerTooLarge, None);
         Response::<()>::new(self.id.clone(), Err(error)).encoded(MAX_FRAME_BYTES).unwrap_or_default()
     }
 }

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use harness_protocol::rpc::{ErrorKind, ProviderCheck, ProviderCheckParams, ProviderChecks, RpcError};
+use harness_protocol::rpc::{ProviderCheck, ProviderCheckParams, ProviderChecks};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::request::{Request, Wanted};
 use super::services::Services;
+use crate::refusal::{Fault, NameRefusal, Refusal};
 use crate::world::api::Command;
 
 /// Checks one provider, or all of them at the same time.
@@ -17,7 +18,7 @@ pub(super) async fn check(
     uid: u32,
     services: &Services,
     params: ProviderCheckParams,
-) -> Result<ProviderChecks, RpcError> {
+) -> Result<ProviderChecks, Refusal> {
     let names: Vec<Arc<str>> = match params.provider {
         Some(name) => vec![name],
         None => (services.list_providers)().into_iter().map(|provider| provider.name).collect(),
@@ -32,12 +33,10 @@ pub(super) async fn check(
         match done {
             Ok(Ok(check)) => checks.push(check),
             Ok(Err(name)) => {
-                let known: Vec<String> =
-                    (services.list_providers)().iter().map(|provider| provider.name.to_string()).collect();
-                let message = format!("no provider {name:?} is configured; there are: {}", known.join(", "));
-                return Err(RpcError::new(ErrorKind::NotFound, message));
+                let known = (services.list_providers)().into_iter().map(|provider| provider.name).collect();
+                return Err(NameRefusal::NoProvider { provider: name.to_string(), known }.into());
             }
-            Err(_) => return Err(RpcError::new(ErrorKind::Internal, "a fault of ours ended the check")),
+            Err(_) => return Err(Fault::CheckLost.into()),
         }
     }
     checks.sort_by(|one, other| one.provider.cmp(&other.provider));

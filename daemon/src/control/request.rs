@@ -17,6 +17,7 @@ pub use super::outgoing::Outgoing;
 use crate::fair_queue::Party;
 use crate::inbox::{Kind, Queued};
 use crate::journal::epochs::Epoch;
+use crate::refusal::Refusal;
 use crate::world::api::{Caller, Command, Reply};
 
 /// The number of a connection, unique during the life of the daemon.
@@ -88,9 +89,9 @@ pub enum Wanted {
     /// A change of the world.
     Command(Command, Responder),
     /// A change of the world, for a part of the daemon.
-    Own(Command, oneshot::Sender<Result<Reply, RpcError>>),
+    Own(Command, oneshot::Sender<Result<Reply, Refusal>>),
     /// Which runs of the world are selected, for a part of the daemon.
-    Which(Which, oneshot::Sender<Result<WhichFound, RpcError>>),
+    Which(Which, oneshot::Sender<Result<WhichFound, Refusal>>),
     /// The journal shall give some free space back to the file system; the reply says whether there is more.
     Tidy(oneshot::Sender<bool>),
     /// Finished runs shall be removed.
@@ -108,16 +109,16 @@ pub enum Wanted {
     /// The daemon shall stop.
     Stop(Responder),
     /// The names of a subscription shall be resolved.
-    Subscribe(SubscribeParams, oneshot::Sender<Result<Follow, RpcError>>),
+    Subscribe(SubscribeParams, oneshot::Sender<Result<Follow, Refusal>>),
     /// The file of an output shall be found.
-    Output(OutputParams, oneshot::Sender<Result<OutputPlace, RpcError>>),
+    Output(OutputParams, oneshot::Sender<Result<OutputPlace, Refusal>>),
     /// The connection is gone: none of its requests waits any more.
     Left,
 }
 
 impl Wanted {
-    /// Refuses the request: the caller gets `error`.
-    pub fn refuse(self, error: RpcError) {
+    /// Refuses the request: the caller is told why.
+    pub fn refuse(self, error: Refusal) {
         match self {
             Self::Command(_, responder)
             | Self::Prune(_, responder)
@@ -225,8 +226,13 @@ impl Responder {
     }
 
     /// Sends the answer to the client. A client that has left does not matter.
-    pub fn send<T: Serialize + Send + 'static>(mut self, answer: Result<T, RpcError>) {
-        self.reply(answer);
+    pub fn send<T: Serialize + Send + 'static>(mut self, answer: Result<T, Refusal>) {
+        self.reply(answer.map_err(RpcError::from));
+    }
+
+    /// Sends an error of the connection itself to the client.
+    pub(in crate::control) fn refuse(mut self, error: RpcError) {
+        self.reply::<()>(Err(error));
     }
 
     /// Waits for a place among the large answers of all connections, unless it has one.
@@ -254,6 +260,6 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        self.reply::<()>(Err(RpcError::stopping().undecided()));
+        self.reply::<()>(Err(Refusal::Stopping { undecided: true }.into()));
     }
 }

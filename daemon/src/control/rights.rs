@@ -5,7 +5,7 @@
 //! Makes no system call.
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{ErrorKind, RpcError};
+use harness_protocol::rpc::{ErrorKind, Reason, RpcError, Subject};
 
 use crate::world::api::Caller;
 
@@ -117,7 +117,7 @@ const MAKES_CHILDREN: &str = "run.submit";
 
 /// Why the table refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Denial {
     /// It comes from a process of a run.
     #[error(
         "{method}: this comes from a tool of run {run}, which may only submit children of it and look at its own tree"
@@ -159,9 +159,15 @@ pub enum Refusal {
     },
 }
 
-impl From<Refusal> for RpcError {
-    fn from(refusal: Refusal) -> Self {
-        Self::new(ErrorKind::Forbidden, refusal.to_string())
+impl From<Denial> for RpcError {
+    fn from(denial: Denial) -> Self {
+        let (reason, subject) = match &denial {
+            Denial::OfRun { run, .. } | Denial::OfOtherUser { run, .. } => (Reason::OwnTreeOnly, Subject::Run(*run)),
+            Denial::OfNobody { method, .. } | Denial::Unknown { method } => {
+                (Reason::CallerUnknown, Subject::Method((*method).to_owned()))
+            }
+        };
+        Self::new(ErrorKind::Forbidden, denial.to_string()).because(reason, subject)
     }
 }
 
@@ -185,11 +191,11 @@ impl Who {
     }
 
     /// The refusal of a request for `method`.
-    pub fn refusal(&self, method: &'static str) -> Refusal {
+    pub fn refusal(&self, method: &'static str) -> Denial {
         match self {
-            Self::Run { run, .. } => Refusal::OfRun { method, run: *run },
-            Self::Nobody { why } => Refusal::OfNobody { method, why: why.clone() },
-            Self::Operator { .. } => Refusal::Unknown { method },
+            Self::Run { run, .. } => Denial::OfRun { method, run: *run },
+            Self::Nobody { why } => Denial::OfNobody { method, why: why.clone() },
+            Self::Operator { .. } => Denial::Unknown { method },
         }
     }
 
@@ -198,11 +204,11 @@ impl Who {
     ///
     /// # Errors
     /// If the table does not allow it.
-    pub fn admit(&self, method: &'static str) -> Result<Option<Caller>, Refusal> {
+    pub fn admit(&self, method: &'static str) -> Result<Option<Caller>, Denial> {
         match (self, right(self.kind(), method)) {
             (Self::Operator { uid }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: None })),
             (&Self::Run { uid, run, is_foreign: true }, OwnTree) if method == MAKES_CHILDREN => {
-                Err(Refusal::OfOtherUser { method, run, uid })
+                Err(Denial::OfOtherUser { method, run, uid })
             }
             (Self::Run { uid, run, .. }, Yes | OwnTree) => Ok(Some(Caller { uid: *uid, run: Some(*run) })),
             (Self::Nobody { .. }, Yes) => Ok(None),

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use harness_protocol::id::{CallId, RunId};
-use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView, RpcError};
+use harness_protocol::rpc::{OutputStream, ProviderCheck, ProviderView};
 use harness_protocol::spec::RunSpec;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -19,6 +19,7 @@ use crate::feed::Feed;
 use crate::folders::Folders;
 use crate::inbox::Inbox;
 use crate::journal::history::History;
+use crate::refusal::SpecRefusal;
 
 /// A range of a stream: its offset, the bytes, and the number of bytes of the stream in all.
 pub type OutputRange = (u64, Vec<u8>, u64);
@@ -28,7 +29,7 @@ pub type ReadOutput = dyn Fn(RunId, CallId, OutputStream, i64, u32) -> io::Resul
 /// Checks the parts of a specification that only its provider can judge.
 pub type CheckSpec = dyn Fn(&RunSpec) -> SpecChecked + Send + Sync;
 /// The outcome of such a check.
-pub type SpecChecked = Pin<Box<dyn Future<Output = Result<(), RpcError>> + Send>>;
+pub type SpecChecked = Pin<Box<dyn Future<Output = Result<(), SpecRefusal>> + Send>>;
 
 /// Lists the providers.
 pub type ListProviders = dyn Fn() -> Vec<ProviderView> + Send + Sync;

@@ -360,7 +360,7 @@ impl Past {
             let read = self.blocking.get(self.party, move || reader.after(cursor, of, PAGE, PAGE_BYTES)).await;
             let why = match read {
                 Some(Ok(read)) => return Some(read),
-                Some(Err(error)) => error.message,
+                Some(Err(error)) => error.to_string(),
                 None => "a fault of ours ended the reading".to_owned(),
             };
             tracing::error!(why, attempt, "what a subscriber follows cannot be read");

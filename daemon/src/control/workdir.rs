@@ -10,14 +10,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use harness_protocol::folder::FolderId;
-use harness_protocol::json_size::quoted;
-use harness_protocol::rpc::{ErrorKind, Reason, RpcError, SubmitParams};
-use harness_protocol::time::Span;
+use harness_protocol::rpc::SubmitParams;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limits::connections::Slot;
 use crate::fair_queue::Party;
 use crate::folders::{Folders, LookError};
+use crate::refusal::{Refusal, WorkdirRefusal};
 
 /// Descriptors that are kept: that of the present line, and that of the next one, whose begin may have come with the
 /// present line's end.
@@ -39,53 +38,6 @@ pub(super) struct Workdirs {
     covered: u64,
     /// Free while no look of this connection is under way.
     looking: Arc<Semaphore>,
-}
-
-/// Why a submit is refused because of its working directory.
-#[derive(Debug, thiserror::Error)]
-enum Refusal {
-    #[error(
-        "{path} is another folder for the daemon than for you (here: {found}; yours: {wanted}): the daemon runs in another mount namespace \
-         (a container? a sandbox? a service with a /tmp of its own?), or the folder was replaced at this moment; start a daemon where you \
-         are, with a socket and a state directory of its own (HARNESS_SOCKET, HARNESS_STATE_DIR), or submit from where the daemon runs"
-    )]
-    Other { path: String, found: FolderId, wanted: FolderId },
-    #[error("the working directory {path} {error}{}", Self::hint(*there))]
-    NotThere { path: String, error: LookError, there: bool },
-    #[error("the working directory {path} {}; try again later, or submit from another folder", LookError::Silent)]
-    Silent { path: String },
-    #[error(
-        "an earlier look of this connection at a working directory has not ended yet: it gives no answer; use another connection"
-    )]
-    StillLooking,
-    #[error("the request says that its working directory comes beside it as a descriptor, and none came")]
-    NoDescriptor,
-    #[error("the descriptor that came beside the request is none of a directory")]
-    NoFolderPassed,
-}
-
-impl Refusal {
-    const fn hint(there: bool) -> &'static str {
-        if there {
-            " for the daemon, though it is there for you: the daemon runs as another user, or in another mount namespace (a container? a \
-             sandbox?); start a daemon where you are, with a socket and a state directory of its own (HARNESS_SOCKET, HARNESS_STATE_DIR)"
-        } else {
-            " (as the daemon sees it)"
-        }
-    }
-}
-
-impl From<Refusal> for RpcError {
-    fn from(refusal: Refusal) -> Self {
-        let (kind, reason) = match &refusal {
-            Refusal::Other { .. } => (ErrorKind::Invalid, Reason::OtherFolder),
-            Refusal::NotThere { .. } => (ErrorKind::Invalid, Reason::NoWorkdir),
-            Refusal::Silent { .. } | Refusal::StillLooking => (ErrorKind::Busy, Reason::WorkdirSilent),
-            Refusal::NoDescriptor | Refusal::NoFolderPassed => (ErrorKind::Invalid, Reason::NoDescriptor),
-        };
-        let error = Self::new(kind, refusal.to_string()).because(reason, "workdir");
-        if kind == ErrorKind::Busy { error.retry_after(Span::from_secs(30)) } else { error }
-    }
 }
 
 impl Workdirs {
@@ -146,7 +98,7 @@ impl Workdirs {
         &mut self,
         params: &mut SubmitParams,
         unread: impl FnOnce() -> u64,
-    ) -> Option<Box<RpcError>> {
+    ) -> Option<Box<Refusal>> {
         let found = self.found(params, unread).await;
         match found {
             Ok(found) => {
@@ -161,27 +113,27 @@ impl Workdirs {
         &mut self,
         params: &SubmitParams,
         unread: impl FnOnce() -> u64,
-    ) -> Result<Option<FolderId>, Refusal> {
+    ) -> Result<Option<FolderId>, WorkdirRefusal> {
         let path = params.spec.workdir.clone().unwrap_or_else(|| ROOT.into());
-        let shown = || quoted(&path);
+        let named = || path.to_string();
         let claimed = params.spec.workdir_id;
         let passed = if params.passes_workdir { self.passed.pop_front() } else { None };
         if params.passes_workdir && passed.is_none() && claimed.is_none() {
-            return Err(Refusal::NoDescriptor);
+            return Err(WorkdirRefusal::NoDescriptor);
         }
         if !path.starts_with('/') || path.contains('\0') || path.len() > LONGEST_PATH {
             // The world refuses an invalid path, with its own words.
             return Ok(None);
         }
         let there = claimed.is_some() || passed.is_some();
-        let refused = |error| match error {
-            LookError::Silent => Refusal::Silent { path: shown() },
-            LookError::NoFolderPassed => Refusal::NoFolderPassed,
-            error @ LookError::NotOpened(_) => Refusal::NotThere { path: shown(), error, there },
+        let refused = |error: LookError| match &error {
+            LookError::Silent => WorkdirRefusal::Silent { path: named(), why: error.to_string() },
+            LookError::NoFolderPassed => WorkdirRefusal::NoFolderPassed,
+            LookError::NotOpened(_) => WorkdirRefusal::NotThere { path: named(), why: error.to_string(), there },
         };
         let (found, wanted) = match (passed, &self.latest) {
             (Some(passed), _) => {
-                let held = self.begin().ok_or(Refusal::StillLooking)?;
+                let held = self.begin().ok_or(WorkdirRefusal::StillLooking)?;
                 self.begin_to_cover(unread());
                 let both = self.folders.look_at_both(self.party, &path, passed, held).await;
                 let (found, passed) = both.map_err(refused)?;
@@ -189,7 +141,7 @@ impl Workdirs {
             }
             (None, Some((latest, found))) if *latest == path => (*found, claimed),
             (None, _) => {
-                let held = self.begin().ok_or(Refusal::StillLooking)?;
+                let held = self.begin().ok_or(WorkdirRefusal::StillLooking)?;
                 self.begin_to_cover(unread());
                 (self.folders.look(self.party, &path, held).await.map_err(refused)?, claimed)
             }
@@ -197,7 +149,7 @@ impl Workdirs {
         if let Some(wanted) = wanted
             && (wanted.device, wanted.inode) != (found.device, found.inode)
         {
-            return Err(Refusal::Other { path: shown(), found, wanted });
+            return Err(WorkdirRefusal::Other { path: named(), found: Box::new(found), wanted: Box::new(wanted) });
         }
         self.latest = Some((path, found));
         Ok(Some(found))

@@ -10,7 +10,7 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::json_size::value_bytes;
 use harness_protocol::rpc::{
-    ErrorKind, ExportParams, Exported, ListParams, RpcError, RunPage, Selector, Shown, Unchanged, WaitReply,
+    ExportParams, Exported, ListParams, RunPage, Selector, Shown, Unchanged, UnchangedReason, WaitReply,
 };
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
@@ -23,6 +23,7 @@ use crate::control::subscription::without_values;
 use crate::fair_queue::Party;
 use crate::journal::Record;
 use crate::journal::history::{History, Query};
+use crate::refusal::{JournalRefusal, NameRefusal, Refusal, RunRefusal};
 use crate::tools::Catalogue;
 use crate::world::Engine;
 use crate::world::api::{Finished, KeySpace, MadeRun, Now, Operator};
@@ -56,7 +57,7 @@ impl Archive {
     }
 
     /// A world with one run, from the run's own events. The run does not leave that world.
-    fn world_of(&self, run: RunId) -> Result<Engine, RpcError> {
+    fn world_of(&self, run: RunId) -> Result<Engine, JournalRefusal> {
         let records = self.history.of(run)?.into_iter().filter_map(known);
         let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
         Ok(Engine::rebuild((*self.config).clone(), self.tools.clone(), 0, events.iter().map(|event| &**event)))
@@ -64,29 +65,29 @@ impl Archive {
 
     /// A run as it is listed. If its leaving is still being committed, there is no listing yet: it is folded from its
     /// events.
-    pub(super) fn view(&self, run: RunId) -> Result<RunView, RpcError> {
+    pub(super) fn view(&self, run: RunId) -> Result<RunView, Refusal> {
         if let Some(mut view) = self.history.view(run)? {
             // An older daemon may have written a listing larger than a frame.
             fit(&mut view);
             return Ok(view);
         }
-        let gone = || RpcError::new(ErrorKind::NotFound, format!("run {run} was pruned"));
-        self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO }).ok_or_else(gone)
+        let view = self.world_of(run)?.view(run, Now { wall: Timestamp::default(), mono: Span::ZERO });
+        view.ok_or_else(|| RunRefusal::Pruned { run }.into())
     }
 
     /// The run that a name means, where `found` in the world may not be the only one: the name is a prefix of ids, or
     /// the name of a child.
     ///
     /// # Errors
-    /// `ambiguous`, with the candidates.
-    pub(super) fn only(&self, name: &str, found: RunId, operator: Operator) -> Result<RunId, RpcError> {
+    /// If several runs fit.
+    pub(super) fn only(&self, name: &str, found: RunId, operator: Operator) -> Result<RunId, Refusal> {
         match self.history.find(name, operator) {
-            Err(error) if error.kind() == ErrorKind::Ambiguous => Err(error),
+            Err(refusal) if refusal.is_ambiguous() => Err(refusal),
             run => Ok(run.unwrap_or(found)),
         }
     }
 
-    pub(super) fn show(&self, run: RunId, transcript: Option<TranscriptPage>, now: Now) -> Result<Shown, RpcError> {
+    pub(super) fn show(&self, run: RunId, transcript: Option<TranscriptPage>, now: Now) -> Result<Shown, Refusal> {
         let view = self.view(run)?;
         if transcript.is_none() {
             return Ok(Shown { run: view, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None });
@@ -104,7 +105,7 @@ impl Archive {
     }
 
     /// A page of the runs in the world and of those that have left it, newest first.
-    pub(super) fn list(&self, params: &ListParams, root: Option<RunId>, listed: Listed) -> Result<RunPage, RpcError> {
+    pub(super) fn list(&self, params: &ListParams, root: Option<RunId>, listed: Listed) -> Result<RunPage, Refusal> {
         let below = params.cursor.unwrap_or(u64::MAX);
         let query = Query { select: params.select.clone(), root };
         let (left, more_left) = self.history.page(&query, below, listed.down_to, params.page_size())?;
@@ -146,7 +147,7 @@ impl Archive {
     }
 
     /// The named runs, in that order, on one page: as many as fit.
-    pub(super) fn named(&self, params: &ListParams, named: Vec<Named>) -> Result<RunPage, RpcError> {
+    pub(super) fn named(&self, params: &ListParams, named: Vec<Named>) -> Result<RunPage, Refusal> {
         let mut page = RunPage { runs: Vec::new(), cursor: None, held: None };
         let first = usize::try_from(params.cursor.unwrap_or(0)).unwrap_or(usize::MAX);
         let mut bytes = 0;
@@ -175,7 +176,7 @@ impl Archive {
         select: &Selector,
         names: &[String],
         operator: Operator,
-    ) -> Result<(Vec<Unchanged>, Vec<String>), RpcError> {
+    ) -> Result<(Vec<Unchanged>, Vec<String>), Refusal> {
         let (mut ended, mut here) = (Vec::<Unchanged>::new(), Vec::new());
         for name in names {
             let run = self.history.find(name, operator)?;
@@ -186,29 +187,30 @@ impl Archive {
             }
             let view = self.view(run)?;
             if select.fits(&view) && !ended.iter().any(|one| one.run == view.id) {
-                let how = if view.state == RunState::Cancelled { "was" } else { "has" };
-                ended.push(Unchanged { run: view.id, why: format!("it {how} {} already", view.state) });
+                // What has left the world has ended.
+                let reason = UnchangedReason::of_ended(view.state).unwrap_or(UnchangedReason::BeingEnded);
+                ended.push(Unchanged::new(view.id, reason));
             }
         }
         Ok((ended, here))
     }
 
     /// The reply to a client that waits for an archived run: the run has ended.
-    pub(super) fn waited(&self, run: RunId, states: &[RunState]) -> Result<WaitReply, RpcError> {
+    pub(super) fn waited(&self, run: RunId, states: &[RunState]) -> Result<WaitReply, Refusal> {
         let run = self.view(run)?;
         let reached = is_reached(states, run.state);
         Ok(WaitReply { run, reached })
     }
 
-    pub(super) fn output(&self, run: RunId, call: CallId) -> Result<OutputPlace, RpcError> {
+    pub(super) fn output(&self, run: RunId, call: CallId) -> Result<OutputPlace, Refusal> {
         match self.world_of(run)?.is_live_call(run, call) {
             Some(_) => Ok(OutputPlace { run, call, live: false }),
-            None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {call}"))),
+            None => Err(NameRefusal::NoCall { run, call }.into()),
         }
     }
 
     /// The run that was made under a key, if it has left the world. A newer one may be in the world, which knows it.
-    pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, RpcError> {
+    pub(super) fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<Box<Finished>>, Refusal> {
         match self.history.by_key(space, key)? {
             Some(run) if self.history.has_left(run)? => self.finished(run).map(Some),
             Some(_) | None => Ok(None),
@@ -216,7 +218,7 @@ impl Archive {
     }
 
     /// The run that was made under a random key of its client.
-    pub(super) fn by_submit_key(&self, key: SubmitKey, is_message: bool) -> Result<Option<MadeRun>, RpcError> {
+    pub(super) fn by_submit_key(&self, key: SubmitKey, is_message: bool) -> Result<Option<MadeRun>, JournalRefusal> {
         match self.history.by_submit_key(key)? {
             None if is_message => self.history.told_under(key),
             made => Ok(made),
@@ -224,25 +226,19 @@ impl Archive {
     }
 
     /// A run by name, as the source of a new run, if it has left the world.
-    pub(super) fn finished_by_name(&self, name: &str, operator: Operator) -> Result<Option<Box<Finished>>, RpcError> {
+    pub(super) fn finished_by_name(&self, name: &str, operator: Operator) -> Result<Option<Box<Finished>>, Refusal> {
         let run = self.history.find(name, operator)?;
         if self.history.has_left(run)? { self.finished(run).map(Some) } else { Ok(None) }
     }
 
-    fn finished(&self, run: RunId) -> Result<Box<Finished>, RpcError> {
+    fn finished(&self, run: RunId) -> Result<Box<Finished>, Refusal> {
         let parent = self.view(run)?.parent;
-        let unreadable = || RpcError::new(ErrorKind::Internal, format!("the records of run {run} cannot be read"));
-        let finished = self.world_of(run)?.finished(run).ok_or_else(unreadable)?;
+        let finished = self.world_of(run)?.finished(run).ok_or(JournalRefusal::Records { run })?;
         Ok(Box::new(Finished { parent, ..finished }))
     }
 
     /// A page of all events of a run.
-    pub(super) fn export(
-        &self,
-        params: &ExportParams,
-        run: RunId,
-        view: Option<RunView>,
-    ) -> Result<Exported, RpcError> {
+    pub(super) fn export(&self, params: &ExportParams, run: RunId, view: Option<RunView>) -> Result<Exported, Refusal> {
         let view = match view {
             Some(view) => view,
             None => self.view(run)?,

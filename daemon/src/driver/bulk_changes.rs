@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use harness_protocol::id::{RunId, Seq};
-use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
+use harness_protocol::rpc::{Changed, Selector};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 
@@ -18,6 +18,7 @@ use crate::blocking::Blocking;
 use crate::control::request::{Request, Wanted, Which, WhichFound};
 use crate::fair_queue::Party;
 use crate::inbox::Inbox;
+use crate::refusal::{Fault, Refusal};
 use crate::world::Engine;
 use crate::world::api::{Caller, Change, Command, Operator, Reply};
 
@@ -99,7 +100,7 @@ impl Sweeps {
         None
     }
 
-    async fn all(&self, sweep: &Sweep) -> Result<Changed, RpcError> {
+    async fn all(&self, sweep: &Sweep) -> Result<Changed, Refusal> {
         let mut all = Changed::default();
         let selected = self.settle(sweep, &mut all).await?;
         let mut seen: BTreeSet<RunId> = selected.iter().copied().collect();
@@ -118,16 +119,16 @@ impl Sweeps {
         Ok(all)
     }
 
-    async fn piece(&self, sweep: &Sweep, piece: Vec<RunId>) -> Result<(Changed, Vec<RunId>), RpcError> {
+    async fn piece(&self, sweep: &Sweep, piece: Vec<RunId>) -> Result<(Changed, Vec<RunId>), Refusal> {
         let _turn = self.turn.lock().await;
         match self.ask(sweep, |tell| Wanted::Own(Command::Each(sweep.change, piece), tell)).await?? {
             Reply::Piece(changed, below) => Ok((changed, below)),
-            _ => Err(RpcError::new(ErrorKind::Internal, "the world answered something else")),
+            _ => Err(Fault::OtherReply.into()),
         }
     }
 
     /// The runs that are selected now, a few at a time. Named runs that have left the world have ended.
-    async fn settle(&self, sweep: &Sweep, all: &mut Changed) -> Result<Vec<RunId>, RpcError> {
+    async fn settle(&self, sweep: &Sweep, all: &mut Changed) -> Result<Vec<RunId>, Refusal> {
         let mut found = Vec::new();
         let which = Selector { runs: Vec::new(), ..sweep.select.clone() };
         for names in sweep.select.runs.chunks(NAMES) {
@@ -156,11 +157,11 @@ impl Sweeps {
         Ok(found)
     }
 
-    async fn which(&self, sweep: &Sweep, which: Which) -> Result<WhichFound, RpcError> {
+    async fn which(&self, sweep: &Sweep, which: Which) -> Result<WhichFound, Refusal> {
         self.ask(sweep, |tell| Wanted::Which(which, tell)).await?
     }
 
-    async fn ask<T>(&self, sweep: &Sweep, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
+    async fn ask<T>(&self, sweep: &Sweep, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, Refusal> {
         let (tell, told) = oneshot::channel();
         self.inbox.put(Request::own(sweep.operator.uid(), wanted(tell))).await;
         told.await.map_err(|_| stopping())
@@ -168,7 +169,7 @@ impl Sweeps {
 }
 
 /// Answers which runs are selected, as far as one turn goes.
-pub(super) fn which(engine: &Engine, which: &Which, caller: Caller) -> Result<WhichFound, RpcError> {
+pub(super) fn which(engine: &Engine, which: &Which, caller: Caller) -> Result<WhichFound, Refusal> {
     let Which { select, after, until } = which;
     let mut found = WhichFound::default();
     if select.runs.is_empty() {
@@ -181,8 +182,8 @@ pub(super) fn which(engine: &Engine, which: &Which, caller: Caller) -> Result<Wh
             Ok(run) if engine.made_by(run).is_some_and(|made| made > until.1) => found.gone.push(name.clone()),
             Ok(run) if engine.fits(run, select) => found.runs.push(run),
             Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => found.gone.push(name.clone()),
-            Err(error) => return Err(error),
+            Err(refusal) if refusal.is_unknown_run() => found.gone.push(name.clone()),
+            Err(refusal) => return Err(refusal.into()),
         }
     }
     Ok(found)
@@ -222,14 +223,11 @@ fn add(all: &mut Changed, piece: Changed, named: &BTreeSet<RunId>) {
     all.not_listed += (piece.runs.len() - room) as u64;
 }
 
-/// The error that ended the change, with the number of runs that were changed before.
-fn so_far(mut error: RpcError, all: &Changed) -> RpcError {
-    let done = all.runs.len() as u64 + all.not_listed;
-    error.message =
-        format!("{}; {done} runs were changed before, the rest is as it was; ask again for those", error.message);
-    error
+/// The refusal that ended the change, with the number of runs that were changed before.
+fn so_far(why: Refusal, all: &Changed) -> Refusal {
+    Refusal::Partly { done: all.runs.len() as u64 + all.not_listed, why: Box::new(why) }
 }
 
-fn stopping() -> RpcError {
-    RpcError::stopping()
+const fn stopping() -> Refusal {
+    Refusal::Stopping { undecided: false }
 }

@@ -18,8 +18,6 @@ use std::time::Duration;
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{ErrorKind, RpcError};
-use harness_protocol::time::Span;
 use tokio::time::Instant;
 use tracing::{error, info};
 
@@ -30,6 +28,7 @@ use crate::fair_queue::Party;
 use crate::journal::failpoints::{self, Point};
 use crate::journal::{Commit, CommitClass, CommitError, CommitFault, Journal};
 use crate::observe::happened;
+use crate::refusal::{HeldRequest, JournalRefusal, Refusal};
 use crate::world::Step;
 use crate::world::api::{Caller, Command, Effect, Job, Task};
 
@@ -333,9 +332,8 @@ impl<J: Journal> Driver<J> {
 
     /// A client that waits for a step that cannot be committed is told so: no client waits for ever.
     fn give_answers_up(&mut self) {
-        let mut error = self.held_error().undecided();
-        error.message.push_str("; what was asked may still take effect once it commits");
-        self.replies.give_up(&error);
+        let refusal = self.held(HeldRequest::Undecided);
+        self.replies.give_up(&refusal);
     }
 
     /// While stuck: answers reads and refuses the rest, until `end`. `None` where it is told to stop before.
@@ -431,10 +429,14 @@ impl<J: Journal> Driver<J> {
         self.on_ballast && matches!(command, Command::Submit { .. } | Command::Retry { .. } | Command::Message { .. })
     }
 
-    pub(super) fn held_error(&self) -> RpcError {
-        let reason = self.parts.service.held.as_deref().unwrap_or("the journal cannot commit");
-        let message = format!("held: {reason}");
-        RpcError::new(ErrorKind::Held, message).retry_after(Span::from(LONGEST_RETRY))
+    /// The refusal of a request while the journal cannot commit.
+    pub(super) fn held_error(&self) -> Refusal {
+        self.held(HeldRequest::Refused)
+    }
+
+    fn held(&self, request: HeldRequest) -> Refusal {
+        let why = self.parts.service.held.clone();
+        JournalRefusal::Held { why, retry: LONGEST_RETRY.into(), request }.into()
     }
 }
 

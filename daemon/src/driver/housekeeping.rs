@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
-use harness_protocol::rpc::{BackedUp, BackupParams, Changed, ErrorKind, PruneParams, RpcError, Unchanged};
+use harness_protocol::rpc::{BackedUp, BackupParams, Changed, PruneParams, Unchanged, UnchangedReason};
 use harness_protocol::time::Timestamp;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, oneshot};
@@ -20,6 +20,7 @@ use crate::control::request::{Request, Responder, Wanted};
 use crate::fair_queue::Party;
 use crate::inbox::Inbox;
 use crate::journal::history::{History, Prunable};
+use crate::refusal::{Fault, JournalRefusal, Refusal};
 use crate::world::api::{Command, Reply};
 use crate::world::superseded::spent;
 
@@ -106,10 +107,14 @@ impl Housekeeper {
 
     /// Removes old or surplus events of the daemon, its lanes and providers that have no meaning any more. Looks only
     /// when there are some more than the `left` of last time. Gives how many are left.
-    async fn prune_events(&self, retention: &Retention, left: usize, now: Timestamp) -> Result<usize, RpcError> {
+    async fn prune_events(&self, retention: &Retention, left: usize, now: Timestamp) -> Result<usize, Refusal> {
         let _turn = self.turn.lock().await;
         let history = self.history.clone();
-        let count = self.blocking.get(Party::Daemon, move || history.count_of_daemon()).await.ok_or_else(unread)??;
+        let count = self
+            .blocking
+            .get(Party::Daemon, move || history.count_of_daemon())
+            .await
+            .ok_or(JournalRefusal::NotRead)??;
         let keep = retention.events as usize;
         // The record of a pruning is an event itself, and no reason for the next one.
         if left > 0 && count < left + (keep / 10).max(2) {
@@ -119,9 +124,9 @@ impl Housekeeper {
         let found = self.blocking.get(Party::Daemon, move || {
             let (events, needed_from) = history.of_daemon()?;
             let old = before.map_or(0, |before| events.iter().take_while(|event| event.at < before).count());
-            Ok::<_, RpcError>(spent(&events, old.max(events.len().saturating_sub(keep)), needed_from))
+            Ok::<_, JournalRefusal>(spent(&events, old.max(events.len().saturating_sub(keep)), needed_from))
         });
-        let spent: Vec<Seq> = found.await.ok_or_else(unread)??;
+        let spent: Vec<Seq> = found.await.ok_or(JournalRefusal::NotRead)??;
         for events in spent.chunks(MOST_EVENTS) {
             self.tell(|tell| Wanted::Own(Command::PruneEvents(events.to_vec()), tell)).await??;
         }
@@ -131,7 +136,7 @@ impl Housekeeper {
         Ok((count - spent.len().min(count)).max(1))
     }
 
-    async fn obey(&self, order: Order) -> Result<Changed, RpcError> {
+    async fn obey(&self, order: Order) -> Result<Changed, Refusal> {
         let _turn = self.turn.lock().await;
         let mut all = Changed::default();
         let mut after = 0;
@@ -147,7 +152,7 @@ impl Housekeeper {
         while all.runs.len() < MOST {
             let (history, asked) = (self.history.clone(), which.clone());
             let found = self.blocking.get(Party::Daemon, move || history.prunable(&asked, after, chunk));
-            let found = found.await.ok_or_else(unread)??;
+            let found = found.await.ok_or(JournalRefusal::NotRead)??;
             let Some(&(last, _)) = found.last() else { break };
             after = last;
             let runs = self.trees(found.into_iter().map(|(_, run)| run).collect()).await?;
@@ -168,7 +173,7 @@ impl Housekeeper {
     }
 
     /// The runs of these trees; the root of each comes last, so that after a crash the rest is still found by it.
-    async fn trees(&self, tops: Vec<RunId>) -> Result<Vec<RunId>, RpcError> {
+    async fn trees(&self, tops: Vec<RunId>) -> Result<Vec<RunId>, Refusal> {
         let history = self.history.clone();
         let found = self.blocking.get(Party::Daemon, move || {
             let mut runs = Vec::new();
@@ -176,20 +181,21 @@ impl Housekeeper {
                 runs.extend(history.tree_below(top, u32::MAX)?.into_iter().rev());
                 runs.push(top);
             }
-            Ok(runs)
+            Ok::<_, JournalRefusal>(runs)
         });
-        found.await.ok_or_else(unread)?
+        Ok(found.await.ok_or(JournalRefusal::NotRead)??)
     }
 
-    async fn boundary(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
+    async fn boundary(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, Refusal> {
         let (history, which) = (self.history.clone(), which.clone());
-        self.blocking.get(Party::Daemon, move || history.last_beyond(&which, keep)).await.ok_or_else(unread)?
+        let last = self.blocking.get(Party::Daemon, move || history.last_beyond(&which, keep)).await;
+        Ok(last.ok_or(JournalRefusal::NotRead)??)
     }
 
-    async fn ask(&self, command: Command) -> Result<Changed, RpcError> {
+    async fn ask(&self, command: Command) -> Result<Changed, Refusal> {
         match self.tell(|tell| Wanted::Own(command, tell)).await? {
             Ok(Reply::Changed(changed)) => Ok(changed),
-            Ok(_) => Err(RpcError::new(ErrorKind::Internal, "the world answered something else")),
+            Ok(_) => Err(Fault::OtherReply.into()),
             Err(error) => Err(error),
         }
     }
@@ -199,32 +205,28 @@ impl Housekeeper {
         while let Ok(true) = self.tell(Wanted::Tidy).await {}
     }
 
-    async fn tell<T>(&self, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, RpcError> {
+    async fn tell<T>(&self, wanted: impl FnOnce(oneshot::Sender<T>) -> Wanted) -> Result<T, Refusal> {
         let (tell, told) = oneshot::channel();
         self.inbox.put(Request::own(self.uid, wanted(tell))).await;
-        told.await.map_err(|_| RpcError::stopping())
+        told.await.map_err(|_| Refusal::Stopping { undecided: false })
     }
-}
-
-fn unread() -> RpcError {
-    RpcError::new(ErrorKind::Internal, "the journal could not be read")
 }
 
 /// A client that names a run is told why it stays.
 fn tell_of_the_rest(changed: &mut Changed, named: &[RunId]) {
     for &run in named {
         if !changed.runs.contains(&run) && !changed.unchanged.iter().any(|one| one.run == run) {
-            let why = "it stays: something of its tree is live, or it does not fit what else was asked for";
-            changed.unchanged.push(Unchanged { run, why: why.to_owned() });
+            changed.unchanged.push(Unchanged::new(run, UnchangedReason::Kept));
         }
     }
 }
 
 /// Copies the journal to a new file, and the outputs of calls where that is wanted.
-pub(super) fn back_up(history: &History, params: &BackupParams) -> Result<BackedUp, RpcError> {
+pub(super) fn back_up(history: &History, params: &BackupParams) -> Result<BackedUp, Refusal> {
     let to = std::path::Path::new(&params.to);
     if !to.is_absolute() {
-        return Err(RpcError::new(ErrorKind::Invalid, format!("{:?} is not absolute", params.to)));
+        return Err(JournalRefusal::BackupNotAbsolute { path: params.to.clone() }.into());
     }
-    history.back_up(to, params.outputs).map(|(bytes, output_bytes)| BackedUp { bytes, output_bytes })
+    let (bytes, output_bytes) = history.back_up(to, params.outputs)?;
+    Ok(BackedUp { bytes, output_bytes })
 }

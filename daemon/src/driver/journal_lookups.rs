@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId};
-use harness_protocol::rpc::{Changed, ErrorKind, RpcError, Selector};
+use harness_protocol::rpc::{Changed, Selector};
 use harness_protocol::submit_key::SubmitKey;
 
 use super::LOOKUPS;
@@ -18,6 +18,7 @@ use super::archive::Archive;
 use crate::blocking::Blocking;
 use crate::control::request::{Read, Request, Wanted};
 use crate::inbox::Inbox;
+use crate::refusal::Refusal;
 use crate::world::Engine;
 use crate::world::api::{Caller, Command, KeySpace, Operator, may_be_an_id};
 
@@ -84,7 +85,7 @@ impl Lookups {
     }
 
     /// The refusal of a request that no look-up could prevent, so nothing is read for it. A source run may be large.
-    pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<RpcError> {
+    pub(super) fn refusal(request: &Request, engine: &Engine) -> Option<Refusal> {
         let (name, message) = match &request.wanted {
             // A request that may have taken effect already is not refused before that is known.
             Wanted::Command(Command::Retry { sent, .. } | Command::Message { sent, .. }, _)
@@ -96,7 +97,7 @@ impl Lookups {
             Wanted::Command(Command::Message { run, text, left: None, .. }, _) => (run, Some(&**text)),
             _ => return None,
         };
-        let is_gone = engine.find(name, request.caller).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_gone = engine.find(name, request.caller).is_err_and(|refusal| refusal.is_unknown_run());
         is_gone.then(|| engine.refuses_new(message)).flatten()
     }
 
@@ -138,7 +139,7 @@ impl Lookups {
     /// What an operator's request names and the world does not know, or not for sure.
     fn question_of_names(wanted: &mut Wanted, operator: Operator, engine: &Engine) -> Option<Question> {
         let find = |name: &str| engine.find(name, Caller::from(operator));
-        let is_gone = |name: &String| find(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_gone = |name: &String| find(name).is_err_and(|refusal| refusal.is_unknown_run());
         let is_child = |name: &str| engine.is_child_by_name(name, operator);
         match wanted {
             Wanted::Command(Command::Cancel { select, .. } | Command::Pause(select) | Command::Resume(select), _) => {
@@ -276,7 +277,7 @@ fn answer(mut request: Request, question: Question, archive: &Archive, hold: Hol
                 }
                 None
             }
-            Err(error) => Some(error),
+            Err(refusal) => Some(refusal.into()),
         },
         Question::Finished(name, operator) => match archive.finished_by_name(&name, operator) {
             Ok(found) => {

@@ -8,8 +8,8 @@ use harness_protocol::event::Gap;
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::lane::Limiter;
 use harness_protocol::rpc::{
-    DaemonStatusReply, DiskUsage, ErrorKind, Finding, Health, ListParams, OutputParams, PruneParams, RpcError, RunPage,
-    Selector, ShowParams, Shown, SubscribeParams, WaitParams,
+    DaemonStatusReply, DiskUsage, Finding, Health, ListParams, OutputParams, PruneParams, RunPage, Selector,
+    ShowParams, Shown, SubscribeParams, WaitParams,
 };
 use harness_protocol::run::{CallState, RunView, WaitKind, WaitingFor};
 
@@ -23,6 +23,7 @@ use crate::blocking::Blocking;
 use crate::control::request::{Follow, OutputPlace, Read, Responder};
 use crate::fair_queue::Party;
 use crate::journal::epochs::{self, Epoch};
+use crate::refusal::{Fault, HeldRequest, JournalRefusal, NameRefusal, Refusal, RunRefusal, SubscriptionRefusal};
 use crate::world::Engine;
 use crate::world::api::{Caller, Now, Operator};
 use crate::world::queries::{Listed, Named, TranscriptPage};
@@ -31,9 +32,8 @@ use crate::world::view::while_held;
 /// Most runs of a tree that one subscription can follow from the start.
 const MOST_FOLLOWED: u32 = 100_000;
 
-pub(super) fn forbidden() -> RpcError {
-    let message = "a tool of a run may submit children of it and look at its own tree, nothing else";
-    RpcError::new(ErrorKind::Forbidden, message)
+pub(super) const fn forbidden() -> Refusal {
+    Refusal::OwnTreeOnly { run: None }
 }
 
 /// Where a run is that was named.
@@ -64,10 +64,6 @@ impl Tree {
     }
 }
 
-fn gone(run: RunId) -> RpcError {
-    RpcError::new(ErrorKind::NotFound, format!("run {run} is gone"))
-}
-
 /// What one read sees: the world, and what has left it.
 pub(super) struct View<'v> {
     pub(super) engine: &'v Engine,
@@ -82,7 +78,7 @@ pub(super) struct View<'v> {
 
 impl View<'_> {
     /// Finds a run of the world that the caller may look at.
-    pub(super) fn find(&self, name: &str) -> Result<RunId, RpcError> {
+    pub(super) fn find(&self, name: &str) -> Result<RunId, Refusal> {
         let found = self.engine.find(name, self.caller)?;
         match self.caller.run {
             Some(own) if self.engine.root_of(found) != self.engine.root_of(own) => Err(forbidden()),
@@ -93,9 +89,9 @@ impl View<'_> {
 
     /// Whether to look in the journal for a run that the world does not have. A caller inside a run has its tree in the
     /// world.
-    pub(super) fn place(&self, name: &str) -> Result<Place, RpcError> {
+    pub(super) fn place(&self, name: &str) -> Result<Place, Refusal> {
         match (self.find(name), self.caller.operator()) {
-            (Err(error), Some(operator)) if error.kind() == ErrorKind::NotFound => Ok(Place::Elsewhere(operator)),
+            (Err(error), Some(operator)) if error.is_unknown_run() => Ok(Place::Elsewhere(operator)),
             (found, _) => found.map(Place::Here),
         }
     }
@@ -104,8 +100,8 @@ impl View<'_> {
     fn read_journal(&self, responder: Responder, work: impl FnOnce(&Archive, Responder) + Send + 'static) {
         match &self.service.held {
             Some(why) if self.service.silent => {
-                let error = RpcError::new(ErrorKind::Held, format!("held: {why}; what is not in memory is not read"));
-                responder.send::<()>(Err(error.retry_after(LONGEST_RETRY.into())));
+                let (why, request) = (Some(why.clone()), HeldRequest::NotRead);
+                responder.send::<()>(Err(JournalRefusal::Held { why, retry: LONGEST_RETRY.into(), request }.into()));
             }
             _ => self.archive.off_to(self.party, move |archive| work(archive, responder)),
         }
@@ -147,7 +143,7 @@ impl View<'_> {
                 responder.send(Ok(lanes));
             }
             // A status takes another way.
-            Read::Status => responder.send::<()>(Err(forbidden())),
+            Read::Status => responder.send::<()>(Err(Fault::OtherRequest.into())),
         }
     }
 
@@ -162,7 +158,7 @@ impl View<'_> {
                     responder.send(Ok(shown));
                 });
             }
-            None => responder.send::<()>(Err(gone(run))),
+            None => responder.send::<()>(Err(RunRefusal::NotHere { run }.into())),
         }
     }
 
@@ -208,12 +204,12 @@ impl View<'_> {
     }
 
     /// The runs that the caller names, in that order; of those of the world the ones of the tree below `top` alone.
-    fn named(&self, names: &[String], top: Option<RunId>) -> Result<Vec<Named>, RpcError> {
+    fn named(&self, names: &[String], top: Option<RunId>) -> Result<Vec<Named>, Refusal> {
         let mut named = Vec::new();
         for name in names {
             match self.place(name)? {
                 Place::Here(run) if top.is_none_or(|top| self.engine.is_in_tree(run, top)) => {
-                    let mut view = self.engine.listed(run, self.now).ok_or_else(|| gone(run))?;
+                    let mut view = self.engine.listed(run, self.now).ok_or(RunRefusal::NotHere { run })?;
                     mark_held(self.service, std::slice::from_mut(&mut view), self.now);
                     named.push(Named::Here(Box::new(view)));
                 }
@@ -225,7 +221,7 @@ impl View<'_> {
     }
 
     /// The tree of which runs are listed.
-    fn tree_of_list(&self, params: &ListParams) -> Result<Tree, RpcError> {
+    fn tree_of_list(&self, params: &ListParams) -> Result<Tree, Refusal> {
         match (&params.root, self.caller.run) {
             (Some(root), _) => self.place(root).map(|place| match place {
                 Place::Here(top) => Tree::Below(top),
@@ -250,14 +246,13 @@ impl View<'_> {
         let select = &params.select;
         let names_some = !select.runs.is_empty() || select.has_filter();
         if !names_some && !select.all && params.older_than_seconds.is_none() && params.keep.is_none() {
-            let message = "name the runs, or select them by label, state or age, or all";
-            return responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            return responder.send::<()>(Err(NameRefusal::NothingToPrune.into()));
         }
-        let found: Result<Vec<ToPrune>, RpcError> = select.runs.iter().map(|name| self.to_prune(name)).collect();
+        let found: Result<Vec<ToPrune>, Refusal> = select.runs.iter().map(|name| self.to_prune(name)).collect();
         let (now, housekeeper) = (self.engine.time(self.now), housekeeper.clone());
         match found {
             Ok(found) => self.archive.off_to(self.party, move |archive| {
-                let runs: Result<Vec<String>, RpcError> = found.into_iter().map(|one| one.resolved(archive)).collect();
+                let runs: Result<Vec<String>, Refusal> = found.into_iter().map(|one| one.resolved(archive)).collect();
                 match runs {
                     Ok(runs) => {
                         let select = Selector { runs, ..params.select };
@@ -270,20 +265,16 @@ impl View<'_> {
         }
     }
 
-    fn to_prune(&self, name: &str) -> Result<ToPrune, RpcError> {
+    fn to_prune(&self, name: &str) -> Result<ToPrune, Refusal> {
         let operator = self.caller.operator().ok_or_else(forbidden)?;
         let is_live = |run| self.engine.state_of(run).is_some_and(|state| !state.is_terminal());
         match self.place(name)? {
-            Place::Here(run) if is_live(run) => {
-                let message = format!("run {run} is live; cancel it first");
-                Err(RpcError::new(ErrorKind::NoLongerApplies, message))
-            }
+            Place::Here(run) if is_live(run) => Err(RunRefusal::Live { run }.into()),
             Place::Here(run) => {
                 let view = self.engine.view(run, self.now);
                 let root = view.as_ref().map_or(run, |view| view.root);
                 if is_live(root) {
-                    let message = format!("run {run} stays: something of its tree is live and may ask for its answer");
-                    return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+                    return Err(RunRefusal::TreeLive { run }.into());
                 }
                 is_top(run, view.and_then(|view| view.parent), root)?;
                 Ok(ToPrune::Here(name.to_owned(), run, operator))
@@ -328,7 +319,7 @@ impl View<'_> {
     }
 
     /// Resolves a subscription and sends it to the caller. If the caller has left, there is no subscription.
-    pub(super) fn follow(&self, last: Seq, params: SubscribeParams, tell: oneshot::Sender<Result<Follow, RpcError>>) {
+    pub(super) fn follow(&self, last: Seq, params: SubscribeParams, tell: oneshot::Sender<Result<Follow, Refusal>>) {
         let named = params.run.as_deref().map(|name| self.place(name)).transpose();
         let follow = match named {
             Ok(Some(Place::Elsewhere(operator))) => {
@@ -344,7 +335,7 @@ impl View<'_> {
         drop(tell.send(follow));
     }
 
-    fn try_follow(&self, last: Seq, params: &SubscribeParams, run: Option<RunId>) -> Result<Follow, RpcError> {
+    fn try_follow(&self, last: Seq, params: &SubscribeParams, run: Option<RunId>) -> Result<Follow, Refusal> {
         let epochs = Arc::clone(&self.service.epochs);
         let (after, gap) = start(last, params, &epochs)?;
         let engine = self.engine;
@@ -364,7 +355,7 @@ impl View<'_> {
             runs
         });
         if runs.as_ref().is_some_and(|runs| runs.len() >= MOST_FOLLOWED as usize) {
-            return Err(too_large());
+            return Err(too_large().into());
         }
         // No event of a run comes before the one that made it, so none can have been missed there.
         let after = top.and_then(|top| engine.made_by(top)).map_or(after, |made| after.max(Seq(made.0 - 1)));
@@ -380,13 +371,13 @@ impl View<'_> {
         after: Seq,
         gap: Option<Gap>,
         params: &SubscribeParams,
-    ) -> Result<Follow, RpcError> {
+    ) -> Result<Follow, Refusal> {
         let engine = self.engine;
         if params.run.is_some() || params.tree {
-            return Err(RpcError::new(ErrorKind::Invalid, "a subscription is of one run, or of several"));
+            return Err(SubscriptionRefusal::OneOrSeveral.into());
         }
         if params.runs.len() > MOST_FOLLOWED as usize {
-            return Err(too_large());
+            return Err(too_large().into());
         }
         let own = self.caller.run.map(|own| engine.root_of(own).ok_or_else(forbidden)).transpose()?;
         if own.is_some_and(|own| params.runs.iter().any(|&run| engine.root_of(run) != Some(own))) {
@@ -402,7 +393,7 @@ impl View<'_> {
     }
 
     /// Tells the caller where the output of a call is. The caller may be gone.
-    pub(super) fn output(&self, params: OutputParams, tell: oneshot::Sender<Result<OutputPlace, RpcError>>) {
+    pub(super) fn output(&self, params: OutputParams, tell: oneshot::Sender<Result<OutputPlace, Refusal>>) {
         let OutputParams { run: name, call, .. } = params;
         let place = match self.place(&name) {
             Ok(Place::Elsewhere(operator)) => {
@@ -413,7 +404,7 @@ impl View<'_> {
             }
             Ok(Place::Here(run)) => match self.engine.is_live_call(run, call) {
                 Some(live) => Ok(OutputPlace { run, call, live }),
-                None => Err(RpcError::new(ErrorKind::NotFound, format!("run {run} has no call {call}"))),
+                None => Err(NameRefusal::NoCall { run, call }.into()),
             },
             Err(error) => Err(error),
         };
@@ -431,7 +422,7 @@ enum ToPrune {
 
 impl ToPrune {
     /// The id of the run. The journal knows it where the world does not.
-    fn resolved(self, archive: &Archive) -> Result<String, RpcError> {
+    fn resolved(self, archive: &Archive) -> Result<String, Refusal> {
         match self {
             Self::Here(name, run, operator) => archive.only(&name, run, operator).map(|run| run.to_string()),
             Self::Gone(name, operator) => {
@@ -445,26 +436,18 @@ impl ToPrune {
 }
 
 /// Only whole trees are removed, so the run must be a root.
-fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RpcError> {
-    if parent.is_none() {
-        return Ok(());
-    }
-    let message = format!("run {run} belongs to the tree of {root}, which goes as a whole: prune that");
-    Err(RpcError::new(ErrorKind::Invalid, message))
+fn is_top(run: RunId, parent: Option<RunId>, root: RunId) -> Result<(), RunRefusal> {
+    if parent.is_none() { Ok(()) } else { Err(RunRefusal::PartOfTree { run, root }) }
 }
 
 /// The number after which a subscription begins, and the gap before it.
-fn start(last: Seq, params: &SubscribeParams, epochs: &[Epoch]) -> Result<(Seq, Option<Gap>), RpcError> {
+fn start(last: Seq, params: &SubscribeParams, epochs: &[Epoch]) -> Result<(Seq, Option<Gap>), SubscriptionRefusal> {
     let after = params.after.unwrap_or(last);
-    epochs::resume(epochs, params.epoch, after, last).ok_or_else(|| {
-        let message = format!("event {after} has not happened; the last one is {last}");
-        RpcError::new(ErrorKind::NoLongerApplies, message)
-    })
+    epochs::resume(epochs, params.epoch, after, last).ok_or(SubscriptionRefusal::NotHappened { after, last })
 }
 
-fn too_large() -> RpcError {
-    let message = format!("the tree has more than {MOST_FOLLOWED} runs; follow all events, or a part of the tree");
-    RpcError::new(ErrorKind::Invalid, message)
+const fn too_large() -> SubscriptionRefusal {
+    SubscriptionRefusal::TreeTooLarge { most: MOST_FOLLOWED }
 }
 
 fn follow_archived(
@@ -473,7 +456,7 @@ fn follow_archived(
     params: SubscribeParams,
     operator: Operator,
     epochs: Arc<[Epoch]>,
-) -> Result<Follow, RpcError> {
+) -> Result<Follow, Refusal> {
     let (after, gap) = start(last, &params, &epochs)?;
     let top = archive.history.find(params.run.as_deref().unwrap_or_default(), operator)?;
     let mut runs = BTreeSet::from([top]);
@@ -481,7 +464,7 @@ fn follow_archived(
         runs.extend(archive.history.tree_below(top, MOST_FOLLOWED)?);
     }
     if runs.len() >= MOST_FOLLOWED as usize {
-        return Err(too_large());
+        return Err(too_large().into());
     }
     let after = archive.history.made_by(top)?.map_or(after, |made| after.max(Seq(made.0 - 1)));
     let kinds = params.kinds.into_iter().collect();

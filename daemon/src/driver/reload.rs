@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use harness_protocol::rpc::{ErrorKind, RpcError};
 use tracing::{error, info, warn};
 
 use super::journal_lookups::Hold;
@@ -14,6 +13,7 @@ use crate::config::Config;
 use crate::control::request::{ConnectionId, Request, Responder, Wanted};
 use crate::fair_queue::Party;
 use crate::journal::Journal;
+use crate::refusal::Refusal;
 use crate::world::api::{Caller, Command, Input};
 
 /// The outcome of a reload.
@@ -97,8 +97,7 @@ impl<J: Journal> Driver<J> {
                 }
                 (Err(why), Some((_, caller, responder))) => {
                     warn!(uid = caller.uid, %why, "the configuration stays as it was");
-                    let message = format!("the configuration stays as it was: {why}");
-                    responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+                    responder.send::<()>(Err(Refusal::Configuration { why }));
                 }
                 (Err(why), None) => {
                     error!(%why, "the configuration stays as it was");

@@ -4,12 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness_protocol::rpc::{Empty, ReloadReply, RpcError, Unchanged};
+use harness_protocol::rpc::{Empty, ReloadReply, Unchanged};
 use harness_protocol::time::Span;
 use tokio::sync::oneshot;
 
 use super::waiters::Waiters;
 use crate::control::request::{ConnectionId, Responder};
+use crate::refusal::Refusal;
 use crate::world::api::{Reply, ReplyId};
 
 /// What to do with the answer to a command.
@@ -23,7 +24,7 @@ pub(super) enum Pending {
     /// Send it with the configuration's file and its changes.
     AfterReload(Option<String>, Vec<String>, Responder),
     /// Send it to a part of the daemon.
-    Own(oneshot::Sender<Result<Reply, RpcError>>),
+    Own(oneshot::Sender<Result<Reply, Refusal>>),
     /// No client and no part of the daemon waits for it.
     Nobody,
 }
@@ -50,7 +51,7 @@ impl Replies {
     }
 
     /// Passes on an answer of the world.
-    pub(super) fn tell(&mut self, to: ReplyId, reply: Result<Reply, RpcError>, waiters: &mut Waiters) {
+    pub(super) fn tell(&mut self, to: ReplyId, reply: Result<Reply, Refusal>, waiters: &mut Waiters) {
         let Some((connection, pending)) = self.pending.remove(&to) else { return };
         match (pending, reply) {
             (Pending::Nobody, _) => {}
@@ -82,7 +83,7 @@ impl Replies {
     }
 
     /// The outcome of the steps may never be known: the clients are told why.
-    pub(super) fn give_up(&mut self, error: &RpcError) {
+    pub(super) fn give_up(&mut self, error: &Refusal) {
         for (_, pending) in std::mem::take(&mut self.pending).into_values() {
             match pending {
                 Pending::Nobody => {}

@@ -4,7 +4,7 @@
 //! when the steps are committed. A request that needs a look-up is no part of a turn: it comes again after the look-up.
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{ErrorKind, RpcError, WaitParams};
+use harness_protocol::rpc::WaitParams;
 use tracing::{info, warn};
 
 use super::archive::is_reached;
@@ -16,6 +16,7 @@ use crate::control::request::{ConnectionId, Read, Request, Responder, Wanted};
 use crate::fair_queue::Party;
 use crate::inbox::{Kind, Queued, Report};
 use crate::journal::Journal;
+use crate::refusal::Fault;
 use crate::world::api::{Caller, Command, Effect, Input};
 
 impl<J: Journal> Driver<J> {
@@ -127,7 +128,7 @@ impl<J: Journal> Driver<J> {
                 }
                 wanted => {
                     warn!("a read was taken for a change");
-                    wanted.refuse(RpcError::new(ErrorKind::Internal, "this call was not expected here"));
+                    wanted.refuse(Fault::OtherRequest.into());
                 }
             }
         }
@@ -201,7 +202,7 @@ impl<J: Journal> Driver<J> {
             | Wanted::Drain(..)
             | Wanted::Reload(_)) => {
                 warn!("a change was taken for a read");
-                wanted.refuse(RpcError::new(ErrorKind::Internal, "this call was not expected here"));
+                wanted.refuse(Fault::OtherRequest.into());
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{DrainReply, RpcError, WaitReply};
+use harness_protocol::rpc::{DrainReply, WaitReply};
 use harness_protocol::run::RunState;
 use harness_protocol::time::Span;
 
@@ -11,6 +11,7 @@ use super::archive::{Archive, is_reached};
 use super::reads;
 use crate::control::request::{ConnectionId, Responder};
 use crate::fair_queue::Party;
+use crate::refusal::Refusal;
 use crate::world::Engine;
 use crate::world::api::Now;
 
@@ -112,7 +113,7 @@ impl Waiters {
 
     /// Answers the clients whose time is up while nothing can be committed: that it is up, or, if the state of the run
     /// may not be in the journal, the reason for that.
-    pub(super) fn give_up(&mut self, engine: &Engine, now: Now, held: &RpcError) {
+    pub(super) fn give_up(&mut self, engine: &Engine, now: Now, held: &Refusal) {
         while let Some(&(due, run)) = self.by_time.first()
             && due <= now.mono
         {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::{IdPrefix, RunId, Seq};
-use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
+use harness_protocol::rpc::Selector;
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
@@ -19,7 +19,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 use super::record::{self, COLUMNS};
 use super::writer::reason;
 use super::{Record, backup, damage};
-use crate::world::api::{KeySpace, MadeRun, Operator, may_be_an_id, name_and_id};
+use crate::refusal::{JournalRefusal, NameRefusal, Refusal};
+use crate::world::api::{KeySpace, MadeRun, Operator, may_be_an_id, name_and_id, short};
 
 /// Connections kept open between reads.
 const IDLE: usize = 4;
@@ -73,23 +74,23 @@ impl History {
         Self::default()
     }
 
-    fn read<T: Default>(&self, read: impl FnOnce(&Connection) -> Read<T>) -> Result<T, RpcError> {
+    fn read<T: Default>(&self, read: impl FnOnce(&Connection) -> Read<T>) -> Result<T, JournalRefusal> {
         let Some(inner) = &self.inner else { return Ok(T::default()) };
-        inner.read(read).map_err(|error| RpcError::new(ErrorKind::Internal, reason(&inner.path, &error)))
+        inner.read(read).map_err(|error| JournalRefusal::Unreadable { why: reason(&inner.path, &error) })
     }
 
     /// Records after `after`, in order: at most `most` records and about `bytes` bytes, and only of `run` if a run is
     /// named. Also returns whether these were all.
     ///
     /// # Errors
-    /// `internal` if the journal cannot be read. The same holds for every method below.
+    /// If the journal cannot be read. The same holds for every method below.
     pub fn after(
         &self,
         after: Seq,
         run: Option<RunId>,
         most: usize,
         bytes: usize,
-    ) -> Result<(Vec<Record>, bool), RpcError> {
+    ) -> Result<(Vec<Record>, bool), JournalRefusal> {
         self.read(|db| {
             let of_run = if run.is_some() { "run = ?2 AND" } else { "?2 IS NULL AND" };
             let sql = format!("SELECT {COLUMNS} FROM event WHERE {of_run} seq > ?1 ORDER BY seq");
@@ -107,30 +108,27 @@ impl History {
     }
 
     /// All records of a run.
-    pub fn of(&self, run: RunId) -> Result<Vec<Record>, RpcError> {
+    pub fn of(&self, run: RunId) -> Result<Vec<Record>, JournalRefusal> {
         self.after(Seq(0), Some(run), usize::MAX, usize::MAX).map(|(records, _)| records)
     }
 
     /// The run that an operator means by id, unique prefix, name or `@last`, whether it has left the world or not.
     ///
     /// # Errors
-    /// Also `not-found` and `ambiguous`.
-    pub fn find(&self, name: &str, operator: Operator) -> Result<RunId, RpcError> {
-        let not_found = || {
-            let short: String = name.chars().take(80).collect();
-            RpcError::new(ErrorKind::NotFound, format!("no run {short:?}"))
-        };
+    /// Also where there is no such run, or there are several.
+    pub fn find(&self, name: &str, operator: Operator) -> Result<RunId, Refusal> {
+        let not_found = || NameRefusal::NoRun { name: short(name) };
         if name == "@last" {
             let sql = "SELECT id FROM run WHERE owner = ?1 AND parent IS NULL ORDER BY number DESC LIMIT 1";
             let last = self.read(|db| db.prepare_cached(sql)?.query_row([operator.uid()], run_id).optional())?;
-            return last.ok_or_else(|| RpcError::new(ErrorKind::NotFound, "you have submitted no run"));
+            return last.ok_or_else(|| NameRefusal::NoRunYet.into());
         }
         // A child may take the name of a run that has ended.
         let by_name = || {
             let sql = "SELECT id FROM run WHERE name = ?1 ORDER BY parent IS NOT NULL, number DESC LIMIT 1";
             self.read(|db| db.prepare_cached(sql)?.query_row([name], run_id).optional())
         };
-        let Ok(prefix) = name.parse::<IdPrefix>() else { return by_name()?.ok_or_else(not_found) };
+        let Ok(prefix) = name.parse::<IdPrefix>() else { return Ok(by_name()?.ok_or_else(not_found)?) };
         // The digits of ids sort like their values.
         let (first, last) = prefix.range().into_inner();
         let (first, last) = (RunId::from_u64(first).to_string(), RunId::from_u64(last).to_string());
@@ -142,22 +140,18 @@ impl History {
         match (named, found.as_slice()) {
             (Some(named), others) => {
                 match others.iter().find(|&&other| other != named).filter(|_| may_be_an_id(name)) {
-                    Some(&other) => Err(name_and_id(name, named, other)),
+                    Some(&other) => Err(name_and_id(name, named, other).into()),
                     None => Ok(named),
                 }
             }
             (None, [run]) => Ok(*run),
-            (None, []) => Err(not_found()),
-            (None, several) => {
-                let list: Vec<String> = several.iter().map(RunId::to_string).collect();
-                let message = format!("{name:?} may be any of {}", list.join(", "));
-                Err(RpcError::new(ErrorKind::Ambiguous, message))
-            }
+            (None, []) => Err(not_found().into()),
+            (None, several) => Err(NameRefusal::SeveralRuns { name: short(name), runs: several.to_vec() }.into()),
         }
     }
 
     /// The run that was submitted under an idempotency key, whether it has left the world or not.
-    pub fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<RunId>, RpcError> {
+    pub fn by_key(&self, space: KeySpace, key: &str) -> Result<Option<RunId>, JournalRefusal> {
         let (within, value) = match space {
             KeySpace::Operator(uid) => ("parent IS NULL AND owner = ?2", Sql::Integer(uid.into())),
             KeySpace::Tree(root) => ("parent IS NOT NULL AND root = ?2", Sql::Text(root.to_string())),
@@ -167,14 +161,14 @@ impl History {
     }
 
     /// The run that was submitted under a key that its client made, whether it has left the world or not.
-    pub fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
+    pub fn by_submit_key(&self, key: SubmitKey) -> Result<Option<MadeRun>, JournalRefusal> {
         let sql = "SELECT id, seq, parent FROM run WHERE idempotency_key = ?1 ORDER BY number DESC LIMIT 1";
         self.read(|db| db.prepare_cached(sql)?.query_row([record::submit_key(key)], made).optional())
     }
 
     /// The run that got a message under a key that its client made, with the event of that message. Only the latest
     /// events are searched: a message is sent again soon, or not at all.
-    pub fn told_under(&self, key: SubmitKey) -> Result<Option<MadeRun>, RpcError> {
+    pub fn told_under(&self, key: SubmitKey) -> Result<Option<MadeRun>, JournalRefusal> {
         let sql = "SELECT event.run, event.seq, run.parent FROM event LEFT JOIN run ON run.id = event.run
             WHERE event.seq > (SELECT max(seq) FROM event) - ?2 AND kind = 'message-received' AND instr(body, ?1) > 0
             ORDER BY event.seq LIMIT 1";
@@ -183,7 +177,7 @@ impl History {
     }
 
     /// A run that has left the world, as lists show it.
-    pub fn view(&self, run: RunId) -> Result<Option<RunView>, RpcError> {
+    pub fn view(&self, run: RunId) -> Result<Option<RunView>, JournalRefusal> {
         let sql =
             format!("SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE id = ?1", damage::COLUMNS);
         let listed = |row: &rusqlite::Row<'_>| {
@@ -194,21 +188,21 @@ impl History {
     }
 
     /// Whether the journal knows a run.
-    pub fn knows(&self, run: RunId) -> Result<bool, RpcError> {
+    pub fn knows(&self, run: RunId) -> Result<bool, JournalRefusal> {
         let sql = "SELECT true FROM run WHERE id = ?1";
         let known = self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], |_| Ok(())).optional())?;
         Ok(known.is_some())
     }
 
     /// Whether a run has left the world.
-    pub fn has_left(&self, run: RunId) -> Result<bool, RpcError> {
+    pub fn has_left(&self, run: RunId) -> Result<bool, JournalRefusal> {
         let sql = "SELECT archived FROM run WHERE id = ?1";
         let left = self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], |row| row.get(0)).optional())?;
         Ok(left.unwrap_or(false))
     }
 
     /// Those of these runs that the journal says were pruned.
-    pub fn pruned_of(&self, runs: &BTreeSet<RunId>) -> Result<BTreeSet<RunId>, RpcError> {
+    pub fn pruned_of(&self, runs: &BTreeSet<RunId>) -> Result<BTreeSet<RunId>, JournalRefusal> {
         let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL AND kind = 'runs-pruned'");
         self.read(|db| {
             let mut statement = db.prepare_cached(&sql)?;
@@ -226,7 +220,7 @@ impl History {
     }
 
     /// Number of events about the daemon, its lanes and its providers.
-    pub fn count_of_daemon(&self) -> Result<usize, RpcError> {
+    pub fn count_of_daemon(&self) -> Result<usize, JournalRefusal> {
         let sql = "SELECT count(*) FROM event WHERE run IS NULL";
         let count = self.read(|db| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)))?;
         Ok(usize::try_from(count).unwrap_or(0))
@@ -234,7 +228,7 @@ impl History {
 
     /// These events, as far as they can be read, and the number of the first event of the runs that have not left the
     /// world.
-    pub fn of_daemon(&self) -> Result<(Vec<Arc<Event>>, Option<Seq>), RpcError> {
+    pub fn of_daemon(&self) -> Result<(Vec<Arc<Event>>, Option<Seq>), JournalRefusal> {
         let sql = format!("SELECT {COLUMNS} FROM event WHERE run IS NULL ORDER BY seq");
         self.read(|db| {
             let mut statement = db.prepare_cached(&sql)?;
@@ -252,14 +246,14 @@ impl History {
     }
 
     /// Number of the event with the submit of a run.
-    pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, RpcError> {
+    pub fn made_by(&self, run: RunId) -> Result<Option<Seq>, JournalRefusal> {
         let sql = "SELECT seq FROM run WHERE id = ?1";
         let number = |row: &rusqlite::Row<'_>| Ok(Seq(row.get::<_, i64>(0)?.cast_unsigned()));
         self.read(|db| db.prepare_cached(sql)?.query_row([run.to_string()], number).optional())
     }
 
     /// Runs below `top`, at most `most` of them.
-    pub fn tree_below(&self, top: RunId, most: u32) -> Result<Vec<RunId>, RpcError> {
+    pub fn tree_below(&self, top: RunId, most: u32) -> Result<Vec<RunId>, JournalRefusal> {
         let sql = "WITH RECURSIVE below (id) AS (
                 SELECT ?1 UNION
                 SELECT run.id FROM below CROSS JOIN run ON run.parent = below.id
@@ -276,7 +270,7 @@ impl History {
         below: u64,
         from: u64,
         most: usize,
-    ) -> Result<(Vec<(u64, RunView)>, bool), RpcError> {
+    ) -> Result<(Vec<(u64, RunView)>, bool), JournalRefusal> {
         let mut filter = Filter::new("archived = 1");
         filter.and("number < ?", [number(below)]);
         filter.and("number >= ?", [number(from)]);
@@ -311,7 +305,7 @@ impl History {
     }
 
     /// Number of runs that have left the world, by state.
-    pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, RpcError> {
+    pub fn counts(&self) -> Result<BTreeMap<RunState, u32>, JournalRefusal> {
         let sql = "SELECT state, runs FROM tally WHERE runs > 0";
         let counts: Vec<(String, u32)> =
             self.read(|db| db.prepare_cached(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())?;
@@ -319,7 +313,7 @@ impl History {
     }
 
     /// Top runs of finished trees that may be pruned, with numbers above `after`, in the order of their numbers.
-    pub fn prunable(&self, which: &Prunable, after: u64, most: usize) -> Result<Vec<(u64, RunId)>, RpcError> {
+    pub fn prunable(&self, which: &Prunable, after: u64, most: usize) -> Result<Vec<(u64, RunId)>, JournalRefusal> {
         let mut filter = Filter::new("state IS NOT NULL AND parent IS NULL");
         filter.select(&which.select);
         if let Some(before) = which.before {
@@ -338,7 +332,7 @@ impl History {
     }
 
     /// The latest of the selected trees after the `keep` latest are left out.
-    pub fn last_beyond(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, RpcError> {
+    pub fn last_beyond(&self, which: &Prunable, keep: u32) -> Result<Option<(Timestamp, u64)>, JournalRefusal> {
         let mut filter = Filter::new("state IS NOT NULL AND parent IS NULL");
         filter.select(&which.select);
         if let Some(before) = which.before {
@@ -358,9 +352,10 @@ impl History {
     /// Writes a copy that needs no other file to a new file.
     ///
     /// # Errors
-    /// Also `invalid` if the file exists already or cannot be made.
-    pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), RpcError> {
-        let refused = |error: std::io::Error| RpcError::new(ErrorKind::Invalid, format!("{}: {error}", to.display()));
+    /// Also where the file exists already or cannot be made.
+    pub fn back_up(&self, to: &Path, with_outputs: bool) -> Result<(u64, Option<u64>), JournalRefusal> {
+        let refused =
+            |error: std::io::Error| JournalRefusal::Backup { path: to.display().to_string(), why: error.to_string() };
         let backup = backup::Unnamed::new(to, with_outputs).map_err(refused)?;
         let state_dir = self.inner.as_ref().and_then(|inner| inner.path.parent()).unwrap_or(Path::new("/"));
         let draft = backup.draft(state_dir).map_err(refused)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use harness_protocol::id::{RunId, Seq};
 use harness_protocol::inside_run::KEEPER;
-use harness_protocol::rpc::{DiskUsage, ErrorKind, JournalReport, ProcessView, RpcError};
+use harness_protocol::rpc::{DiskUsage, JournalReport, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::script::Script;
 use harness_protocol::time::Span;
@@ -50,6 +50,7 @@ use crate::journal::history::History;
 use crate::journal::{Ballast, CommitError, Store};
 use crate::observe::notify::Notifier;
 use crate::process::{KeeperProgram, Keepers, KeepersLock, Lineage, Outputs, Process, Sealed, Untraced, supervisor};
+use crate::refusal::SpecRefusal;
 use crate::startup::daemonize::{Inherited, Starting};
 use crate::startup::rebuild::{RestoreError, Restored};
 use crate::startup::signals::{Asked, Signals};
@@ -438,11 +439,12 @@ fn tracing(keepers: &Arc<Keepers>) -> Tracing {
     }
 }
 
-async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result<(), RpcError> {
+async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result<(), SpecRefusal> {
     let Some(script) = script else { return Ok(()) };
-    let refused = |error: ScriptError| {
-        let (reason, place) = (error.reason(), error.place.to_string());
-        RpcError::new(ErrorKind::Invalid, error.to_string()).because(reason, place)
+    let refused = |error: ScriptError| SpecRefusal::Script {
+        reason: error.reason(),
+        place: error.place.to_string(),
+        fault: error.fault.to_string(),
     };
     scripts.check(script).await.map_err(refused)
 }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use harness_protocol::folder::FolderId;
 use harness_protocol::id::{CallId, ReliefId, RunId, Seq};
 use harness_protocol::lane::LaneChanged;
-use harness_protocol::rpc::{Answered, Changed, RpcError, Selector, Submitted};
+use harness_protocol::rpc::{Answered, Changed, Selector, Submitted};
 use harness_protocol::run::{CallResult, Entry, RunView};
 use harness_protocol::script::Script;
 use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
-pub(crate) use super::name_or_id::{may_be_an_id, name_and_id};
+pub(crate) use super::name_or_id::{may_be_an_id, name_and_id, short};
 use crate::prompt::{Completion, InferenceError, Prompt};
+use crate::refusal::Refusal;
 use crate::tools::ToolSpec;
 
 /// Why an event does not fit.
@@ -164,7 +165,7 @@ pub struct Sent {
     pub asks_variables: bool,
     /// The refusal of a new run, because its working directory is not as it should be. A run that was made before under
     /// the same key is found nevertheless.
-    pub refused: Option<Box<RpcError>>,
+    pub refused: Option<Box<Refusal>>,
 }
 
 impl Sent {
@@ -393,7 +394,7 @@ pub enum Effect {
         /// The request that is answered.
         to: ReplyId,
         /// The reply, or a refusal.
-        reply: Result<Reply, RpcError>,
+        reply: Result<Reply, Refusal>,
         /// The events of this step must be on disk before it is sent.
         synced: bool,
     },

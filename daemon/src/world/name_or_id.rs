@@ -1,7 +1,9 @@
 //! Tells whether a text that names a run is an id, the beginning of an id, or a name.
 
 use harness_protocol::id::{IdPrefix, RunId};
-use harness_protocol::rpc::{ErrorKind, RpcError};
+use harness_protocol::rpc::Subject;
+
+use crate::refusal::NameRefusal;
 
 /// Characters from which on the beginning of an id is taken for one, also where a run is called the same.
 const TAKEN_FOR_ID: usize = 4;
@@ -12,16 +14,11 @@ pub(crate) fn may_be_an_id(name: &str) -> bool {
 }
 
 /// The refusal of what is the name of a run and the beginning of the id of another one.
-pub(crate) fn name_and_id(name: &str, named: RunId, other: RunId) -> RpcError {
-    let message = format!(
-        "{} is the name of run {named} and the beginning of the id of run {other}; give the whole id",
-        shown(name)
-    );
-    RpcError::new(ErrorKind::Ambiguous, message)
+pub(crate) fn name_and_id(name: &str, named: RunId, other: RunId) -> NameRefusal {
+    NameRefusal::NameAndId { name: short(name), named, other }
 }
 
-/// A name as an error shows it: quoted, without control characters, at most 80 characters of it.
-pub(super) fn shown(name: &str) -> String {
-    let short: String = name.chars().take(80).collect();
-    format!("{short:?}")
+/// As much of a name as a refusal keeps: 80 characters.
+pub(crate) fn short(name: &str) -> String {
+    Subject::short(name).into_owned()
 }

@@ -64,6 +64,7 @@ pub(crate) const HOUSES: &[House] = &[
         sources: "daemon/src",
         below: "control",
         rooms: &[
+            "refusals",
             "rights",
             "limits",
             "workdir",
@@ -110,6 +111,7 @@ pub(crate) const HOUSES: &[House] = &[
             "waiting_words",
             "provider",
             "reason",
+            "subject",
             "event",
             "params",
             "rpc",

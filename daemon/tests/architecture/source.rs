@@ -62,6 +62,21 @@ impl Source {
         words(&self.all)
     }
 
+    /// Methods that the production part calls on a field of this name, in chains: of `error.message.trim().len()` both.
+    pub(crate) fn methods_on(&self, field: &str) -> Vec<&str> {
+        let tokens = tokens(&self.production);
+        let mut found = Vec::new();
+        for at in (1..tokens.len()).filter(|&at| tokens[at] == field && tokens[at - 1] == ".") {
+            let mut end = at + 1;
+            while let [".", method, "(", ..] = tokens[end..] {
+                found.push(method);
+                end += 2 + bracketed(&tokens[end + 2..]);
+                end += tokens[end..].iter().take_while(|token| **token == "?").count();
+            }
+        }
+        found
+    }
+
     /// Every path of the production part, groups written out.
     pub(crate) fn paths(&self) -> Vec<Vec<String>> {
         let tokens = tokens(&self.production);
@@ -131,6 +146,22 @@ fn tree(tokens: &[&str], mut at: usize, prefix: &[String], paths: &mut Vec<Vec<S
         // A new name, in a `use`.
         return if tokens.get(at) == Some(&"as") { at + 2 } else { at };
     }
+}
+
+/// Tokens from an opening bracket to its end.
+fn bracketed(tokens: &[&str]) -> usize {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate() {
+        match *token {
+            "(" => depth += 1,
+            ")" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    tokens.len()
 }
 
 fn is_word(token: &str) -> bool {

@@ -63,7 +63,7 @@ pub(in crate::commands) fn tell(ctx: &mut Ctx, changed: &Changed, what: &str) ->
         note(format_args!("harnessctl: {} more were {what}", changed.not_listed));
     }
     for unchanged in &changed.unchanged {
-        note(format_args!("harnessctl: run {}: {}", unchanged.run, in_english(&unchanged.why)));
+        note(format_args!("harnessctl: run {}: {}", unchanged.run, unchanged.words()));
     }
     Ok(())
 }
@@ -77,11 +77,6 @@ fn write(ctx: &mut Ctx, changed: &Changed) -> Result<(), Failure> {
         }
     }
     Ok(ctx.out.flush()?)
-}
-
-/// Runs succeed and fail by themselves; they do not cancel.
-pub(in crate::commands) fn in_english(why: &str) -> String {
-    why.replace("it has cancelled already", "it was cancelled already")
 }
 
 /// The same; a change that affected no run is a failure.

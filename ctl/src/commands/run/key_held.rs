@@ -1,17 +1,12 @@
 //! Explains the refusal of a submit whose idempotency key belongs to another run.
 
-use harness_protocol::id::RunId;
-use harness_protocol::rpc::{ErrorKind, RpcError};
+use harness_protocol::rpc::{Reason, RpcError, Subject};
 
 use crate::error::Failure;
 
 /// The explanation, if the daemon refused this key; `None` for any other refusal.
 pub(in crate::commands) fn held(key: &str, error: &RpcError) -> Option<Failure> {
-    // The conflict may be about a name.
-    if error.kind() != ErrorKind::Conflict || !error.message.contains("idempotency key") {
-        return None;
-    }
-    let holder = error.message.split_whitespace().find_map(|word| word.parse::<RunId>().ok())?;
+    let (true, Some(Subject::Run(holder))) = (error.is_because(Reason::KeyTaken), error.subject()) else { return None };
     Some(Failure::Other {
         code: error.data.exit_code,
         message: format!("the idempotency key {key:?} belongs to run {holder}, which was submitted differently"),
@@ -25,17 +20,20 @@ pub(in crate::commands) fn held(key: &str, error: &RpcError) -> Option<Failure> 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use harness_protocol::rpc::ErrorKind;
+
     use super::*;
 
     #[test]
     fn the_run_that_holds_the_key_is_named() {
-        let message = "run 0123456789abc was submitted under this idempotency key with another specification";
-        let failure = held("nightly", &RpcError::new(ErrorKind::Conflict, message)).unwrap();
+        let holder = Subject::Run("0123456789abc".parse().unwrap());
+        let conflict = || RpcError::new(ErrorKind::Conflict, "any words");
+        let failure = held("nightly", &conflict().because(Reason::KeyTaken, holder.clone())).unwrap();
         assert_eq!(failure.code(), 2);
         assert!(failure.to_string().contains("\"nightly\" belongs to run 0123456789abc,"), "{failure}");
         assert!(failure.hint().unwrap().contains("harnessctl show 0123456789abc"));
-        let name = "the live run 0123456789abc has the name \"x\"";
-        assert!(held("nightly", &RpcError::new(ErrorKind::Conflict, name)).is_none());
-        assert!(held("nightly", &RpcError::new(ErrorKind::Busy, message)).is_none());
+        assert!(held("nightly", &conflict().because(Reason::NameTaken, holder)).is_none());
+        // A daemon before protocol 1.3 says so in words alone, which are shown as they are.
+        assert!(held("nightly", &conflict()).is_none());
     }
 }

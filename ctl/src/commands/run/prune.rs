@@ -6,7 +6,7 @@ use harness_protocol::rpc::{Changed, PruneParams, method};
 
 use crate::cli::runs::PruneArgs;
 use crate::client::ClientError;
-use crate::commands::run::changed::{in_english, tell};
+use crate::commands::run::changed::tell;
 use crate::context::Ctx;
 use crate::error::Failure;
 use crate::output::{Progress, note};
@@ -40,7 +40,7 @@ pub(in crate::commands) fn run(ctx: &mut Ctx, args: &PruneArgs) -> Result<u8, Fa
     let what = if args.dry_run { "found" } else { "removed for good" };
     if names_some && changed.runs.is_empty() {
         let whys: Vec<String> =
-            changed.unchanged.iter().map(|one| format!("run {}: {}", one.run, in_english(&one.why))).collect();
+            changed.unchanged.iter().map(|one| format!("run {}: {}", one.run, one.words())).collect();
         let why = if whys.is_empty() { "no run matches".to_owned() } else { whys.join("; ") };
         return Err(Failure::nothing_applied(format!("nothing was {what}: {why}")));
     }

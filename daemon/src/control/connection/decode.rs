@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use harness_protocol::id::RunId;
 use harness_protocol::rpc::{
-    Call, Empty, ErrorKind, Hello, HelloParams, INVALID_REQUEST, PARSE_ERROR, RawRequest, RequestId, RpcError,
+    Call, Empty, ErrorKind, Hello, HelloParams, INVALID_REQUEST, PARSE_ERROR, RawRequest, Reason, RequestId, RpcError,
 };
 use harness_protocol::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_MINOR};
 
@@ -27,9 +27,14 @@ pub(in crate::control) enum Line {
     Bad(Option<RequestId>, RpcError),
 }
 
+/// The error for a line that is no request.
+pub(super) fn bad_request(code: i32, message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::Invalid, message).with_code(code).because(Reason::BadRequest, None)
+}
+
 /// Decodes a line.
 pub(in crate::control) fn read(line: &[u8]) -> Line {
-    let bad = |code, message: String| Line::Bad(None, RpcError::new(ErrorKind::Invalid, message).with_code(code));
+    let bad = |code, message: String| Line::Bad(None, bad_request(code, message));
     let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
     if first == Some(&b'[') {
         return bad(INVALID_REQUEST, "batches are not taken; send one request a line".to_owned());
@@ -48,14 +53,12 @@ pub(in crate::control) fn read(line: &[u8]) -> Line {
     let method = match (method, &raw.id) {
         (Some(Ok(method)), _) => method,
         (Some(Err(_)) | None, id) => {
-            let error = RpcError::new(ErrorKind::Invalid, "a request names its \"method\"").with_code(INVALID_REQUEST);
-            return Line::Bad(id.clone(), error);
+            return Line::Bad(id.clone(), bad_request(INVALID_REQUEST, "a request names its \"method\""));
         }
     };
     let Some(id) = raw.id else { return Line::Notification };
     if raw.jsonrpc.as_deref() != Some("2.0") {
-        let error = RpcError::new(ErrorKind::Invalid, "a request has \"jsonrpc\": \"2.0\"").with_code(INVALID_REQUEST);
-        return Line::Bad(Some(id), error);
+        return Line::Bad(Some(id), bad_request(INVALID_REQUEST, "a request has \"jsonrpc\": \"2.0\""));
     }
     match Call::parse(&method, raw.params) {
         Ok(call) => Line::Call(id, Box::new(call)),
@@ -65,7 +68,8 @@ pub(in crate::control) fn read(line: &[u8]) -> Line {
 
 /// The error for a line that could not be decoded, because of an internal error.
 pub(super) fn lost() -> Line {
-    Line::Bad(None, RpcError::new(ErrorKind::Internal, "the request could not be read"))
+    let error = RpcError::new(ErrorKind::Internal, "the request could not be read");
+    Line::Bad(None, error.because(Reason::Fault, None))
 }
 
 /// Answers `daemon.hello`: peers of the same major work together.
@@ -84,7 +88,7 @@ pub(in crate::control) fn hello(params: &HelloParams) -> Result<Hello, RpcError>
         "this daemon ({}) speaks protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}, the caller {}.{}; update the older of the two",
         hello.version, params.protocol_major, params.protocol_minor
     );
-    Err(RpcError::new(ErrorKind::Version, message))
+    Err(RpcError::new(ErrorKind::Version, message).because(Reason::OtherVersion, None))
 }
 
 /// Turns a call into a command; gives the call back if it is not a change of the world.

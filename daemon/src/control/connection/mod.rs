@@ -17,7 +17,7 @@ use std::time::Duration;
 use harness_protocol::framing::{Decoder, Frame};
 use harness_protocol::id::SubscriptionId;
 use harness_protocol::rpc::{
-    Call, ErrorKind, OutputParams, OutputReply, ProviderViews, RequestId, Response, RpcError, SubscribeParams,
+    Call, ErrorKind, OutputParams, OutputReply, ProviderViews, Reason, RequestId, Response, RpcError, SubscribeParams,
     Subscribed,
 };
 use harness_protocol::time::Span;
@@ -45,6 +45,7 @@ use super::socket::listener::Accepted;
 use super::subscription::{self, Past, Sink};
 use super::workdir::Workdirs;
 use crate::fair_queue::Party;
+use crate::refusal::{Fault, JournalRefusal, Refusal, SubscriptionRefusal};
 use crate::world::api::{Caller, Command};
 
 /// Large answers, of up to megabytes, that one connection may wait for at once.
@@ -209,7 +210,7 @@ impl Connection {
                 () = &mut half, if is_half => {
                     let seconds = HALF_A_FRAME.as_secs();
                     let message = format!("a line has to be finished within {seconds} s; the connection is closed");
-                    self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(decode::OVERSIZED));
+                    self.refuse(None, decode::bad_request(decode::OVERSIZED, message));
                     return self.flush(&read).await;
                 }
             };
@@ -231,7 +232,7 @@ impl Connection {
                 Err(_) => return,
             }
             if let Err(no_room) = held.set(decoder.held()) {
-                let error = RpcError::new(ErrorKind::Busy, no_room.to_string());
+                let error = RpcError::new(ErrorKind::Busy, no_room.to_string()).because(Reason::NoMemory, None);
                 self.refuse(None, error.retry_after(Span::from_secs(1)));
                 drop((decoder, held));
                 return self.flush(&read).await;
@@ -251,7 +252,7 @@ impl Connection {
                     }
                     Frame::Oversized => {
                         let message = format!("a line has at most {MAX_FRAME_BYTES} bytes; the connection is closed");
-                        self.refuse(None, RpcError::new(ErrorKind::Invalid, message).with_code(decode::OVERSIZED));
+                        self.refuse(None, decode::bad_request(decode::OVERSIZED, message));
                         self.flush(&read).await;
                         return;
                     }
@@ -324,7 +325,7 @@ impl Connection {
                             Ok(wait) => Some(wait),
                             Err(_) => {
                                 let message = "too many requests of this connection wait already; use another one";
-                                let error = RpcError::new(ErrorKind::Busy, message);
+                                let error = RpcError::new(ErrorKind::Busy, message).because(Reason::TooManyWaits, None);
                                 let place = Some(Place::small(request));
                                 self.outgoing.reply(Response::<()>::new(Some(id), Err(error)), place);
                                 return true;
@@ -360,7 +361,7 @@ impl Connection {
                     && self.who.admit(call.name()).is_ok()
                     && let Err(error) = (self.services.check_spec)(&params.spec).await
                 {
-                    Responder::new(id, Arc::clone(&self.outgoing), place).send::<()>(Err(error));
+                    Responder::new(id, Arc::clone(&self.outgoing), place).send::<()>(Err(error.into()));
                     return true;
                 }
                 let refused = match &mut *call {
@@ -397,7 +398,7 @@ impl Connection {
         &mut self,
         id: RequestId,
         call: Call,
-        (place, refused): (Place, Option<Box<RpcError>>),
+        (place, refused): (Place, Option<Box<Refusal>>),
         read: &OwnedReadHalf,
     ) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
@@ -405,23 +406,26 @@ impl Connection {
         if let Some(error) = &self.foreign
             && !matches!(call, Call::DaemonHello(_) | Call::DaemonStatus(_) | Call::DaemonStop(_))
         {
-            responder.send::<()>(Err(error.clone()));
+            responder.refuse(error.clone());
             return true;
         }
         let caller = match (self.who.admit(call.name()), &call) {
             (Ok(_), Call::DaemonHello(params)) => {
                 let hello = decode::hello(params);
                 self.foreign = hello.as_ref().err().cloned();
-                responder.send(hello);
+                match hello {
+                    Ok(hello) => responder.send(Ok(hello)),
+                    Err(error) => responder.refuse(error),
+                }
                 return true;
             }
             (Ok(Some(caller)), _) => caller,
             (Ok(None), _) => {
-                responder.send::<()>(Err(self.who.refusal(call.name()).into()));
+                responder.refuse(self.who.refusal(call.name()).into());
                 return true;
             }
-            (Err(refusal), _) => {
-                responder.send::<()>(Err(refusal.into()));
+            (Err(denial), _) => {
+                responder.refuse(denial.into());
                 return true;
             }
         };
@@ -431,7 +435,10 @@ impl Connection {
                     task.abort();
                     responder.send(Ok(harness_protocol::rpc::Empty {}));
                 }
-                None => responder.send::<()>(Err(RpcError::new(ErrorKind::NotFound, "no such subscription"))),
+                None => {
+                    let subscription = params.subscription;
+                    responder.send::<()>(Err(SubscriptionRefusal::NoneSuch { subscription }.into()));
+                }
             },
             Call::EventSubscribe(params) => return self.subscribe(caller, params, responder, read).await,
             Call::RunOutput(params) => return self.output(caller, params, responder, read).await,
@@ -451,7 +458,7 @@ impl Connection {
         &self,
         caller: Caller,
         call: Call,
-        refused: Option<Box<RpcError>>,
+        refused: Option<Box<Refusal>>,
         responder: Responder,
         read: &OwnedReadHalf,
     ) -> bool {
@@ -477,7 +484,7 @@ impl Connection {
                 Call::DaemonStop(_) => Wanted::Stop(responder),
                 // All other calls were handled before.
                 _ => {
-                    responder.send::<()>(Err(RpcError::new(ErrorKind::Internal, "this call was not expected here")));
+                    responder.send::<()>(Err(Fault::OtherRequest.into()));
                     return true;
                 }
             },
@@ -508,15 +515,11 @@ impl Connection {
         self.subscriptions.retain(|_, task| !task.is_finished());
         if self.subscriptions.len() >= self.services.bounds.subscriptions_per_connection as usize {
             let most = self.services.bounds.subscriptions_per_connection;
-            let message =
-                format!("a connection has at most {most} subscriptions (limits.subscriptions_per_connection)");
-            responder.send::<()>(Err(RpcError::new(ErrorKind::Busy, message)));
+            responder.send::<()>(Err(SubscriptionRefusal::TooMany { most }.into()));
             return true;
         }
         if let Some(unknown) = params.kinds.iter().find(|kind| !event::EVENT_KINDS.contains(&kind.as_str())) {
-            let short: String = unknown.chars().take(80).collect();
-            let message = format!("no kind of event is called {short:?}; there are: {}", event::EVENT_KINDS.join(", "));
-            responder.send::<()>(Err(RpcError::new(ErrorKind::Invalid, message)));
+            responder.send::<()>(Err(SubscriptionRefusal::NoKind { kind: unknown.clone() }.into()));
             return true;
         }
         let (tell, told) = oneshot::channel();
@@ -577,10 +580,8 @@ impl Connection {
             let read = blocking.get(party, move || (services.read_output)(run, call, stream, offset, limit)).await;
             responder.send(match read {
                 Some(Ok((offset, bytes, total))) => Ok(OutputReply { offset, bytes, total, live }),
-                Some(Err(error)) => {
-                    Err(RpcError::new(ErrorKind::Internal, format!("the output cannot be read: {error}")))
-                }
-                None => Err(RpcError::new(ErrorKind::Internal, "the output could not be read")),
+                Some(Err(error)) => Err(JournalRefusal::Output { why: error.to_string() }.into()),
+                None => Err(JournalRefusal::OutputNotRead.into()),
             });
         });
         true

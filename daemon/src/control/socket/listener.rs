@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use harness_protocol::framing;
-use harness_protocol::rpc::{Empty, ErrorKind, Response, RpcError};
+use harness_protocol::rpc::{Empty, ErrorKind, Reason, Response, RpcError, Subject};
 use harness_protocol::time::Span;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info, warn};
@@ -210,7 +210,7 @@ impl Listener {
                 }
                 Err(error) => {
                     let message = format!("{}; end those, or try again later", told(error));
-                    say(spare, RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(1)));
+                    say(spare, crowded(message));
                 }
             }
         }
@@ -238,7 +238,8 @@ impl Listener {
         if !self.may_come_in(&peer) {
             warn!(uid = peer.uid, pid = peer.pid, "a peer of another user is refused");
             let message = format!("user {} may not use this daemon", peer.uid);
-            refuse(stream, RpcError::new(ErrorKind::Forbidden, message));
+            let error = RpcError::new(ErrorKind::Forbidden, message);
+            refuse(stream, error.because(Reason::UserNotAllowed, Subject::User(peer.uid)));
             return None;
         }
         Some((stream, peer))
@@ -276,7 +277,7 @@ impl Listener {
         if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
             warn!(%why, "too many connections; further ones are refused");
         }
-        refuse(stream, RpcError::new(ErrorKind::Busy, why.to_string()).retry_after(Span::from_secs(1)));
+        refuse(stream, crowded(why.to_string()));
     }
 
     fn may_come_in(&self, peer: &Peer) -> bool {
@@ -298,6 +299,12 @@ fn told(error: io::Error) -> io::Error {
         "processes of this user have used up the epoll watches that the kernel gives to a user \
          (fs.epoll.max_user_watches)",
     )
+}
+
+/// The error for a peer for which there is no room.
+fn crowded(message: String) -> RpcError {
+    let error = RpcError::new(ErrorKind::Busy, message).because(Reason::TooManyConnections, None);
+    error.retry_after(Span::from_secs(1))
 }
 
 /// Tells a peer why, and closes.

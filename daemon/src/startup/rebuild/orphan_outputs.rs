@@ -7,17 +7,18 @@
 use std::collections::BTreeSet;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{Finding, RpcError};
+use harness_protocol::rpc::Finding;
 use tracing::{error, info, warn};
 
 use crate::journal::history::History;
 use crate::process::Outputs;
+use crate::refusal::JournalRefusal;
 
 /// Looks for outputs of unknown runs. Gives the problem, if there is one.
 ///
 /// # Errors
 /// If the journal cannot be read; then nothing was changed.
-pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<Option<Finding>, RpcError> {
+pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<Option<Finding>, JournalRefusal> {
     take_back(outputs, history)?;
     let mut strange = BTreeSet::new();
     for run in outputs.runs() {
@@ -48,7 +49,7 @@ pub fn sweep(outputs: &Outputs, history: &History, is_the_one: bool) -> Result<O
 }
 
 /// Backups are restored in any order: a later one may know runs that an earlier one did not.
-fn take_back(outputs: &Outputs, history: &History) -> Result<(), RpcError> {
+fn take_back(outputs: &Outputs, history: &History) -> Result<(), JournalRefusal> {
     let mut runs = 0;
     for run in outputs.aside() {
         if !history.knows(run)? {

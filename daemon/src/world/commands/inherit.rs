@@ -5,27 +5,22 @@
 
 use std::sync::Arc;
 
-use harness_protocol::json_size::quoted;
 use harness_protocol::limit::CallLimits;
-use harness_protocol::rpc::{ErrorKind, Reason, RpcError};
 use harness_protocol::spec::RunSpec;
+
+use crate::refusal::SpecRefusal;
 
 /// Lets a specification take over what the run above it has: of limits the smaller, of priorities the later, of tools
 /// those that both have, and its share. `of_calls` are the configured limits of calls.
 ///
 /// # Errors
 /// Where it names another share than that of the run above it.
-pub(in crate::world) fn inherit(spec: &mut RunSpec, above: &RunSpec, of_calls: CallLimits) -> Result<(), RpcError> {
+pub(in crate::world) fn inherit(spec: &mut RunSpec, above: &RunSpec, of_calls: CallLimits) -> Result<(), SpecRefusal> {
     let theirs = above.share.as_deref().unwrap_or("default");
     match &spec.share {
         None => spec.share = Some(theirs.into()),
         Some(mine) if **mine != *theirs => {
-            let message = format!(
-                "a run inside another one is of that one's share, {}; it cannot be of {}",
-                quoted(theirs),
-                quoted(mine)
-            );
-            return Err(RpcError::new(ErrorKind::Invalid, message).because(Reason::OtherShare, "share"));
+            return Err(SpecRefusal::OtherShare { share: mine.to_string(), of_parent: theirs.to_owned() });
         }
         Some(_) => {}
     }
@@ -102,7 +97,8 @@ mod tests {
             let done = inherit(&mut child, &above, CallLimits::default());
             prop_assert_eq!(done.is_err(), other_share);
             if let Err(refused) = done {
-                prop_assert_eq!(refused.data.reason, Some(Reason::OtherShare));
+                let is_of_share = matches!(refused, SpecRefusal::OtherShare { .. });
+                prop_assert!(is_of_share);
                 return Ok(());
             }
             prop_assert_eq!(child.share.as_deref(), Some(above.share.as_deref().unwrap_or("default")));

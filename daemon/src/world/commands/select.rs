@@ -10,17 +10,18 @@ use std::sync::Arc;
 use bevy_ecs::entity::Entity;
 use bevy_ecs::world::World;
 use harness_protocol::id::{IdPrefix, InteractionId, RunId};
-use harness_protocol::rpc::{ErrorKind, RpcError, Selector};
+use harness_protocol::rpc::Selector;
 use harness_protocol::run::RunState;
 
+use crate::refusal::{NameRefusal, QuestionRefusal, Refusal};
 use crate::world::api::{Caller, Finished, Operator};
 use crate::world::model::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, Transcript};
 use crate::world::model::indexes::{Interactions, Runs};
-use crate::world::name_or_id::{may_be_an_id, name_and_id, shown};
+use crate::world::name_or_id::{may_be_an_id, name_and_id, short};
 use crate::world::view::run::waits_for;
 
 /// The run that `name` means to this caller: to a run, one of its tree, unless it is the whole id of another one.
-pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, Entity), RpcError> {
+pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, Entity), NameRefusal> {
     let runs = world.resource::<Runs>();
     let root = caller.run.map(|run| {
         let identity = runs.by_id.get(&run).and_then(|&entity| world.get::<Identity>(entity));
@@ -28,12 +29,12 @@ pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, E
     });
     if name == "@last" {
         let last = runs.last_of.get(&caller.uid).and_then(|run| Some((*run, *runs.by_id.get(run)?)));
-        return last.ok_or_else(|| not_found("you have submitted no run"));
+        return last.ok_or(NameRefusal::NoRunYet);
     }
     // An id is never a name, whatever some run is called.
     if let Ok(id) = name.parse::<RunId>() {
         let found = runs.by_id.get(&id).map(|&entity| (id, entity));
-        return found.ok_or_else(|| not_found(&format!("no run {}", shown(name))));
+        return found.ok_or_else(|| no_run(name));
     }
     let named = called(world, name, root)?;
     let beginning = beginning_with(world, name, root, 8);
@@ -48,14 +49,14 @@ pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, E
         (None, [one]) => Ok(*one),
         (None, []) => by_finished_name(world, name, |entity| is_meant(world, entity, root))
             .or_else(|| by_finished_name(world, name, |_| root.is_none()))
-            .ok_or_else(|| not_found(&format!("no run {}", shown(name)))),
+            .ok_or_else(|| no_run(name)),
         (None, several) => Err(any_of(name, several.iter().map(|(run, _)| *run))),
     }
 }
 
 /// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that
 /// name; to a run one of its tree.
-fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, RpcError> {
+fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, NameRefusal> {
     let runs = world.resource::<Runs>();
     let here = |run: &RunId| runs.by_id.get(run).map(|&entity| (*run, entity));
     if let Some(root) = root {
@@ -76,9 +77,12 @@ fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunI
     }
 }
 
-fn any_of(name: &str, runs: impl Iterator<Item = RunId>) -> RpcError {
-    let candidates: Vec<String> = runs.map(|run| run.to_string()).collect();
-    RpcError::new(ErrorKind::Ambiguous, format!("{} may be any of {}", shown(name), candidates.join(", ")))
+fn any_of(name: &str, runs: impl Iterator<Item = RunId>) -> NameRefusal {
+    NameRefusal::SeveralRuns { name: short(name), runs: runs.collect() }
+}
+
+fn no_run(name: &str) -> NameRefusal {
+    NameRefusal::NoRun { name: short(name) }
 }
 
 /// A run of the world whose id begins with `name`, where that is long enough to be taken for an id.
@@ -133,10 +137,6 @@ fn by_finished_name(world: &World, name: &str, meant: impl Fn(Entity) -> bool) -
     })
 }
 
-fn not_found(message: &str) -> RpcError {
-    RpcError::new(ErrorKind::NotFound, message)
-}
-
 /// Whether a run has the labels, one of the states and one of the waits that are asked for.
 pub(crate) fn fits(world: &World, entity: Entity, select: &Selector) -> bool {
     let Some(spec) = world.get::<Spec>(entity) else { return false };
@@ -147,12 +147,8 @@ pub(crate) fn fits(world: &World, entity: Entity, select: &Selector) -> bool {
 }
 
 /// The refusal of a selector that names no run and says nothing of them: it would be every run.
-fn check_selects(select: &Selector) -> Result<(), RpcError> {
-    if select.has_filter() || select.all {
-        return Ok(());
-    }
-    let message = "name the runs, or select them by label, by state, by what they wait for, or all";
-    Err(RpcError::new(ErrorKind::Invalid, message))
+fn check_selects(select: &Selector) -> Result<(), NameRefusal> {
+    if select.has_filter() || select.all { Ok(()) } else { Err(NameRefusal::NothingSelected) }
 }
 
 pub(crate) fn state(world: &World, entity: Entity) -> Option<RunState> {
@@ -176,7 +172,7 @@ pub(crate) fn finished(world: &World, entity: Entity) -> Option<Finished> {
 }
 
 /// The live runs that are to be changed, in the order of their numbers; those that are named, also if they have ended.
-pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Result<Vec<(RunId, Entity)>, RpcError> {
+pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Result<Vec<(RunId, Entity)>, NameRefusal> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
         let mut seen = BTreeSet::new();
@@ -207,7 +203,7 @@ pub(crate) fn some(
     select: &Selector,
     (after, last): (u64, u64),
     (found, scanned): (usize, usize),
-) -> Result<(Vec<RunId>, Option<u64>), RpcError> {
+) -> Result<(Vec<RunId>, Option<u64>), NameRefusal> {
     check_selects(select)?;
     let mut chosen = Vec::new();
     if after >= last {
@@ -228,7 +224,7 @@ pub(crate) fn some(
 }
 
 /// The interaction that `name` means: by id, unique prefix among the open ones, or the run that waits for one.
-pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<InteractionId, RpcError> {
+pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
     let interactions = world.resource::<Interactions>();
     if let Ok(id) = name.parse::<InteractionId>()
         && (interactions.open.contains_key(&id) || interactions.closed.contains_key(&id))
@@ -248,11 +244,7 @@ pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<I
         let open: Vec<InteractionId> = interactions.open.range(range.clone()).map(|(&id, _)| id).take(8).collect();
         match open.as_slice() {
             [id] if is_name && asked_by(world, name, caller) != Ok(*id) => {
-                let message = format!(
-                    "{} is the name of a run and the beginning of the id of the interaction {id}; give the whole id",
-                    shown(name)
-                );
-                return Err(RpcError::new(ErrorKind::Ambiguous, message));
+                return Err(NameRefusal::NameAndInteraction { name: short(name), interaction: *id }.into());
             }
             [id] => return Ok(*id),
             [] if is_name => {}
@@ -262,17 +254,17 @@ pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<I
                     return Ok(id);
                 }
             }
-            several => return Err(several_open(name, several)),
+            several => return Err(several_open(name, several).into()),
         }
     }
     asked_by(world, name, caller)
 }
 
 /// The one question that a run asks.
-fn asked_by(world: &World, name: &str, caller: Caller) -> Result<InteractionId, RpcError> {
-    let (run, entity) = one(world, name, caller).map_err(|error| match error.kind() {
-        ErrorKind::Ambiguous => error,
-        _ => not_found(&format!("no interaction {}", shown(name))),
+fn asked_by(world: &World, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
+    let (run, entity) = one(world, name, caller).map_err(|refusal| match refusal {
+        several if several.is_ambiguous() => several,
+        _ => NameRefusal::NoInteraction { name: short(name) },
     })?;
     let open: Vec<InteractionId> = world.get::<Batch>(entity).map_or_else(Vec::new, |batch| {
         let asks = batch.0.calls.iter().filter_map(|call| match call.stage {
@@ -283,14 +275,13 @@ fn asked_by(world: &World, name: &str, caller: Caller) -> Result<InteractionId, 
     });
     match open.as_slice() {
         [id] => Ok(*id),
-        [] => Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} asks nothing"))),
-        several => Err(several_open(name, several)),
+        [] => Err(QuestionRefusal::AsksNothing { run }.into()),
+        several => Err(several_open(name, several).into()),
     }
 }
 
-fn several_open(name: &str, open: &[InteractionId]) -> RpcError {
-    let list: Vec<String> = open.iter().map(InteractionId::to_string).collect();
-    RpcError::new(ErrorKind::Ambiguous, format!("{} may be any of {}", shown(name), list.join(", ")))
+fn several_open(name: &str, open: &[InteractionId]) -> NameRefusal {
+    NameRefusal::SeveralInteractions { name: short(name), interactions: open.to_vec() }
 }
 
 #[cfg(test)]
@@ -355,7 +346,7 @@ mod tests {
             }
             // Of one that has left the world nothing here has the id, and the impostor neither.
             let without = world(&[(4, None, ""), (5, Some(4), spelling)]);
-            assert_eq!(without.find(&id, OPERATOR).unwrap_err().kind(), ErrorKind::NotFound, "{spelling}");
+            assert_eq!(without.find(&id, OPERATOR), Err(no_run(&id)), "{spelling}");
         }
     }
 
@@ -380,7 +371,7 @@ mod tests {
     fn a_childs_name_is_of_its_tree_and_of_no_other() {
         for name in ["worker", "x", "b-1", "release 2.0", "@weekly"] {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, Some(6), name)]);
-            assert_eq!(engine.find(name, OPERATOR).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+            assert!(engine.find(name, OPERATOR).unwrap_err().is_ambiguous(), "{name}");
             assert!(
                 is_child_by_name(&engine.world, name, OPERATOR.operator().unwrap()),
                 "{name}: the journal may have an operator's"
@@ -402,8 +393,7 @@ mod tests {
         let caller = Caller { uid: 7, run: Some(RunId::from_u64(5)) };
         let id = other.to_string();
         for name in ["nightly", "part", &id[..4], &id[..8], &id[..id.len() - 1]] {
-            let error = engine.find(name, caller).unwrap_err();
-            assert_eq!((error.kind(), error.message), (ErrorKind::NotFound, format!("no run {name:?}")));
+            assert_eq!(engine.find(name, caller), Err(no_run(name)));
         }
     }
 
@@ -414,7 +404,7 @@ mod tests {
         for length in 4..id.len() {
             for name in [id[..length].to_owned(), id[..length].to_uppercase()] {
                 let engine = world(&[(victim.as_u64(), None, ""), (5, Some(victim.as_u64()), &name)]);
-                assert_eq!(engine.find(&name, OPERATOR).unwrap_err().kind(), ErrorKind::Ambiguous, "{name}");
+                assert!(engine.find(&name, OPERATOR).unwrap_err().is_ambiguous(), "{name}");
                 assert_eq!(engine.find(&id, OPERATOR), Ok(victim));
                 assert_eq!(engine.find(&RunId::from_u64(5).to_string(), OPERATOR), Ok(RunId::from_u64(5)));
             }

@@ -9,7 +9,7 @@ use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
 use harness_protocol::json_size::text_bytes;
 use harness_protocol::rpc::{
-    InteractionListParams, Interactions as InteractionPage, ListParams, RpcError, Selector, ShowParams, Shown,
+    InteractionListParams, Interactions as InteractionPage, ListParams, Selector, ShowParams, Shown,
 };
 use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
@@ -22,6 +22,7 @@ use super::model::clock::SMALL;
 use super::model::components::{Batch, Children, Identity, Spec, Transcript};
 use super::model::indexes::{Daemon, Interactions, Runs, Setup};
 use crate::config::Config;
+use crate::refusal::{NameRefusal, Refusal};
 use crate::tools::Catalogue;
 use crate::world::view::fit::{REPLY_BYTES, entry_bytes, fit_entry, fit_list, fit_text, leave_room, view_bytes};
 use crate::world::view::run::{PlacesSeen, view, view_among};
@@ -102,8 +103,8 @@ impl Engine {
     /// is not of its tree. All else here takes the id that this has found: a name has one meaning in one request.
     ///
     /// # Errors
-    /// `not-found`, or `ambiguous` with the candidates, which to a run are those of its tree.
-    pub fn find(&self, name: &str, caller: Caller) -> Result<RunId, RpcError> {
+    /// If there is no such run, or there are several; to a run these are of its tree.
+    pub fn find(&self, name: &str, caller: Caller) -> Result<RunId, NameRefusal> {
         select::one(&self.world, name, caller).map(|(run, _)| run)
     }
 
@@ -138,7 +139,7 @@ impl Engine {
         select: &Selector,
         between: (u64, u64),
         most: (usize, usize),
-    ) -> Result<(Vec<RunId>, Option<u64>), RpcError> {
+    ) -> Result<(Vec<RunId>, Option<u64>), NameRefusal> {
         select::some(&self.world, select, between, most)
     }
 
@@ -261,10 +262,10 @@ impl Engine {
 
     /// What stands against a new run that goes on from another one, whichever that is; with a message, what is wrong
     /// with that.
-    pub fn refuses_new(&self, message: Option<&str>) -> Option<RpcError> {
+    pub fn refuses_new(&self, message: Option<&str>) -> Option<Refusal> {
         let limit = self.setup().0.limits.text_bytes;
         let wrong = message.map_or(Ok(()), |text| submit::check_message(text, limit));
-        wrong.err().or_else(|| submit::closed(&self.world))
+        wrong.err().map(Refusal::from).or_else(|| submit::closed(&self.world).map(Refusal::from))
     }
 
     /// What is configured, and which tools there are.

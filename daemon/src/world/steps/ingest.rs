@@ -9,7 +9,7 @@ use bevy_ecs::world::World;
 use harness_protocol::event::{Cause, EventBody, StopReason, Via};
 use harness_protocol::id::{ReliefId, RunId};
 use harness_protocol::lane::LaneChanged;
-use harness_protocol::rpc::{Answered, Changed, ErrorKind, RpcError, Selector, Submitted, Unchanged};
+use harness_protocol::rpc::{Answered, Changed, Selector, Submitted, Unchanged, UnchangedReason};
 use harness_protocol::run::RunState;
 use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::time::Span;
@@ -17,6 +17,7 @@ use harness_protocol::time::Span;
 use super::StepSystems;
 use super::retire::archive_tree;
 use crate::lane::{Lane, MAX_WIDTH};
+use crate::refusal::{LaneRefusal, QuestionRefusal, Refusal, RunRefusal, Text};
 use crate::world::api::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply, Sent};
 use crate::world::commands::select;
 use crate::world::commands::submit::{Descent, check_message, check_text, check_what_is_said, submit};
@@ -29,7 +30,9 @@ use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
 
 /// A relief for longer than this is a slip of the pen.
-const LONGEST_RELIEF: Span = Span::from_secs(366 * 86_400);
+const LONGEST_RELIEF: Span = Span::from_secs(LONGEST_RELIEF_DAYS * 86_400);
+/// The same in days.
+const LONGEST_RELIEF_DAYS: u64 = 366;
 /// Reliefs of one lane at once.
 const MOST_RELIEFS: usize = 64;
 /// What a lane that may grant again still waits for.
@@ -68,14 +71,11 @@ fn is_promise(command: &Command) -> bool {
     }
 }
 
-fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, RpcError> {
+fn obey(tx: &mut Tx<'_>, caller: Caller, command: Command) -> Result<Reply, Refusal> {
     if let Some(run) = caller.run
         && !matches!(command, Command::Submit { .. })
     {
-        let message = format!(
-            "this comes from a tool of run {run}, which may only submit children of it and look at its own tree"
-        );
-        return Err(RpcError::new(ErrorKind::Forbidden, message));
+        return Err(Refusal::OwnTreeOnly { run: Some(run) });
     }
     match command {
         Command::Submit { spec, idempotency_key, known, sent } => {
@@ -143,7 +143,7 @@ fn retry(
     changes: &SpecChanges,
     left: Option<Box<Finished>>,
     sent: Sent,
-) -> Result<Reply, RpcError> {
+) -> Result<Reply, Refusal> {
     if let Some(done) = done_before(tx, &sent) {
         return Ok(done);
     }
@@ -154,19 +154,13 @@ fn retry(
         None => {
             let (run, entity) = select::one(tx.world(), name, caller)?;
             if !select::state(tx.world(), entity).is_some_and(RunState::is_terminal) {
-                let message = format!("run {run} has not ended; a retry is of a finished one");
-                return Err(RpcError::new(ErrorKind::Invalid, message));
+                return Err(RunRefusal::NotEnded { run }.into());
             }
-            select::finished(tx.world(), entity).ok_or_else(|| gone(run))?
+            select::finished(tx.world(), entity).ok_or(RunRefusal::Gone { run })?
         }
     };
     if let Some(parent) = first.parent.filter(|_| !takes_child) {
-        let message = format!(
-            "run {} was submitted by the run {parent}, and a retry of it is a run of yours: where that is meant, name it by its whole id, \
-             or say --children where it is to get variables of your environment",
-            first.id
-        );
-        return Err(RpcError::new(ErrorKind::Invalid, message));
+        return Err(RunRefusal::OfAnotherRun { run: first.id, parent }.into());
     }
     first.transcript.truncate(first.earlier);
     let descent = Descent {
@@ -180,10 +174,6 @@ fn retry(
     submit(tx, &changes.applied_to(&first.spec), descent).map(Reply::Submitted)
 }
 
-fn gone(run: RunId) -> RpcError {
-    RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is gone"))
-}
-
 fn message(
     tx: &mut Tx<'_>,
     caller: Caller,
@@ -191,7 +181,7 @@ fn message(
     text: Arc<str>,
     left: Option<Box<Finished>>,
     sent: Sent,
-) -> Result<Reply, RpcError> {
+) -> Result<Reply, Refusal> {
     if let Some(done) = done_before(tx, &sent) {
         return Ok(done);
     }
@@ -200,28 +190,27 @@ fn message(
         return go_on_from(tx, caller, *left, text, sent);
     }
     let (run, entity) = select::one(tx.world(), name, caller)?;
-    let Some(life) = tx.life(run) else { return Err(gone(run)) };
+    let Some(life) = tx.life(run) else { return Err(RunRefusal::Gone { run }.into()) };
     if !matches!(life.phase, Phase::Ended(_)) {
         let unread: usize =
             tx.get::<QueuedMessages>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
         if unread + text.len() > tx.setup().config.limits.text_bytes as usize {
-            let message = format!("run {run} has too many messages that its model has not read yet");
-            return Err(RpcError::new(ErrorKind::Busy, message).retry_after(Span::from_secs(5)));
+            return Err(RunRefusal::TooManyMessages { run }.into());
         }
         if life.stopping.is_some() {
-            return Err(RpcError::new(ErrorKind::NoLongerApplies, format!("run {run} is being ended")));
+            return Err(RunRefusal::BeingEnded { run }.into());
         }
         let seq = tx.emit(Some(run), EventBody::MessageReceived { text, submit_key: sent.key });
         return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
     }
-    let finished = select::finished(tx.world(), entity).ok_or_else(|| gone(run))?;
+    let finished = select::finished(tx.world(), entity).ok_or(RunRefusal::Gone { run })?;
     go_on_from(tx, caller, finished, text, sent)
 }
 
 /// A new run that begins with the transcript of a finished one.
-fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, sent: Sent) -> Result<Reply, RpcError> {
+fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, sent: Sent) -> Result<Reply, Refusal> {
     if first.transcript.is_empty() {
-        return Err(RpcError::new(ErrorKind::Invalid, format!("run {} has no transcript to go on from", first.id)));
+        return Err(RunRefusal::NoTranscript { run: first.id }.into());
     }
     let spec = RunSpec { prompt: Some(text), ..(*first.spec).clone() };
     let descent = Descent {
@@ -234,7 +223,7 @@ fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, 
     submit(tx, &spec, descent).map(Reply::Submitted)
 }
 
-fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, RpcError> {
+fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, Refusal> {
     let mut changed = Changed::default();
     let mut seen = BTreeSet::new();
     for (run, entity) in select::several(tx.world(), select, caller)? {
@@ -253,23 +242,19 @@ fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Re
             }
         }
         if changed.runs.len() == before && !known {
-            changed.unchanged.push(Unchanged { run, why: over(tx, entity) });
+            changed.unchanged.push(Unchanged::new(run, over(tx, entity)));
         }
     }
     Ok(Reply::Changed(changed))
 }
 
-/// Why nothing about a run can be changed any more.
-fn over(tx: &Tx<'_>, entity: Entity) -> String {
-    match select::state(tx.world(), entity) {
-        Some(RunState::Succeeded) => "it has succeeded already".to_owned(),
-        Some(RunState::Failed) => "it has failed already".to_owned(),
-        Some(RunState::Cancelled) => "it was cancelled already".to_owned(),
-        _ => "it is being ended already".to_owned(),
-    }
+/// Why nothing about a run can be changed any more: it has ended, or is being ended.
+fn over(tx: &Tx<'_>, entity: Entity) -> UnchangedReason {
+    let state = select::state(tx.world(), entity);
+    state.and_then(UnchangedReason::of_ended).unwrap_or(UnchangedReason::BeingEnded)
 }
 
-fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, RpcError> {
+fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, Refusal> {
     let mut changed = Changed::default();
     for (run, entity) in select::several(tx.world(), select, caller)? {
         pause_one(tx, run, entity, pause, &mut changed);
@@ -279,17 +264,15 @@ fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Res
 
 fn pause_one(tx: &mut Tx<'_>, run: RunId, entity: Entity, pause: bool, changed: &mut Changed) {
     let Some(life) = tx.life(run) else { return };
-    let refusal = match life.phase {
-        Phase::Ended(_) => {
-            Some(format!("it has {} already", select::state(tx.world(), entity).map_or("ended", RunState::as_str)))
-        }
-        _ if life.stopping.is_some() => Some("it is being ended".to_owned()),
-        _ if life.paused == pause && pause => Some("it is paused already".to_owned()),
-        _ if life.paused == pause => Some("it is not paused".to_owned()),
+    let reason = match life.phase {
+        Phase::Ended(_) => Some(over(tx, entity)),
+        _ if life.stopping.is_some() => Some(UnchangedReason::BeingEnded),
+        _ if life.paused == pause && pause => Some(UnchangedReason::AlreadyPaused),
+        _ if life.paused == pause => Some(UnchangedReason::NotPaused),
         _ => None,
     };
-    match refusal {
-        Some(why) => changed.unchanged.push(Unchanged { run, why }),
+    match reason {
+        Some(reason) => changed.unchanged.push(Unchanged::new(run, reason)),
         None => {
             tx.emit(Some(run), if pause { EventBody::RunPaused } else { EventBody::RunResumed });
             changed.runs.push(run);
@@ -312,7 +295,7 @@ fn each(tx: &mut Tx<'_>, change: Change, runs: &[RunId]) -> Reply {
                 if ending::stop(tx, run, StopReason::Cancelled, force) {
                     changed.runs.push(run);
                 } else {
-                    changed.unchanged.push(Unchanged { run, why: over(tx, entity) });
+                    changed.unchanged.push(Unchanged::new(run, over(tx, entity)));
                 }
                 below.extend(tx.get::<Children>(entity).into_iter().flat_map(|children| children.0.iter().copied()));
             }
@@ -327,12 +310,11 @@ fn prune(tx: &mut Tx<'_>, runs: &[RunId]) -> Changed {
     for &run in runs {
         let root = tx.identity(run).map(|identity| (identity.root, identity.number));
         if !tx.has_ended(run) {
-            changed.unchanged.push(Unchanged { run, why: "it is live".to_owned() });
+            changed.unchanged.push(Unchanged::new(run, UnchangedReason::Live));
         } else if let Some((root, number)) = root
             && !can_leave(tx, run, number)
         {
-            let why = format!("something of the tree below {root} is live and may ask for its answer");
-            changed.unchanged.push(Unchanged { run, why });
+            changed.unchanged.push(Unchanged::of_tree(run, root));
         } else {
             if let Some((root, _)) = root {
                 archive_tree(tx, root);
@@ -352,22 +334,19 @@ fn can_leave(tx: &Tx<'_>, run: RunId, number: u64) -> bool {
     ended.is_some_and(|ended| tx.res::<Runs>().by_end.contains(&(ended.at, number)))
 }
 
-fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, RpcError> {
-    check_text("the answer", "answer", Some(answer), tx.setup().config.limits.text_bytes)?;
+fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, Refusal> {
+    check_text(Text::Answer, Some(answer), tx.setup().config.limits.text_bytes)?;
     let interaction = select::interaction(tx.world(), name, caller)?;
     let interactions = tx.res::<Interactions>();
     let Some(open) = interactions.open.get(&interaction).cloned() else {
-        let why = match interactions.closed.get(&interaction) {
+        let refusal = match interactions.closed.get(&interaction) {
             Some(closed) => match closed.answered_by {
-                Some(cause) => {
-                    let who = cause.uid.map_or_else(|| "somebody".to_owned(), |uid| format!("user {uid}"));
-                    format!("{who} answered {interaction} first, at {}", closed.at)
-                }
-                None => format!("{interaction} is no longer asked: run {} has ended", closed.run),
+                Some(cause) => QuestionRefusal::Answered { interaction, by: cause.uid, at: closed.at },
+                None => QuestionRefusal::NoLongerAsked { interaction, run: closed.run },
             },
-            None => format!("no interaction {interaction}"),
+            None => QuestionRefusal::Gone { interaction },
         };
-        return Err(RpcError::new(ErrorKind::NoLongerApplies, why));
+        return Err(refusal.into());
     };
     tx.emit(Some(open.run), EventBody::InteractionSettled { interaction, answer: Arc::clone(answer) });
     ending::finish_call(tx, open.run, open.call, Arc::clone(answer), false);
@@ -388,12 +367,11 @@ fn falls_short(change: &LaneChange, before: u32, width: u32) -> Option<String> {
     }
 }
 
-fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, RpcError> {
+fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> Result<Reply, Refusal> {
     let lane = lane.unwrap_or_else(|| TOOL_LANE.into());
     let Some(current) = tx.lanes().get(&lane) else {
-        let known: Vec<&str> =
-            std::iter::once(TOOL_LANE).chain(tx.lanes().providers.keys().map(|name| &**name)).collect();
-        return Err(RpcError::new(ErrorKind::NotFound, format!("no lane {lane:?}; there are: {}", known.join(", "))));
+        let known = std::iter::once(TOOL_LANE.into()).chain(tx.lanes().providers.keys().cloned()).collect();
+        return Err(LaneRefusal::NoLane { lane, known }.into());
     };
     let before = current.width();
     let (paused, has) = (current.is_paused(), |id: ReliefId| current.has_relief(id));
@@ -406,18 +384,16 @@ fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> 
             let until = during.map(|span| tx.now() + span);
             relief = Some(id);
             if during == Some(Span::ZERO) {
-                return Err(RpcError::new(ErrorKind::Invalid, "a relief lasts for more than 0 seconds, or for good"));
+                return Err(LaneRefusal::ReliefForNoTime { lane }.into());
             }
             if during.is_some_and(|during| during > LONGEST_RELIEF) {
-                let message = "a relief lasts for at most 366 days; leave the time out for one that is to stay";
-                return Err(RpcError::new(ErrorKind::Invalid, message));
+                return Err(LaneRefusal::ReliefTooLong { lane, days: LONGEST_RELIEF_DAYS }.into());
             }
             if current.reliefs() >= MOST_RELIEFS {
-                let message = format!("lane {lane} has {MOST_RELIEFS} reliefs in force; undo some, or resize it");
-                return Err(RpcError::new(ErrorKind::Busy, message));
+                return Err(LaneRefusal::TooManyReliefs { lane, most: MOST_RELIEFS }.into());
             }
             if by > MAX_WIDTH {
-                return Err(RpcError::new(ErrorKind::Invalid, format!("a relief adds at most {MAX_WIDTH} permits")));
+                return Err(LaneRefusal::ReliefTooWide { lane, most: MAX_WIDTH }.into());
             }
             tx.emit(None, EventBody::LaneRelieved { lane: lane.clone(), relief: id, by, until });
         }
@@ -426,16 +402,14 @@ fn change_lane(tx: &mut Tx<'_>, lane: Option<Arc<str>>, change: &LaneChange) -> 
             tx.emit(None, EventBody::LaneReliefEnded { lane: lane.clone(), relief: id, undone: true });
         }
         LaneChange::Undo(id) => {
-            let message = format!("no relief {id} of lane {lane} is in force");
-            return Err(RpcError::new(ErrorKind::NoLongerApplies, message));
+            return Err(LaneRefusal::NoRelief { lane, relief: id }.into());
         }
         LaneChange::Resize(width) => {
             if width > MAX_WIDTH {
-                return Err(RpcError::new(ErrorKind::Invalid, format!("a lane is at most {MAX_WIDTH} wide")));
+                return Err(LaneRefusal::TooWide { lane, most: MAX_WIDTH }.into());
             }
             if width == 0 {
-                let message = format!("a lane is at least 1 wide; to stop granting: harnessctl lane pause {lane}");
-                return Err(RpcError::new(ErrorKind::Invalid, message));
+                return Err(LaneRefusal::TooNarrow { lane }.into());
             }
             tx.emit(None, EventBody::LaneResized { lane: lane.clone(), width });
         }
