@@ -22,9 +22,10 @@ pub(super) struct Registered {
     pub(super) body: Body,
     pub(super) reader: fn(Quirks) -> AnyReader,
     pub(super) plain: fn(&str, Quirks) -> Result<Completion, InferenceError>,
-    pub(super) refusal: fn(u16, &[(&str, &str)], &str, Timestamp) -> InferenceError,
+    pub(super) refusal: Refusal,
 }
 
+type Refusal = fn(u16, &[(&str, &str)], &str, Timestamp) -> InferenceError;
 type Body = fn(&Settings, &Prompt, &[ToolSpec], &[Box<RawValue>]) -> Result<Vec<u8>, serde_json::Error>;
 
 /// Makes of the list the dialects by name, and the readers by type.
