@@ -14,9 +14,9 @@ use harness_protocol::run::CallResult;
 use harness_protocol::script::{Script, ScriptedCall, Turn};
 use harness_protocol::spec::RunSpec;
 use harnessd::blocking::Blocking;
-use harnessd::config::Config;
+use harnessd::config::{Config, ReloadError};
 use harnessd::control::request::{ConnectionId, Request, Wanted};
-use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Service};
+use harnessd::driver::{Clock, Driver, Order, Orders, Parts, Reload, Service};
 use harnessd::fair_queue::Party;
 use harnessd::feed::{Feed, Tail};
 use harnessd::inbox::Inbox;
@@ -99,7 +99,7 @@ async fn path(runs: usize) -> f64 {
     let program = KeeperProgram { program: Sealed::at("/bin/true"), args: Vec::new(), env: Vec::new(), lock: None };
     let executor_config = ExecutorConfig {
         calls: Arc::new(Nothing),
-        providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
+        providers: Arc::new(Providers::new(&config, Environment::default()).unwrap()),
         scripts: Arc::new(Scripts::new(Handle::current())),
         keepers: Arc::new(Keepers::new(program, Standing::read())),
     };
@@ -107,6 +107,7 @@ async fn path(runs: usize) -> f64 {
     let executor = Executor::new(executor_config, Arc::new(move |report| reports.report(report)), feed.deltas());
     let clock = Clock::start();
     let orders = Orders::default();
+    let reload = Reload { started_with: config.clone(), prepare: Arc::new(|| Err(ReloadError::Fault)) };
     let parts = Parts {
         engine: Engine::new(config, tools::catalogue(), 7),
         journal,
@@ -131,13 +132,13 @@ async fn path(runs: usize) -> f64 {
             disk: Arc::new(Default::default),
             journal: Arc::default(),
             epochs: Arc::new([]),
+            config: Default::default(),
         },
-        reload: Arc::new(Mutex::new(|| Err(String::new()))),
         blocking: Blocking::new(4),
         most_waiting: 100,
         erase: Box::new(drop),
     };
-    let driver = tokio::spawn(Driver::new(parts, orders.clone()).run());
+    let driver = tokio::spawn(Driver::new(parts, reload, orders.clone()).run());
     let call = || ScriptedCall { tool: "shell".to_owned(), args: serde_json::json!({"command": "du -sh ."}) };
     let looks = || Turn { text: "Let me see.".to_owned(), calls: vec![call()], ..Turn::default() };
     let says = "It holds some four kilobytes, most of them in the one large file.".to_owned();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 pub use harness_protocol::paths::NotUtf8;
-use harness_protocol::paths::{Environment, Variables};
+use harness_protocol::paths::{ConfigPlaces, Environment, Variables};
 
 use crate::config::ConfigSource;
 use crate::inference::dialects::HttpDialect;
@@ -66,7 +66,7 @@ pub struct Paths {
     pub socket: PathBuf,
     /// The state directory.
     pub state_dir: PathBuf,
-    /// The main configuration file, and whether it must exist.
+    /// Where the main configuration file may be, and whether it must exist.
     pub config: ConfigSource,
 }
 
@@ -102,16 +102,15 @@ impl Cli {
 
     fn paths_in(&self, environment: &Environment<'_>) -> io::Result<Paths> {
         let absolute = |path: &Path| std::path::absolute(path);
-        let config = self.config.clone().unwrap_or_else(|| environment.config());
-        let named = (environment.var)("HARNESS_CONFIG").is_some_and(|path| !path.is_empty());
+        let config = match &self.config {
+            Some(path) => ConfigPlaces { files: vec![path.clone()], named: true },
+            None => environment.config(),
+        };
+        let places = config.files.iter().map(|path| absolute(path)).collect::<io::Result<_>>()?;
         Ok(Paths {
             socket: absolute(&self.socket.clone().unwrap_or_else(|| environment.socket()))?,
             state_dir: absolute(&self.state_dir.clone().unwrap_or_else(|| environment.state_dir()))?,
-            config: ConfigSource {
-                path: absolute(&config)?,
-                required: self.config.is_some() || named,
-                dialects: HttpDialect::CONFIGURED,
-            },
+            config: ConfigSource { places, required: config.named, dialects: HttpDialect::CONFIGURED },
         })
     }
 }
@@ -132,22 +131,26 @@ mod tests {
     fn options_go_before_the_environment() {
         let vars = [("HARNESS_SOCKET", "/e.sock"), ("HARNESS_STATE_DIR", "/e"), ("HARNESS_CONFIG", "/e.toml")];
         let found = paths(&["--socket", "/o.sock", "--state-dir", "/o", "--config", "/o.toml"], &vars);
-        let config = ConfigSource { path: "/o.toml".into(), required: true, dialects: HttpDialect::CONFIGURED };
+        let config = ConfigSource { places: vec!["/o.toml".into()], required: true, dialects: HttpDialect::CONFIGURED };
         assert_eq!(found, Paths { socket: "/o.sock".into(), state_dir: "/o".into(), config });
         let found = paths(&[], &vars);
-        let config = ConfigSource { path: "/e.toml".into(), required: true, dialects: HttpDialect::CONFIGURED };
+        let config = ConfigSource { places: vec!["/e.toml".into()], required: true, dialects: HttpDialect::CONFIGURED };
         assert_eq!(found, Paths { socket: "/e.sock".into(), state_dir: "/e".into(), config });
     }
 
     #[test]
     fn a_configuration_that_nobody_named_need_not_be_there() {
-        let config = ConfigSource {
-            path: "/etc/harness/config.toml".into(),
+        let places = |user: Option<&str>| ConfigSource {
+            places: user.into_iter().chain(["/etc/harness/config.toml"]).map(Into::into).collect(),
             required: false,
             dialects: HttpDialect::CONFIGURED,
         };
-        assert_eq!(paths(&[], &[]).config, config);
-        assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, config);
+        assert_eq!(paths(&[], &[]).config, places(None));
+        assert_eq!(paths(&[], &[("HARNESS_CONFIG", "")]).config, places(None));
+        let home = ("HOME", "/h");
+        assert_eq!(paths(&[], &[home]).config, places(Some("/h/.config/harness/config.toml")));
+        assert_eq!(paths(&[], &[home, ("XDG_CONFIG_HOME", "/x")]).config, places(Some("/x/harness/config.toml")));
+        assert_eq!(paths(&[], &[home, ("XDG_CONFIG_HOME", "/etc")]).config, places(None));
     }
 
     /// A variable whose value is not UTF-8 is reported by name (entry B12).

@@ -18,6 +18,7 @@ pub mod scm_rights;
 // Work that blocks, bounded.
 pub mod blocking;
 pub mod folders;
+pub mod timed_read;
 
 // What lies between the world and its users. Of the world these see `world::api` only.
 pub mod control;

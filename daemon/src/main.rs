@@ -17,11 +17,12 @@ use harness_protocol::run::exit;
 use harness_protocol::terminal_safe::{self, chain};
 use harnessd::blocking;
 use harnessd::cli::{self, Cli, NotUtf8, Paths, Verb};
-use harnessd::config::{Config, ConfigSource, LoadError};
+use harnessd::config::{ConfigSource, LoadError, Loaded};
 use harnessd::control::socket::listener::Listener;
 use harnessd::control::socket::lock::{LockError, StateDir};
 use harnessd::control::socket::peer::{GroupError, Members};
 use harnessd::control::{Activated, BindError, Bound, adopt, lock_path};
+use harnessd::driver::Clock;
 use harnessd::inference::http::Variables;
 use harnessd::journal::backup::{PutBackError, check, put_back};
 use harnessd::journal::made::{Made, made};
@@ -129,10 +130,10 @@ fn on_own_stack() -> ExitCode {
 fn keys_of(cli: &Cli, starting: Starting) -> BTreeSet<String> {
     let paths = cli.paths().ok();
     let config = paths.and_then(|paths| load(&paths.config, starting).ok());
-    config.map(|config| config.variables_with_keys()).unwrap_or_default()
+    config.map(|loaded| loaded.config.variables_with_keys()).unwrap_or_default()
 }
 
-fn load(source: &ConfigSource, starting: Starting) -> Result<Config, LoadError> {
+fn load(source: &ConfigSource, starting: Starting) -> Result<Loaded, LoadError> {
     if let Some(there) = source.there() {
         starting.doing(format_args!("reading the configuration {}", there.display()));
     }
@@ -151,7 +152,8 @@ fn run(
         daemonize::leave_session().context("cannot enter /")?;
     }
     let starting = Starting { on_demand: cli.on_demand };
-    let config = load(&paths.config, starting)?;
+    let read_at = Clock::start().now().wall;
+    let Loaded { config, files, .. } = load(&paths.config, starting)?;
     let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
     starting.doing(format_args!("locking the state directory {}", paths.state_dir.display()));
     let (state_dir, was_held) = open_state(&paths, &standing)?;
@@ -185,6 +187,8 @@ fn run(
                 background: background.handle().clone(),
                 notifier: Notifier::from_env(),
                 config_source: paths.config,
+                config_files: files,
+                config_read_at: read_at,
                 starting,
                 config,
                 state_dir,

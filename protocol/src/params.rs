@@ -14,10 +14,12 @@ use crate::submit_key::SubmitKey;
 use crate::time::Span;
 
 mod changed;
+mod configuration;
 mod daemon;
 mod journal;
 
 pub use changed::*;
+pub use configuration::*;
 pub use daemon::*;
 pub use journal::*;
 

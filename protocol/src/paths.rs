@@ -90,22 +90,30 @@ impl Environment<'_> {
             .unwrap_or_else(|| PathBuf::from("/var/lib/harness"))
     }
 
-    /// The configuration: `HARNESS_CONFIG`, the user's if it or a `conf.d` beside it exists, the system's.
-    pub fn config(&self) -> PathBuf {
+    /// Where the main file of the configuration may be: `HARNESS_CONFIG` alone; else the user's, then the system's.
+    pub fn config(&self) -> ConfigPlaces {
         if let Some(path) = self.var("HARNESS_CONFIG") {
-            return path;
+            return ConfigPlaces { files: vec![path], named: true };
         }
         let user = self
             .var("XDG_CONFIG_HOME")
             .filter(|d| d.is_absolute())
             .or_else(|| self.var("HOME").filter(|d| d.is_absolute()).map(|d| d.join(".config")))
             .map(|d| d.join("harness/config.toml"));
-        match user {
-            // Parts without a main file are a configuration, too.
-            Some(user) if (self.exists)(&user) || (self.exists)(&user.with_file_name("conf.d")) => user,
-            _ => PathBuf::from("/etc/harness/config.toml"),
-        }
+        let mut files: Vec<PathBuf> = user.into_iter().chain([PathBuf::from("/etc/harness/config.toml")]).collect();
+        files.dedup();
+        ConfigPlaces { files, named: false }
     }
+}
+
+/// Where the main file of the configuration may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigPlaces {
+    /// Its possible paths, at least one. The first counts that exists, or that has a directory `conf.d` beside it: parts
+    /// without a main file are a configuration, too.
+    pub files: Vec<PathBuf>,
+    /// The path was named explicitly, so the file must exist.
+    pub named: bool,
 }
 
 #[cfg(test)]

@@ -202,6 +202,8 @@ reasons! {
     BackupFailed,
     /// The configuration cannot be used; the old one stays.
     BadConfiguration,
+    /// A file, or a database, that the configuration needs did not answer in time; the old configuration stays.
+    ConfigurationSilent,
     /// Internal error (bug).
     Fault,
 }

@@ -122,6 +122,9 @@ pub struct ErrorData {
     /// The request was not refused: it is not known yet whether it takes effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
+    /// What is wrong with files of the daemon, where that is the reason: file, line and what is wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<ConfigProblem>,
 }
 
 impl RpcError {
@@ -138,6 +141,7 @@ impl RpcError {
                 retry_after_seconds: None,
                 exit_code: kind.exit_code(),
                 undecided: false,
+                problems: Vec::new(),
             },
         }
     }
@@ -169,6 +173,13 @@ impl RpcError {
     #[must_use]
     pub fn retry_after(mut self, span: Span) -> Self {
         self.data.retry_after_seconds = Some(span);
+        self
+    }
+
+    /// The same, with what is wrong with files of the daemon.
+    #[must_use]
+    pub fn about(mut self, problems: Vec<ConfigProblem>) -> Self {
+        self.data.problems = problems;
         self
     }
 

@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
-use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, method};
+use harness_protocol::rpc::{BackupParams, DaemonStatusReply, DrainParams, Empty, ReloadReply, method};
 use harness_protocol::run::exit;
 use harness_protocol::time::Span;
 
@@ -20,6 +21,9 @@ use crate::render;
 use crate::render::text::one_line;
 use crate::render::units::now;
 use crate::select::confirm;
+
+/// How long a reload may take: some seconds for each file that does not answer.
+const RELOAD_LIMIT: Duration = Duration::from_secs(240);
 
 pub(super) fn run(ctx: &mut Ctx, verb: &DaemonVerb) -> Result<u8, Failure> {
     if *verb != DaemonVerb::Start {
@@ -220,17 +224,27 @@ fn is_of(own: &Path, status: &DaemonStatusReply) -> Result<(), Failure> {
 
 fn reload(ctx: &mut Ctx) -> Result<u8, Failure> {
     use std::io::Write;
-    let reply = ctx.session.call::<method::DaemonReload>(&Empty {})?;
+    let reply = ctx.session.call_within::<method::DaemonReload>(&Empty {}, Some(RELOAD_LIMIT))?;
     if ctx.json {
         ctx.json(&reply)?;
         return ctx.done();
     }
-    for change in &reply.changes {
-        writeln!(ctx.out, "{}", one_line(change))?;
+    for line in reply.changes.iter().chain(&reply.warnings) {
+        writeln!(ctx.out, "{}", one_line(line))?;
     }
     ctx.done()?;
-    let file = reply.config.as_deref().unwrap_or("no file");
-    let nothing = if reply.changes.is_empty() { "; nothing changed" } else { "" };
-    note(ctx.notes.dim(format_args!("read {file}{nothing}")));
+    note(ctx.notes.dim(one_line(&what_was_read(&reply))));
     ctx.done()
+}
+
+/// The files that a reload has read, in words.
+fn what_was_read(reply: &ReloadReply) -> String {
+    // An older daemon tells of one file.
+    let files = if reply.files.is_empty() { reply.config.as_slice() } else { &reply.files };
+    let nothing = if reply.changes.is_empty() { "; nothing changed" } else { "" };
+    match (files, reply.places.as_slice()) {
+        ([], []) => format!("read no file{nothing}"),
+        ([], places) => format!("there is no file {}: the defaults are in force{nothing}", places.join(" or ")),
+        (files, _) => format!("read {}{nothing}", files.join(", ")),
+    }
 }

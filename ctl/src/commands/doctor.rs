@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use harness_protocol::rpc::{Empty, Health, method};
+use harness_protocol::rpc::{DaemonStatusReply, Empty, Health, ProviderView, method};
 
 use crate::cli::provider::DoctorArgs;
 use crate::commands::provider::{checks, code, tell};
@@ -18,6 +18,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     let lanes = ctx.session.call::<method::LaneList>(&Empty {})?.lanes;
     let checks = checks(ctx, args.provider.as_deref(), None)?;
     let well = status.health == Health::Serving;
+    let advice = model_advice(&ctx.session.call::<method::ProviderList>(&Empty {})?.providers, &status);
     let code = if well { code(&checks) } else { NOT_WELL };
     if ctx.json {
         ctx.json(&serde_json::json!({
@@ -26,6 +27,7 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
             "daemon": status,
             "lanes": lanes,
             "providers": checks,
+            "advice": advice,
         }))?;
         ctx.done()?;
         return Ok(code);
@@ -46,6 +48,9 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     for finding in &status.journal.findings {
         writeln!(ctx.out, "{}   {finding}", paint.yellow("note"))?;
     }
+    if let Some(advice) = &advice {
+        writeln!(ctx.out, "{}   {}", paint.yellow("note"), one_line(advice))?;
+    }
     for lane in lanes.iter().filter(|lane| lane.paused || lane.saturated) {
         let what = if lane.paused { "is paused: harnessctl lane resume" } else { "is saturated: harnessctl lane" };
         writeln!(ctx.out, "{}   lane {} {what}", paint.yellow("note"), one_line(&lane.name))?;
@@ -55,4 +60,20 @@ pub(super) fn run(ctx: &mut Ctx, args: &DoctorArgs) -> Result<u8, Failure> {
     }
     ctx.done()?;
     Ok(code)
+}
+
+/// What to do where no provider is a model: all that is there plays scripts.
+fn model_advice(providers: &[ProviderView], status: &DaemonStatusReply) -> Option<String> {
+    if providers.iter().any(|provider| provider.base_url.is_some()) {
+        return None;
+    }
+    let file = match (status.config.files.first(), status.config.places.first()) {
+        (Some(file), _) | (None, Some(file)) => file,
+        // An older daemon does not say.
+        (None, None) => "the configuration",
+    };
+    Some(format!(
+        "no model is configured: write a section [provider.NAME] into {file} (README, \"Real models\"), then \
+         harnessctl daemon reload"
+    ))
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use harness_protocol::rpc::{DaemonStatusReply, DiskUsage, Health};
+use harness_protocol::rpc::{ConfigReport, DaemonStatusReply, DiskUsage, Health};
 use harness_protocol::time::Timestamp;
 
 use crate::render::look::Look;
@@ -36,6 +36,13 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
     let owner = if status.socket_activated { " (systemd's)" } else { "" };
     line("socket", &format!("{}{owner}", one_line(&status.socket)))?;
     line("state in", &one_line(&status.state_dir))?;
+    for (index, text) in configuration(&status.config, now).into_iter().enumerate() {
+        line(if index == 0 { "config" } else { "" }, &one_line(&text))?;
+    }
+    if let Some(failed) = &status.config.failed {
+        let ago = span(now.since(failed.at));
+        line("", &paint.red(one_line(&format!("the last reload failed {ago} ago: {}", failed.message))))?;
+    }
     let runs: Vec<String> =
         status.runs.iter().filter(|(_, n)| **n > 0).map(|(state, number)| format!("{number} {state}")).collect();
     line("runs", &if runs.is_empty() { "none".to_owned() } else { runs.join(", ") })?;
@@ -55,6 +62,21 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, status: &DaemonStatusReply,
         line("open files", &files.to_string())?;
     }
     Ok(())
+}
+
+/// The files in force, one a line, with when they were read; of an older daemon nothing.
+fn configuration(config: &ConfigReport, now: Timestamp) -> Vec<String> {
+    let Some(read_at) = config.read_at else { return Vec::new() };
+    let ago = span(now.since(read_at));
+    match config.files.split_first() {
+        None => {
+            let where_to = config.places.first().map(|place| format!("; one belongs into {place}")).unwrap_or_default();
+            vec![format!("no file, looked for {ago} ago{where_to}")]
+        }
+        Some((first, rest)) => {
+            std::iter::once(format!("{first}, read {ago} ago")).chain(rest.iter().cloned()).collect()
+        }
+    }
 }
 
 /// `journal 12 MiB, outputs 3.0 GiB, ballast 8.0 MiB; 20 GiB free`
@@ -90,6 +112,23 @@ mod tests {
         let told = status(&usage(Some(3 << 30)));
         assert!(told.contains("journal 12 MiB, outputs 3.0 GiB, ballast 8.0 MiB; 20 GiB free\n"), "{told}");
         assert!(status(&usage(None)).contains("outputs not counted yet,"));
+    }
+
+    #[test]
+    fn the_files_in_force_are_told_with_when_they_were_read_and_a_missing_one_with_where_it_belongs() {
+        let now = "2026-11-30T11:00:00Z";
+        let told = status(&serde_json::json!({}));
+        assert!(!told.contains("config"), "an older daemon says nothing of it: {told}");
+        let of = |config: serde_json::Value| status(&serde_json::json!({ "config": config }));
+        let told = of(serde_json::json!({"files": ["/c/config.toml", "/c/conf.d/a.toml"],
+            "read_at": "2026-11-30T10:58:00Z"}));
+        assert!(told.contains("config       /c/config.toml, read 2m ago\n             /c/conf.d/a.toml\n"), "{told}");
+        let told = of(serde_json::json!({"files": [], "read_at": now, "places": ["/home/me/c.toml", "/etc/c.toml"]}));
+        assert!(told.contains("config       no file") && told.contains("one belongs into /home/me/c.toml\n"), "{told}");
+        let told = of(serde_json::json!({"files": ["/c"], "read_at": now,
+            "failed": {"at": now, "message": "the configuration stays as it was: /c:1: a\n/c:2: b"}}));
+        assert!(told.contains("the last reload failed") && told.contains("/c:1: a"), "{told}");
+        assert_eq!(told.lines().filter(|line| line.contains("/c:2: b")).count(), 1, "{told}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use harness_protocol::variable::check_name;
 
 use super::build::{Sketch, WIDEST};
 use super::toml_reader::{Place, Section, Source, hint};
-use super::{Config, ConfigError, Dialects, Problem, Share};
+use super::{Config, ConfigError, Dialects, Origins, Problem, Share};
 
 /// Largest value of a key that is a plain count.
 const MANY: u32 = 10_000_000;
@@ -33,6 +33,7 @@ struct Draft {
     run_provider: Option<Place>,
     /// The variables that are passed, and where each was named.
     passed: Vec<(String, Place)>,
+    origins: Origins,
 }
 
 impl Config {
@@ -41,6 +42,14 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, with file, line, and what is allowed.
     pub fn load(files: &[(PathBuf, String)], dialects: Dialects) -> Result<Self, ConfigError> {
+        Self::load_with_origins(files, dialects).map(|(config, _)| config)
+    }
+
+    /// The same, with the places of the keys whose values can fail later.
+    pub(super) fn load_with_origins(
+        files: &[(PathBuf, String)],
+        dialects: Dialects,
+    ) -> Result<(Self, Origins), ConfigError> {
         let mut draft = Draft::new(dialects);
         let mut problems = Vec::new();
         for (file, text) in files {
@@ -48,8 +57,9 @@ impl Config {
             found.sort_by_key(|problem| problem.line);
             problems.append(&mut found);
         }
+        let origins = std::mem::take(&mut draft.origins);
         let config = draft.finish(&mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
+        if problems.is_empty() { Ok((config, origins)) } else { Err(ConfigError { problems }) }
     }
 }
 
@@ -57,7 +67,7 @@ impl Draft {
     fn new(dialects: Dialects) -> Self {
         let config = Config::default();
         let providers = config.providers.iter().map(|(name, provider)| (name.clone(), Sketch::of(provider))).collect();
-        Self { dialects, config, providers, run_provider: None, passed: Vec::new() }
+        Self { dialects, config, providers, run_provider: None, passed: Vec::new(), origins: Origins::default() }
     }
 
     fn take(&mut self, root: &mut Section<'_>) {
@@ -97,7 +107,8 @@ impl Draft {
         root.section("retention", |retention| self.retention(retention));
         root.section("journal", |journal| set(&mut self.config.journal.sync_calls, journal.flag("sync_calls")));
         root.section("control", |control| {
-            if let Some((group, _)) = control.text("group") {
+            if let Some((group, place)) = control.text("group") {
+                self.origins.note("control.group", &place);
                 self.config.control.group = Some(group.to_string());
             }
         });
@@ -107,6 +118,10 @@ impl Draft {
         if name == "tool" {
             section.give_up(place.problem("a provider cannot be called `tool`: that is the tool lane".to_owned()));
             return;
+        }
+        self.origins.note(format!("provider.{name}"), place);
+        if let Some(place) = section.place_of("ca_file") {
+            self.origins.note(format!("provider.{name}.ca_file"), &place);
         }
         self.providers.entry(name.into()).or_default().take(name, place, section, self.dialects);
     }

@@ -1,12 +1,14 @@
 //! The configuration: `toml_reader` reads the text, [`Config`] is the checked result, which is always valid.
 //!
-//! Owns every default and every bound of the daemon. Only [`read_files`] reads files; the checks get the texts.
+//! Owns every default and every bound of the daemon. Only `read.rs` reads files; the checks get the texts.
 
 mod build;
 pub mod diff;
 mod load;
+mod origins;
 mod provider;
 mod read;
+mod reload_error;
 mod toml_reader;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +19,12 @@ use std::sync::Arc;
 use harness_protocol::limit::CallLimits;
 use harness_protocol::time::Span;
 
+pub use origins::Origins;
 pub use provider::{
     BESIDE_THINKING, DialectRules, Dialects, Endpoint, KeySource, Price, Provider, Quirks, SCRIPTED, Thinking,
 };
-pub use read::{ConfigSource, LoadError, ReadError, read_files};
+pub use read::{ConfigSource, LoadError, Loaded, ReadError};
+pub use reload_error::ReloadError;
 
 /// The complete configuration, checked.
 #[derive(Debug, Clone, PartialEq)]

@@ -364,6 +364,7 @@ impl<J: Journal> Driver<J> {
     }
 
     fn answer_what_can_be(&mut self) {
+        self.refuse_configurations();
         // A client with a request in the held step must not read the possible result of that step, until the request is
         // given up.
         let in_step = self.replies.connections();

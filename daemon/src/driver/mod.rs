@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::{Empty, JournalReport, ProcessView};
+use harness_protocol::rpc::{ConfigReport, Empty, JournalReport, ProcessView};
 use harness_protocol::time::{Span, Timestamp};
 use tracing::warn;
 
@@ -59,10 +59,10 @@ pub use clock::Clock;
 use commit::{Gathered, UnderWay};
 use housekeeping::Housekeeper;
 use journal_lookups::Lookups;
-use reload::ReadAgain;
-pub use reload::{Reload, Reloaded};
+use reload::Reloads;
+pub use reload::{Prepare, Prepared, Reload, report as report_configuration};
 use replies::{Pending, Replies};
-pub use signals::{Order, Orders};
+pub use signals::{Order, Orders, ReloadCounts};
 pub use status::Disk;
 use status::Facts;
 use waiters::Waiters;
@@ -103,6 +103,8 @@ pub struct Service {
     pub journal: Arc<Mutex<JournalReport>>,
     /// The epochs of its event numbers, the oldest first.
     pub epochs: Arc<[Epoch]>,
+    /// Its configuration, as clients are told of it.
+    pub config: ConfigReport,
 }
 
 /// The parts that the driver works with.
@@ -127,8 +129,6 @@ pub struct Parts<J> {
     pub clock: Clock,
     /// Facts about the daemon that the world does not know.
     pub service: Service,
-    /// Reads the configuration again. May take as long as files, certificates and the group database do.
-    pub reload: Reload,
     /// Executes reads that block.
     pub blocking: Blocking,
     /// Requests that may wait while the journal cannot commit.
@@ -176,14 +176,14 @@ pub struct Driver<J> {
     /// Microseconds by which the time of events is ahead of the monotonic clock. Ages are measured by that time, not by
     /// the wall clock.
     line: Arc<AtomicU64>,
-    /// Configurations that were read and wait to be applied.
-    read_again: Arc<Mutex<Vec<ReadAgain>>>,
+    reloads: Reloads,
 }
 
 impl<J: Journal> Driver<J> {
     /// A driver that does not drive yet. Call it within the runtime for its helper tasks, which is not the one that it
     /// drives in.
-    pub fn new(parts: Parts<J>, orders: Orders) -> Self {
+    pub fn new(parts: Parts<J>, reload: Reload, orders: Orders) -> Self {
+        let reloads = Reloads::new(reload, &parts.blocking);
         let archive = Archive::new(parts.history.clone(), &parts.engine, parts.blocking.clone());
         let housekeeper =
             Housekeeper::new(parts.history.clone(), parts.inbox.clone(), parts.blocking.clone(), parts.service.uid);
@@ -215,7 +215,7 @@ impl<J: Journal> Driver<J> {
             touched: BTreeSet::new(),
             orders,
             line: Arc::default(),
-            read_again: Arc::default(),
+            reloads,
         }
     }
 
@@ -314,7 +314,7 @@ impl<J: Journal> Driver<J> {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Reload => self.read_configuration(),
+            Order::Reload => self.reload_on_signal(),
             Order::Stop => self.stopping = true,
         }
     }

@@ -315,6 +315,7 @@ impl View<'_> {
             disk: DiskUsage::default(),
             waited_behind,
             journal,
+            config: service.config.clone(),
         }
     }
 

@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harness_protocol::rpc::{Empty, ReloadReply, Unchanged};
+use harness_protocol::rpc::{Empty, Unchanged};
 use harness_protocol::time::Span;
 use tokio::sync::oneshot;
 
+use super::reload::InForce;
 use super::waiters::Waiters;
 use crate::control::request::{ConnectionId, Responder};
 use crate::refusal::Refusal;
@@ -21,12 +22,10 @@ pub(super) enum Pending {
     Changed(Vec<Unchanged>, Responder),
     /// The client waits until nothing executes any more, or until this time.
     AfterDrain(Option<Span>, Responder),
-    /// Send it with the configuration's file and its changes.
-    AfterReload(Option<String>, Vec<String>, Responder),
+    /// A new configuration is in force.
+    AfterReload(Box<InForce>),
     /// Send it to a part of the daemon.
     Own(oneshot::Sender<Result<Reply, Refusal>>),
-    /// No client and no part of the daemon waits for it.
-    Nobody,
 }
 
 /// The requests of uncommitted steps.
@@ -54,18 +53,13 @@ impl Replies {
     pub(super) fn tell(&mut self, to: ReplyId, reply: Result<Reply, Refusal>, waiters: &mut Waiters) {
         let Some((connection, pending)) = self.pending.remove(&to) else { return };
         match (pending, reply) {
-            (Pending::Nobody, _) => {}
             // The receiver may be gone.
             (Pending::Own(tell), reply) => drop(tell.send(reply)),
             (Pending::AfterDrain(due, responder), Ok(_)) => waiters.wait_for_drain(due, connection, responder),
-            (Pending::AfterReload(config, changes, responder), Ok(_)) => {
-                responder.send(Ok(ReloadReply { config, changes }));
-            }
+            (Pending::AfterReload(in_force), Ok(_)) => in_force.tell(),
+            (Pending::AfterReload(in_force), Err(error)) => in_force.refuse(error),
             (
-                Pending::Answer(responder)
-                | Pending::Changed(_, responder)
-                | Pending::AfterDrain(_, responder)
-                | Pending::AfterReload(_, _, responder),
+                Pending::Answer(responder) | Pending::Changed(_, responder) | Pending::AfterDrain(_, responder),
                 Err(error),
             ) => responder.send::<()>(Err(error)),
             (Pending::Changed(mut ended, responder), Ok(Reply::Changed(mut changed))) => {
@@ -86,12 +80,11 @@ impl Replies {
     pub(super) fn give_up(&mut self, error: &Refusal) {
         for (_, pending) in std::mem::take(&mut self.pending).into_values() {
             match pending {
-                Pending::Nobody => {}
                 Pending::Own(tell) => drop(tell.send(Err(error.clone()))),
-                Pending::Answer(responder)
-                | Pending::Changed(_, responder)
-                | Pending::AfterDrain(_, responder)
-                | Pending::AfterReload(_, _, responder) => responder.send::<()>(Err(error.clone())),
+                Pending::AfterReload(in_force) => in_force.refuse(error.clone()),
+                Pending::Answer(responder) | Pending::Changed(_, responder) | Pending::AfterDrain(_, responder) => {
+                    responder.send::<()>(Err(error.clone()));
+                }
             }
         }
     }

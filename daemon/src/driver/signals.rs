@@ -29,8 +29,52 @@ struct Inner {
     came: Notify,
     /// Counts the moves of the driver; it stands still when the driver hangs.
     beats: AtomicU64,
-    /// Number of reloads that are over.
-    reloads: watch::Sender<u64>,
+    /// Reloads so far.
+    reloads: watch::Sender<ReloadCounts>,
+}
+
+/// Reloads that were begun and ended, by signals and by clients.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// Number of reloads that have begun. One that was ordered has.
+    pub begun: u64,
+    /// Number of reloads that are over: the new configuration is in force in every part, or all is as it was.
+    pub over: u64,
+    /// Why the last one that is over changed nothing, if it did not.
+    pub failed: Option<String>,
+}
+
+impl ReloadCounts {
+    /// Whether none is under way.
+    pub const fn are_over(&self) -> bool {
+        self.begun == self.over
+    }
+}
+
+/// A reload that is under way. One that is dropped without an end has failed.
+#[derive(Debug)]
+pub(super) struct Reloading(Option<Orders>);
+
+impl Reloading {
+    /// The reload is over, well or not.
+    pub(super) fn ends(mut self, outcome: Result<(), String>) {
+        self.end(outcome);
+    }
+
+    fn end(&mut self, outcome: Result<(), String>) {
+        if let Some(orders) = self.0.take() {
+            orders.inner.reloads.send_modify(|counts| {
+                counts.over += 1;
+                counts.failed = outcome.err();
+            });
+        }
+    }
+}
+
+impl Drop for Reloading {
+    fn drop(&mut self) {
+        self.end(Err("the reload was not finished; see the log".to_owned()));
+    }
 }
 
 impl Orders {
@@ -38,7 +82,11 @@ impl Orders {
     pub fn give(&self, order: Order) {
         match order {
             Order::Stop => self.inner.stop.store(true, Ordering::Release),
-            Order::Reload => self.inner.reload.store(true, Ordering::Release),
+            Order::Reload => {
+                if !self.inner.reload.swap(true, Ordering::AcqRel) {
+                    self.begins();
+                }
+            }
         }
         self.inner.came.notify_one();
     }
@@ -53,8 +101,8 @@ impl Orders {
         self.inner.beats.load(Ordering::Relaxed)
     }
 
-    /// Number of reloads that are over, well or not.
-    pub fn reloads(&self) -> watch::Receiver<u64> {
+    /// Reloads so far.
+    pub fn reloads(&self) -> watch::Receiver<ReloadCounts> {
         self.inner.reloads.subscribe()
     }
 
@@ -85,9 +133,19 @@ impl Orders {
         self.inner.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a reload that is over.
-    pub(super) fn reloaded(&self) {
-        self.inner.reloads.send_modify(|count| *count += 1);
+    /// Begins a reload for a client.
+    pub(super) fn reload_begins(&self) -> Reloading {
+        self.begins();
+        Reloading(Some(self.clone()))
+    }
+
+    /// Takes the reload that was given as an order: it has begun already.
+    pub(super) fn reload_was_given(&self) -> Reloading {
+        Reloading(Some(self.clone()))
+    }
+
+    fn begins(&self) {
+        self.inner.reloads.send_modify(|counts| counts.begun += 1);
     }
 }
 
@@ -116,6 +174,26 @@ mod tests {
         assert!(at_once(&orders).await.is_none());
         orders.give(Order::Reload);
         assert_eq!(orders.next().await, Order::Reload);
+    }
+
+    /// What systemd is told goes by these counts.
+    #[tokio::test]
+    async fn reloads_are_over_once_each_that_was_begun_has_ended() {
+        let orders = Orders::default();
+        let counts = orders.reloads();
+        assert!(counts.borrow().are_over());
+        (0..3).for_each(|_| orders.give(Order::Reload));
+        assert_eq!((counts.borrow().begun, counts.borrow().are_over()), (1, false), "from the order on");
+        assert_eq!(orders.next().await, Order::Reload);
+        let (ordered, asked) = (orders.reload_was_given(), orders.reload_begins());
+        ordered.ends(Ok(()));
+        assert!(!counts.borrow().are_over(), "one is still under way");
+        asked.ends(Err("a mistake".to_owned()));
+        assert_eq!((counts.borrow().are_over(), counts.borrow().failed.as_deref()), (true, Some("a mistake")));
+        drop(orders.reload_begins());
+        assert!(counts.borrow().are_over() && counts.borrow().failed.is_some(), "also one that is never finished");
+        orders.reload_begins().ends(Ok(()));
+        assert_eq!(counts.borrow().failed, None);
     }
 
     async fn at_once(orders: &Orders) -> Option<Order> {

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, ReloadError};
 use crate::control::limits::request_permits::Place;
 use crate::control::request::{Outgoing, Read, Wanted};
 use crate::fair_queue::Party;
@@ -26,6 +26,8 @@ use crate::jobs::{Context, ExecuteCall, Execution, ExecutorConfig};
 use crate::journal::CommitClass;
 use crate::journal::memory::{Memory, Mood, Script as Journalist};
 use crate::world::api::CallTask;
+
+mod reloads;
 
 /// A tool that only counts how often it was called.
 struct Counter(Arc<AtomicUsize>);
@@ -53,12 +55,16 @@ impl Bench {
     }
 
     fn configured(config: Config) -> Self {
+        Self::with(config, Arc::new(|| Err(ReloadError::Fault)))
+    }
+
+    fn with(config: Config, prepare: Prepare) -> Self {
         let (journal, journalist) = Memory::scripted();
         let (inbox, feed) = (Inbox::new(100), Feed::new(1_000, 10_000_000, Seq(0)));
         let calls = Arc::new(AtomicUsize::new(0));
         let executor_config = ExecutorConfig {
             calls: Arc::new(Counter(Arc::clone(&calls))),
-            providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
+            providers: Arc::new(Providers::new(&config, Environment::default()).unwrap()),
             scripts: Arc::new(crate::jobs::Scripts::new(tokio::runtime::Handle::current())),
             keepers: crate::process::tests::keepers(),
         };
@@ -66,6 +72,7 @@ impl Bench {
         let report = Arc::new(move |report| reports.report(report));
         let clock = Clock::start();
         let orders = Orders::default();
+        let reload = Reload { started_with: config.clone(), prepare };
         let parts = Parts {
             engine: Engine::new(config, crate::tools::catalogue(), 7),
             journal,
@@ -87,8 +94,8 @@ impl Bench {
                 disk: Arc::new(DiskUsage::default),
                 journal: Arc::default(),
                 epochs: Arc::new([]),
+                config: Default::default(),
             },
-            reload: Arc::new(Mutex::new(|| Err("there is no configuration here".to_owned()))),
             blocking: Blocking::new(2),
             most_waiting: 100,
             erase: Box::new(drop),
@@ -96,7 +103,7 @@ impl Bench {
             ballast: None,
             damage: Default::default(),
         };
-        let driver = tokio::spawn(Driver::new(parts, orders.clone()).run());
+        let driver = tokio::spawn(Driver::new(parts, reload, orders.clone()).run());
         Self { inbox, feed, journal: journalist, calls, orders, driver }
     }
 

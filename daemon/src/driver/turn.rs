@@ -33,7 +33,7 @@ impl<J: Journal> Driver<J> {
                 Report::Ask(job, ask) => Input::Ask { job, ask },
             })
             .collect();
-        self.take_over_configuration(&mut inputs);
+        self.take_over_configurations(&mut inputs);
         if self.backlog.is_empty() {
             self.backlog.extend(self.parts.inbox.take_requests());
         }
@@ -144,7 +144,7 @@ impl<J: Journal> Driver<J> {
 
     fn reload(&mut self, request: Request) {
         let connection = request.connection;
-        self.read_configuration_for(request);
+        self.reload_on_request(request);
         self.put_back(connection);
     }
 

@@ -101,7 +101,7 @@ impl Bench {
             double("is deaf", |_, _| Box::pin(std::future::pending())),
         ]);
         let calls = Arc::new(Doubles { plans, by_name });
-        let providers = Arc::new(Providers::new(&Config::default().providers, Environment::default()).unwrap());
+        let providers = Arc::new(Providers::new(&Config::default(), Environment::default()).unwrap());
         let (sender, reports) = mpsc::unbounded_channel();
         let (deltas, _) = broadcast::channel(1024);
         let report: ReportTo = Arc::new(move |report| drop(sender.send(report)));

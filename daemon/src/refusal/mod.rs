@@ -26,7 +26,7 @@ pub use workdir::WorkdirRefusal;
 use std::fmt::Display;
 
 use harness_protocol::id::RunId;
-use harness_protocol::rpc::Subject;
+use harness_protocol::rpc::{ConfigProblem, Subject};
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,8 +67,12 @@ pub enum Refusal {
     /// The configuration cannot be used, so the old one stays.
     #[error("the configuration stays as it was: {why}")]
     Configuration {
+        /// Whose fault that is.
+        fault: ConfigurationFault,
         /// What is wrong with it, as its reader says.
         why: String,
+        /// What is wrong with files, each with its line.
+        problems: Vec<ConfigProblem>,
     },
     /// The daemon is stopping.
     #[error("the daemon is stopping; try again")]
@@ -87,6 +91,17 @@ pub enum Refusal {
     /// Internal error (bug).
     #[error(transparent)]
     Fault(#[from] Fault),
+}
+
+/// Whose fault it is that a configuration cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigurationFault {
+    /// A file cannot be read, has a mistake, or names something that cannot be used.
+    Wrong,
+    /// A file or a database does not answer.
+    Silent,
+    /// Internal error (bug).
+    Ours,
 }
 
 /// An internal error (bug).

@@ -4,6 +4,7 @@
 
 pub mod daemonize;
 pub mod rebuild;
+mod reload;
 pub mod scrub_env;
 pub mod signals;
 
@@ -18,7 +19,7 @@ use harness_protocol::inside_run::KEEPER;
 use harness_protocol::rpc::{DiskUsage, JournalReport, ProcessView};
 use harness_protocol::run::exit;
 use harness_protocol::script::Script;
-use harness_protocol::time::Span;
+use harness_protocol::time::{Span, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::blocking::Blocking;
-use crate::config::{Config, ConfigSource, diff};
+use crate::config::{Config, ConfigSource};
 use crate::control::connection;
 use crate::control::limits::memory::Memory;
 use crate::control::request::{ConnectionId, Request};
@@ -36,9 +37,8 @@ use crate::control::services::Services;
 use crate::control::socket::arrivals::{Arrival, Arrivals};
 use crate::control::socket::listener::Listener;
 use crate::control::socket::lock::StateDir;
-use crate::control::socket::peer::Members;
 use crate::control::socket::tracing::{Reach, Tracing};
-use crate::driver::{Clock, Driver, Order, Orders, Parts, Reload, Reloaded, Service};
+use crate::driver::{self, Clock, Driver, Order, Orders, Parts, Reload, ReloadCounts, Service};
 use crate::feed::Feed;
 use crate::folders::{self, Folders};
 use crate::inbox::Inbox;
@@ -79,6 +79,10 @@ pub struct Setup {
     pub config: Config,
     /// The source of the configuration, for a reload.
     pub config_source: ConfigSource,
+    /// The files that it was read from.
+    pub config_files: Vec<PathBuf>,
+    /// When they were read.
+    pub config_read_at: Timestamp,
     /// The listening socket. Connections wait until they are accepted.
     pub listener: Listener,
     // After the listener: a daemon that gets this lock next finds the socket gone.
@@ -147,11 +151,9 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         now: Arc::new(move || clock.now().wall),
     };
     setup.starting.doing("reading the keys of the providers");
-    let providers = Arc::new(Providers::new(&config.providers, around)?);
-    for provider in providers.views(&config.run.provider) {
-        if let Some(problem) = provider.key.and_then(|key| key.problem) {
-            warn!(provider = %provider.name, %problem, "a provider has no key");
-        }
+    let providers = Arc::new(Providers::new(&config, around)?);
+    for (name, why) in providers.without_keys() {
+        warn!("{}", reload::no_key(&name, &why));
     }
     setup.starting.doing(format_args!("reading the journal in {}", state_dir.display()));
     let Restored { engine, store, history, damage, report, epochs, is_the_one } =
@@ -208,7 +210,13 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         disk: usage(&state_dir, outputs.clone()),
         journal: report,
         epochs,
+        config: driver::report_configuration(
+            &setup.config_files,
+            &setup.config_source.places,
+            setup.config_read_at,
+        ),
     };
+    let prepare = reload::preparing(setup.config_source, Arc::clone(&listener), providers);
     let orders = Orders::default();
     let parts = Parts {
         engine,
@@ -221,12 +229,12 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         inbox: inbox.clone(),
         clock,
         service,
-        reload: reloader(setup.config_source, config, Arc::clone(&listener), providers),
         blocking: blocking.clone(),
         most_waiting,
         erase: Box::new(move |runs| remove_outputs(outputs.clone(), runs)),
     };
-    let mut driver = drive(Driver::new(parts, orders.clone())).map_err(ServeError::Thread)?;
+    let reload = Reload { started_with: config, prepare };
+    let mut driver = drive(Driver::new(parts, reload, orders.clone())).map_err(ServeError::Thread)?;
 
     info!(socket = %listener.path().display(), state_dir = %state_dir.display(), "serving");
     setup.notifier.ready("serving");
@@ -242,7 +250,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let mut connections = JoinSet::new();
     let watched = setup.notifier.watchdog();
     let mut watchdog = tokio::time::interval(watched.unwrap_or(Duration::from_secs(3600)));
-    let (mut reloads, mut beats) = (orders.reloads(), 0);
+    let (mut reloads, mut told, mut beats) = (orders.reloads(), 0, 0);
     let mut number = 0;
     let driven = loop {
         tokio::select! {
@@ -263,11 +271,13 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
                 }
                 inbox.wake();
             }
-            _ = reloads.changed() => setup.notifier.ready("serving"),
+            _ = reloads.changed() => {
+                let counts = reloads.borrow_and_update().clone();
+                tell_of_reloads(&setup.notifier, &counts, &mut told);
+            }
             asked = setup.signals.next() => match asked {
                 Asked::Reload => {
                     listener.look_after();
-                    setup.notifier.reloading();
                     orders.give(Order::Reload);
                 }
                 Asked::Stop => {
@@ -291,6 +301,19 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
     let _ = tokio::time::timeout(LAST_WAIT, async { while connections.join_next().await.is_some() {} }).await;
     info!("stopped");
     driven.map_err(|_| ServeError::Driver)?.map_err(ServeError::Commit)
+}
+
+/// Tells systemd that a reload has begun, and once none is under way that the daemon is ready: the configuration is in
+/// force in every part, or is what it was. `told` is the number of reloads that it was told of.
+fn tell_of_reloads(notifier: &Notifier, counts: &ReloadCounts, told: &mut u64) {
+    if counts.begun > *told {
+        *told = counts.begun;
+        notifier.reloading();
+    }
+    if counts.are_over() {
+        let failed = counts.failed.as_ref().map(|why| format!("serving; the last reload failed: {why}"));
+        notifier.ready(failed.as_deref().unwrap_or("serving"));
+    }
 }
 
 /// Serves a peer, if it may connect.
@@ -392,7 +415,6 @@ fn services(
 ) -> Services {
     let outputs = outputs.clone();
     let (listed, checked, scripts) = (Arc::clone(providers), Arc::clone(providers), Arc::clone(scripts));
-    let default = config.run.provider.clone();
     let arrivals = Arrivals::new(tracing(keepers), background.clone());
     Services {
         inbox,
@@ -411,7 +433,7 @@ fn services(
             let (scripts, script) = (Arc::clone(&scripts), spec.script.clone());
             Box::pin(async move { check_script(&scripts, script.as_ref()).await })
         }),
-        list_providers: Box::new(move || listed.views(&default)),
+        list_providers: Box::new(move || listed.views()),
         check_provider: Box::new(move |name, model| {
             let providers = Arc::clone(&checked);
             Box::pin(async move { providers.check(&name, model.as_deref()).await })
@@ -447,27 +469,4 @@ async fn check_script(scripts: &Scripts, script: Option<&Arc<Script>>) -> Result
         fault: error.fault.to_string(),
     };
     scripts.check(script).await.map_err(refused)
-}
-
-/// Reloads the configuration. The old one stays when the new one is wrong.
-fn reloader(source: ConfigSource, config: Config, listener: Arc<Listener>, clients: Arc<Providers>) -> Reload {
-    let running = config.clone();
-    let current = Mutex::new(config);
-    Arc::new(Mutex::new(move || {
-        let fresh = source.load().map_err(|error| error.to_string())?;
-        clients.replace(&fresh.providers).map_err(|error| error.to_string())?;
-        let mut current = current.lock().unwrap_or_else(PoisonError::into_inner);
-        if fresh.control.group != current.control.group {
-            let members = fresh.control.group.as_deref().map(Members::of_group).transpose();
-            listener.set_members(members.map_err(|error| error.to_string())?);
-        }
-        listener.allow(fresh.limits.connections);
-        let tool = ("tool".into(), fresh.tool_width);
-        let providers = fresh.providers.iter().map(|(name, provider)| (name.clone(), provider.width));
-        let lanes = std::iter::once(tool).chain(providers).collect();
-        let mut changes = diff::taken_over(&current, &fresh);
-        changes.extend(diff::for_the_next_start(&running, &fresh));
-        current.clone_from(&fresh);
-        Ok(Reloaded { file: source.there().map(|path| path.display().to_string()), lanes, config: fresh, changes })
-    }))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::JournalReport;
+use super::{ConfigReport, JournalReport};
 use crate::id::Seq;
 use crate::run::RunState;
 use crate::time::{Span, Timestamp};
@@ -89,6 +89,9 @@ pub struct DaemonStatusReply {
     /// Its journal, and the problems that a start found there.
     #[serde(default)]
     pub journal: JournalReport,
+    /// Its configuration, and the files that it comes from.
+    #[serde(default)]
+    pub config: ConfigReport,
 }
 
 /// Bytes that the state takes on disk.
@@ -134,16 +137,6 @@ pub struct DrainParams {
 pub struct DrainReply {
     /// Calls and inferences that still execute.
     pub executing: u32,
-}
-
-/// Reply to `daemon.reload`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ReloadReply {
-    /// The file that was read, if there is one.
-    pub config: Option<String>,
-    /// What changed, in words.
-    pub changes: Vec<String>,
 }
 
 /// Parameters of `daemon.backup`.

@@ -1,10 +1,10 @@
-//! Refusals about lanes, subscriptions and the journal on the wire.
+//! Refusals about lanes, subscriptions, the journal and the configuration on the wire.
 
 use ErrorKind::{Busy, Held, Internal, Invalid, NoLongerApplies, NotFound};
-use harness_protocol::rpc::{ErrorKind, Reason, Subject};
+use harness_protocol::rpc::{ConfigProblem, ErrorKind, Reason, Subject};
 
 use super::Wire;
-use crate::refusal::{HeldRequest, JournalRefusal, LaneRefusal, SubscriptionRefusal};
+use crate::refusal::{ConfigurationFault, HeldRequest, JournalRefusal, LaneRefusal, SubscriptionRefusal};
 
 pub(super) fn lane(refusal: &LaneRefusal) -> Wire {
     use LaneRefusal as L;
@@ -49,6 +49,15 @@ pub(super) fn journal(refusal: &JournalRefusal) -> Wire {
         J::BackupNotAbsolute { path } | J::Backup { path, .. } => {
             Wire::new(Invalid, Reason::BackupFailed, Subject::Path(Subject::short(path).into_owned()))
         }
+    }
+}
+
+pub(super) fn configuration(fault: ConfigurationFault, problems: &[ConfigProblem]) -> Wire {
+    let subject = problems.first().map(|problem| Subject::Path(Subject::short(&problem.file).into_owned()));
+    match fault {
+        ConfigurationFault::Wrong => Wire::new(Invalid, Reason::BadConfiguration, subject),
+        ConfigurationFault::Silent => Wire::new(Busy, Reason::ConfigurationSilent, subject),
+        ConfigurationFault::Ours => Wire::new(Internal, Reason::Fault, subject),
     }
 }
 

@@ -44,7 +44,7 @@ fn wire(refusal: &Refusal) -> Wire {
         Refusal::Lane(lane) => daemon::lane(lane),
         Refusal::Subscription(subscription) => daemon::subscription(subscription),
         Refusal::Journal(journal) => daemon::journal(journal),
-        Refusal::Configuration { .. } => Wire::new(ErrorKind::Invalid, Reason::BadConfiguration, None),
+        Refusal::Configuration { fault, problems, .. } => daemon::configuration(*fault, problems),
         Refusal::Stopping { .. } => Wire::new(ErrorKind::Busy, Reason::Stopping, None).retry_after(Span::from_secs(1)),
         Refusal::Partly { why, .. } => wire(why),
         Refusal::Fault(_) => Wire::new(ErrorKind::Internal, Reason::Fault, None),
@@ -65,6 +65,9 @@ impl From<Refusal> for RpcError {
         let Wire { kind, reason, subject, retry_after } = wire(&refusal);
         let mut error = Self::new(kind, refusal.to_string()).because(reason, subject);
         error.data.retry_after_seconds = retry_after;
+        if let Refusal::Configuration { problems, .. } = &refusal {
+            error.data.problems.clone_from(problems);
+        }
         if is_undecided(&refusal) { error.undecided() } else { error }
     }
 }

@@ -6,16 +6,29 @@ use std::collections::BTreeSet;
 
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq, SubscriptionId};
 use harness_protocol::limit::CallLimit;
-use harness_protocol::rpc::{Reason, RpcError};
+use harness_protocol::rpc::{ConfigProblem, Reason, RpcError};
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::variable::VariableError;
 use serde_json::json;
 
 use crate::refusal::{
-    Fault, HeldRequest, JournalRefusal as J, LaneRefusal as L, NameRefusal as N, NewRunRefusal as W,
+    ConfigurationFault, Fault, HeldRequest, JournalRefusal as J, LaneRefusal as L, NameRefusal as N, NewRunRefusal as W,
     QuestionRefusal as Q, Refusal as R, RunRefusal as U, SpecRefusal as S, SubscriptionRefusal as B, Text,
     WorkdirRefusal as D,
 };
+
+/// A configuration with a mistake in line 3 of a file.
+fn configuration(fault: ConfigurationFault) -> R {
+    let problem = ConfigProblem { file: "/c.toml".to_owned(), line: Some(3), reason: "a mistake".to_owned() };
+    R::Configuration { fault, why: "line 3".to_owned(), problems: vec![problem] }
+}
+
+#[test]
+fn a_configuration_that_is_refused_tells_file_and_line_to_programs() {
+    let error = RpcError::from(configuration(ConfigurationFault::Wrong));
+    let told: Vec<_> = error.data.problems.iter().map(|problem| (problem.file.as_str(), problem.line)).collect();
+    assert_eq!(told, [("/c.toml", Some(3))]);
+}
 
 /// A refusal, and what a client gets.
 struct Row {
@@ -386,8 +399,12 @@ fn whole() -> Vec<Row> {
              tree";
         R::OwnTreeOnly { .. } = R::OwnTreeOnly { run: None } => -32005 "own-tree-only" NONE,
             "a tool of a run may submit children of it and look at its own tree, nothing else";
-        R::Configuration { .. } = R::Configuration { why: "line 3".to_owned() } => -32602 "bad-configuration" NONE,
-            "the configuration stays as it was: line 3";
+        R::Configuration { .. } = configuration(ConfigurationFault::Wrong) =>
+            -32602 "bad-configuration" ("path", "/c.toml"), "the configuration stays as it was: line 3";
+        R::Configuration { .. } = configuration(ConfigurationFault::Silent) =>
+            -32006 "configuration-silent" ("path", "/c.toml"), "the configuration stays as it was: line 3";
+        R::Configuration { .. } = configuration(ConfigurationFault::Ours) =>
+            -32603 "fault" ("path", "/c.toml"), "the configuration stays as it was: line 3";
         R::Stopping { .. } = R::Stopping { undecided: false } => -32006 "stopping" NONE,
             "the daemon is stopping; try again";
         R::Partly { .. } = partly => -32006 "stopping" NONE,

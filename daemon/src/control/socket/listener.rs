@@ -18,8 +18,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info, warn};
 
 use super::arrivals::{Arrival, Arrivals};
-use super::peer::{Members, Peer, authorise, process_of};
-use super::{Bound, Claim};
+use super::peer::{GroupError, Members, Peer, authorise, process_of};
+use super::{BindError, Bound, Claim};
 use crate::control::limits::connections::{Crowd, Slot};
 use crate::control::rights::Who;
 
@@ -119,9 +119,35 @@ impl Listener {
         self.crowd.allow(max);
     }
 
-    /// Allows these users beside the owner from now on. The mode of the socket file stays what it was.
-    pub fn set_members(&self, members: Option<Members>) {
-        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+    /// Checks that [`Self::set_members`] can give the socket file to this group, called `name`.
+    ///
+    /// # Errors
+    /// If the file is ours, and the daemon's user may not give it to the group.
+    pub fn can_be_given(&self, name: &str, members: Members) -> Result<Members, GroupError> {
+        let is_ours = |gid: u32| nix::unistd::getgroups().is_ok_and(|groups| groups.iter().any(|own| own.as_raw() == gid));
+        let is_effective = nix::unistd::getegid().as_raw() == members.gid;
+        if self.activated || self.own_uid == 0 || is_effective || is_ours(members.gid) {
+            Ok(members)
+        } else {
+            Err(GroupError::NotOurs(name.to_owned()))
+        }
+    }
+
+    /// The users that may connect if no group is configured: of a socket of systemd's those that its file admits.
+    pub fn members_of_file(&self) -> Option<Members> {
+        self.activated.then(|| super::group_of(&self.path)).flatten()
+    }
+
+    /// Allows these users beside the owner from now on, and opens the socket file to their group, or closes it. A file
+    /// of systemd's stays as it is. Open connections stay. Waits for nothing but a local file.
+    ///
+    /// # Errors
+    /// If the file cannot be changed. The users are allowed all the same.
+    pub fn set_members(&self, members: Option<Members>) -> Result<(), BindError> {
+        // The file first: it is bound again with the members that are in force.
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.clone();
+        open.claim.admit(members.as_ref())
     }
 
     /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the
@@ -462,7 +488,7 @@ mod tests {
         let us = nix::unistd::geteuid().as_raw();
         let stranger = Peer { uid: us + 1, gid: us + 1, pid: None };
         assert!(!listener.may_come_in(&stranger));
-        listener.set_members(Some(Members { gid: 1, uids: BTreeSet::from([us + 1]) }));
+        *listener.members.write().unwrap() = Some(Members { gid: 1, uids: BTreeSet::from([us + 1]) });
         assert!(listener.may_come_in(&stranger));
         let (ours, theirs) = UnixStream::pair().unwrap();
         refuse(ours, RpcError::new(ErrorKind::Forbidden, "no"));

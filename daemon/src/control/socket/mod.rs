@@ -148,6 +148,19 @@ impl Claim {
         let there = || fs::symlink_metadata(&self.path).ok().map(|found| identity(&found));
         self.made.is_some() && self.made != there()
     }
+
+    /// Opens our socket file to a group, or to its owner alone. What is not ours, or no longer there, stays as it is: it
+    /// gets its mode when it is bound again.
+    fn admit(&self, members: Option<&Members>) -> Result<(), BindError> {
+        if self.is_activated() || self.is_lost() {
+            return Ok(());
+        }
+        match members {
+            Some(members) => open_to(&self.path, members.gid, 0o660),
+            None => fs::set_permissions(&self.path, Permissions::from_mode(0o600))
+                .map_err(|source| BindError::Io { path: self.path.clone(), source }),
+        }
+    }
 }
 
 impl Drop for Claim {
@@ -178,11 +191,7 @@ impl Bound {
             .ok()
             .and_then(|address| address.as_pathname().map(Path::to_path_buf))
             .unwrap_or_else(|| path.to_path_buf());
-        let group = || {
-            let found = fs::metadata(&path).ok()?;
-            (found.mode() & 0o020 != 0).then(|| Members::of_gid(found.gid()))
-        };
-        let members = members.or_else(group);
+        let members = members.or_else(|| group_of(&path));
         Ok(Self { claim: Claim { path, made: None, lock: None }, socket, members })
     }
 
@@ -228,6 +237,12 @@ impl Bound {
     pub fn path(&self) -> &Path {
         &self.claim.path
     }
+}
+
+/// The members of the group that may write to this file, if its mode admits the group.
+fn group_of(path: &Path) -> Option<Members> {
+    let found = fs::metadata(path).ok()?;
+    (found.mode() & 0o020 != 0).then(|| Members::of_gid(found.gid()))
 }
 
 /// Binds a path whose lock we hold, in place of a stale socket.

@@ -70,6 +70,9 @@ pub enum GroupError {
     /// The group database does not answer.
     #[error("cannot look up group {0:?}: {1}")]
     Lookup(String, nix::Error),
+    /// The daemon may not give the socket to this group.
+    #[error("the daemon's user does not belong to group {0:?}, and cannot give the socket to it")]
+    NotOurs(String),
 }
 
 impl Members {

@@ -13,9 +13,9 @@ use reqwest::{Certificate, NoProxy, Proxy, Url};
 
 use super::key::{self, Environment, Secret};
 use super::redact_keys::Scrubber;
-use super::timed_file;
 use crate::config::{Endpoint, Provider};
 use crate::inference::dialects::HttpDialect;
+use crate::timed_read;
 
 /// Bytes of a file of certificates that are read: a system's whole store has some hundred KiB.
 const LARGEST_CERTIFICATES: u64 = 8 * 1024 * 1024;
@@ -48,6 +48,16 @@ pub enum BuildError {
         /// What is wrong.
         why: String,
     },
+}
+
+impl BuildError {
+    /// The key of the configuration that cannot be used.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Certificates { provider, .. } => format!("provider.{provider}.ca_file"),
+            Self::Other { provider, .. } => format!("provider.{provider}"),
+        }
+    }
 }
 
 /// The client of one provider.
@@ -176,7 +186,7 @@ fn build(name: &Arc<str>, endpoint: &Endpoint, around: &Environment) -> Result<r
     }
     if let Some(path) = &endpoint.ca_file {
         let wrong = |why: String| BuildError::Certificates { provider: Arc::clone(name), path: path.clone(), why };
-        let pem = timed_file::read(path, LARGEST_CERTIFICATES).map_err(|error| wrong(error.to_string()))?;
+        let pem = timed_read::read(path, LARGEST_CERTIFICATES).map_err(|error| wrong(error.to_string()))?;
         let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
         if certificates.is_empty() {
             return Err(wrong("there is no certificate in it".to_owned()));

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use harness_protocol::paths::NotUtf8;
 use harness_protocol::time::Timestamp;
 
-use super::timed_file;
 use crate::config::KeySource;
+use crate::timed_read;
 
 /// Bytes of the longest key.
 const LONGEST: u64 = 64 * 1024;
@@ -117,7 +117,7 @@ pub(super) fn read(source: &KeySource, around: &Environment) -> Result<Secret, S
 }
 
 fn from_file(path: &Path) -> Result<Secret, String> {
-    match timed_file::read(path, LONGEST + 1) {
+    match timed_read::read(path, LONGEST + 1) {
         Ok(text) if text.len() as u64 > LONGEST => Err(format!("{} is too large for a key", path.display())),
         Ok(text) => Secret::new(&String::from_utf8_lossy(&text)).map_err(|why| format!("{} {why}", path.display())),
         Err(error) => Err(format!("cannot read the key in {}: {error}", path.display())),

@@ -16,9 +16,8 @@ mod redact_keys;
 mod registry;
 #[cfg(test)]
 mod tests;
-mod timed_file;
 
 pub use client::{BuildError, Client};
 pub use exchange::{Question, Sink};
 pub use key::{Environment, Variables};
-pub use registry::{Providers, Served};
+pub use registry::{Clients, Providers, Served};

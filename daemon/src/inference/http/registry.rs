@@ -1,9 +1,9 @@
 //! The configured providers by name.
 //!
-//! Owns the choice of clients that are kept or rebuilt on a reload, and what the daemon reports about providers.
+//! Owns the clients in use, how a reload replaces them, and what the daemon reports about providers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use harness_protocol::rpc::{FallbackView, KeyView, PROVIDER_SCHEMA, PriceView, ProviderCheck, ProviderView};
 use harness_protocol::run::exit;
@@ -11,7 +11,7 @@ use harness_protocol::run::exit;
 use super::client::{BuildError, Client};
 use super::exchange::Question;
 use super::key::Environment;
-use crate::config::{Price, Provider};
+use crate::config::{Config, Price, Provider};
 use crate::prompt::{ErrorClass, Message, Prompt};
 
 /// Tokens that a check may use. Fewer are refused by some.
@@ -35,44 +35,76 @@ impl Served {
 
 /// The configured providers. Shared by the jobs that use them and the reload that replaces them.
 pub struct Providers {
-    by_name: RwLock<BTreeMap<Arc<str>, Served>>,
+    in_use: RwLock<Clients>,
     around: Environment,
 }
 
-impl Providers {
-    /// Clients for all that are configured.
-    ///
-    /// # Errors
-    /// Where one of them cannot be used as it is configured.
-    pub fn new(providers: &BTreeMap<Arc<str>, Provider>, around: Environment) -> Result<Self, BuildError> {
-        let by_name = RwLock::new(serve(providers, &around)?);
-        Ok(Self { by_name, around })
+/// Clients of all providers of one configuration.
+pub struct Clients {
+    by_name: BTreeMap<Arc<str>, Served>,
+    /// The provider of a run that names none.
+    default: Arc<str>,
+}
+
+impl Clients {
+    /// The providers whose keys cannot be read, and why.
+    pub fn without_keys(&self) -> impl Iterator<Item = (&str, String)> {
+        let problem = |served: &Served| served.client.as_ref().and_then(|client| client.key_problem());
+        self.by_name.iter().filter_map(move |(name, served)| Some((&**name, problem(served)?)))
     }
 
-    /// Takes what is configured now. Who is being asked goes on being asked as before.
+    fn views(&self) -> Vec<ProviderView> {
+        let view = |(name, served)| view(name, served, *name == self.default, &self.by_name);
+        self.by_name.iter().map(view).collect()
+    }
+}
+
+impl Providers {
+    /// Clients for all providers of a configuration.
     ///
     /// # Errors
-    /// Where one of them cannot be used as it is configured: then all stay as they were.
-    pub fn replace(&self, providers: &BTreeMap<Arc<str>, Provider>) -> Result<(), BuildError> {
-        let fresh = serve(providers, &self.around)?;
-        *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(())
+    /// If one of them cannot be used as it is configured.
+    pub fn new(config: &Config, around: Environment) -> Result<Self, BuildError> {
+        let in_use = RwLock::new(clients(config, &around)?);
+        Ok(Self { in_use, around })
+    }
+
+    /// Makes clients for another configuration, and reads their keys and certificates. Changes nothing until
+    /// [`Self::put_in_force`]. May take some seconds for each file.
+    ///
+    /// # Errors
+    /// If one of them cannot be used as it is configured.
+    pub fn prepare(&self, config: &Config) -> Result<Clients, BuildError> {
+        clients(config, &self.around)
+    }
+
+    /// Uses these clients from now on. Requests that are under way end with the client that they began with.
+    pub fn put_in_force(&self, clients: Clients) {
+        *self.in_use.write().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    fn in_use(&self) -> RwLockReadGuard<'_, Clients> {
+        self.in_use.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The provider of that name.
     pub fn get(&self, name: &str) -> Option<Served> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.in_use().by_name.get(name).cloned()
     }
 
     /// The names of all.
     pub fn names(&self) -> Vec<Arc<str>> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.in_use().by_name.keys().cloned().collect()
     }
 
-    /// What is told of them. `default` is the one that a run gets which names none.
-    pub fn views(&self, default: &str) -> Vec<ProviderView> {
-        let by_name = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
-        by_name.iter().map(|(name, served)| view(name, served, &**name == default, &by_name)).collect()
+    /// What is told of them.
+    pub fn views(&self) -> Vec<ProviderView> {
+        self.in_use().views()
+    }
+
+    /// The providers whose keys cannot be read, and why.
+    pub fn without_keys(&self) -> Vec<(String, String)> {
+        self.in_use().without_keys().map(|(name, why)| (name.to_owned(), why)).collect()
     }
 
     /// Asks a provider for a word, and tells what came of it. Its key is read again first: it may be another one by
@@ -127,15 +159,13 @@ impl Providers {
     }
 }
 
-fn serve(
-    providers: &BTreeMap<Arc<str>, Provider>,
-    around: &Environment,
-) -> Result<BTreeMap<Arc<str>, Served>, BuildError> {
+fn clients(config: &Config, around: &Environment) -> Result<Clients, BuildError> {
     let serve = |(name, provider): (&Arc<str>, &Provider)| {
         let client = Client::new(name, provider, around)?.map(Arc::new);
         Ok((Arc::clone(name), Served { provider: provider.clone(), client }))
     };
-    providers.iter().map(serve).collect()
+    let by_name = config.providers.iter().map(serve).collect::<Result<_, _>>()?;
+    Ok(Clients { by_name, default: Arc::clone(&config.run.provider) })
 }
 
 fn price_view(price: Price) -> PriceView {

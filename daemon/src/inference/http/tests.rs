@@ -1,7 +1,6 @@
 //! Tests of the HTTP client against sockets of their own: certificates, and bounds on reading.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Environment, Providers, Question};
-use crate::config::{Endpoint, Provider};
+use crate::config::{Config, Endpoint, Provider};
 use crate::inference::dialects::HttpDialect;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Prompt};
 
@@ -77,11 +76,18 @@ async fn ask(url: String, ca_file: Option<PathBuf>) -> Result<Completion, Infere
         endpoint: Some(Arc::new(endpoint)),
         ..Provider::scripted(1)
     };
-    let providers = Providers::new(&BTreeMap::from([("p".into(), provider)]), Environment::default()).unwrap();
+    let providers = Providers::new(&of(provider), Environment::default()).unwrap();
     let client = providers.get("p").unwrap().client.unwrap();
     let prompt = Prompt::from_transcript(&[]);
     let question = Question { model: None, prompt: &prompt, tools: &[], max_output_tokens: None, is_budgeted: false };
     client.ask(&question, &mut |_| {}).await
+}
+
+/// A configuration with one provider more, `p`.
+fn of(provider: Provider) -> Config {
+    let mut config = Config::default();
+    config.providers.insert("p".into(), provider);
+    config
 }
 
 fn authority(name: &str) -> PathBuf {
@@ -106,9 +112,10 @@ async fn certificates_that_cannot_be_read_are_told_with_their_key() {
         Provider { dialect: HttpDialect::OpenAi.rules(), endpoint: Some(Arc::new(endpoint)), ..Provider::scripted(1) }
     };
     for path in ["/no/such.pem", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
-        let providers = BTreeMap::from([("p".into(), provider(path.into()))]);
-        let error = Providers::new(&providers, Environment::default()).err().unwrap().to_string();
-        assert!(error.starts_with("`provider.p.ca_file`: cannot read"), "{error}");
+        let config = of(provider(path.into()));
+        let error = Providers::new(&config, Environment::default()).err().unwrap();
+        assert_eq!(error.key(), "provider.p.ca_file");
+        assert!(error.to_string().starts_with("`provider.p.ca_file`: cannot read"), "{error}");
     }
 }
 
