@@ -63,7 +63,7 @@ impl Jobs {
         };
         let executor_config = ExecutorConfig {
             calls: Arc::new(calls),
-            providers: Arc::new(Providers::new(&config.providers, Environment::default()).unwrap()),
+            providers: Arc::new(Providers::new(&config, Environment::default()).unwrap()),
             scripts: Arc::new(Scripts::new(Handle::current())),
             keepers: Arc::clone(keepers),
         };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const INSTALLED: &str = "/usr/bin/harnessd";
+const CTL: &str = "/usr/bin/harnessctl";
 
 fn units() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd")
@@ -18,7 +19,9 @@ fn verify(dir: &Path, instance: &str, change: impl Fn(String) -> String) -> Resu
     // Without a runtime directory a user's manager cannot be imagined.
     command.args(["verify", "--man=no", "--recursive-errors=yes", instance]).env("XDG_RUNTIME_DIR", copies.path());
     for name in ["harnessd.service", "harnessd.socket"] {
-        let text = fs::read_to_string(dir.join(name)).unwrap().replace(INSTALLED, env!("CARGO_BIN_EXE_harnessd"));
+        let text = fs::read_to_string(dir.join(name)).unwrap();
+        // Any program of this build will do for systemd, which looks whether it can be executed.
+        let text = [INSTALLED, CTL].iter().fold(text, |text, name| text.replace(name, env!("CARGO_BIN_EXE_harnessd")));
         fs::write(copies.path().join(name), change(text)).unwrap();
         command.arg(copies.path().join(name));
     }
@@ -49,6 +52,16 @@ fn service_and_socket_name_the_same_path() {
         }
         assert!(socket.lines().any(|line| line == format!("ListenStream={listen}")));
         assert!(socket.lines().any(|line| line == "FileDescriptorName=control"));
+    }
+}
+
+/// A signal would not tell systemd that a reload failed.
+#[test]
+fn a_reload_asks_the_daemon_at_the_socket_that_it_serves_and_gets_its_answer() {
+    for dir in [units(), units().join("user")] {
+        let service = fs::read_to_string(dir.join("harnessd.service")).unwrap();
+        let reload = format!("ExecReload={CTL} --socket %t/harness/control.sock daemon reload");
+        assert!(service.lines().any(|line| line == reload), "{}", dir.display());
     }
 }
 

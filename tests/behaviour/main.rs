@@ -63,6 +63,7 @@ mod real_model;
 mod reconnecting;
 mod recovery;
 mod refusals;
+mod reloading;
 mod request_ids;
 mod schema;
 mod secrets;

@@ -101,17 +101,32 @@ fn it_says_when_it_is_ready_and_when_it_stops_and_leaves_no_socket() {
 }
 
 #[test]
-fn a_hangup_reads_the_configuration_again_and_a_bad_one_changes_nothing() {
+fn a_hangup_reads_the_configuration_again_and_a_bad_one_changes_nothing_and_is_told() {
     let place = Managed::new();
-    let daemon = place.start();
-    for text in ["[lane.tool]\nwidth = 2\n", "nonsense", ""] {
+    let log = place.path("log");
+    let daemon = place.spawn(place.daemon_behind(&[]).stderr(fs::File::create(&log).unwrap()));
+    place.notify.told("READY=1");
+    let width = "[lane.tool]\nwidth = 2\n";
+    let wrong = "config.toml:1: not TOML";
+    for (text, told) in [(width, None), ("nonsense", Some(wrong)), (width, None), ("nonsense", Some(wrong)), ("", None)]
+    {
         place.configure(text);
         daemon.signal(Signal::SIGHUP);
         let message = place.notify.told("RELOADING=1");
         assert!(message.contains("MONOTONIC_USEC="), "{message}");
-        place.notify.told("READY=1");
+        // It is ready again when the configuration is in force, or is what it was; the status says which.
+        let message = place.notify.told("READY=1");
+        match told {
+            None => assert!(message.lines().any(|line| line == "STATUS=serving"), "{message}"),
+            Some(told) => {
+                assert!(message.contains("STATUS=serving; the last reload failed: ") && message.contains(told));
+            }
+        }
     }
     stop(daemon);
+    let log = fs::read_to_string(&log).unwrap();
+    let errors: Vec<_> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert!(errors.len() == 2 && errors.iter().all(|line| line.contains(wrong)), "{log}");
 }
 
 #[test]

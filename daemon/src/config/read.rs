@@ -79,7 +79,8 @@ impl ConfigSource {
             let bytes = read(&path).map_err(|source| ReadError { path: path.clone(), source })?;
             total += bytes.len();
             if total > MOST_BYTES {
-                let source = io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MOST_BYTES} bytes in all"));
+                let source =
+                    io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MOST_BYTES} bytes in all"));
                 return Err(ReadError { path: dir, source }.into());
             }
             files.push((path, bytes));
@@ -253,7 +254,11 @@ mod tests {
             ("a link to itself", |path| symlink(path, path).unwrap(), "symbolic links"),
             ("a huge file", |path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap(), "larger than"),
             ("a large file", |path| fs::write(path, "#".repeat(1024 * 1024 + 1)).unwrap(), "larger than"),
-            ("bytes that are no text", |path| fs::write(path, b"a = 1\n\xFF").unwrap(), ":2: not TOML: it is not UTF-8"),
+            (
+                "bytes that are no text",
+                |path| fs::write(path, b"a = 1\n\xFF").unwrap(),
+                ":2: not TOML: it is not UTF-8",
+            ),
         ];
         for name in ["config.toml", "conf.d/a.toml"] {
             for (what, put, told) in puts {

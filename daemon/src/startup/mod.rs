@@ -210,11 +210,7 @@ pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
         disk: usage(&state_dir, outputs.clone()),
         journal: report,
         epochs,
-        config: driver::report_configuration(
-            &setup.config_files,
-            &setup.config_source.places,
-            setup.config_read_at,
-        ),
+        config: driver::report_configuration(&setup.config_files, &setup.config_source.places, setup.config_read_at),
     };
     let prepare = reload::preparing(setup.config_source, Arc::clone(&listener), providers);
     let orders = Orders::default();

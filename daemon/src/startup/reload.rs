@@ -56,9 +56,8 @@ fn members(config: &Config, origins: &Origins, listener: &Arc<Listener>) -> Resu
     });
     match looked_up {
         Err(_) => Err(ReloadError::Silent { at: at(), what: format!("the look-up of the group {name}") }),
-        Ok(found) => found.map_err(|error: GroupError| ReloadError::Unusable {
-            at: at(),
-            what: format!("`{GROUP}`: {error}"),
-        }),
+        Ok(found) => {
+            found.map_err(|error: GroupError| ReloadError::Unusable { at: at(), what: format!("`{GROUP}`: {error}") })
+        }
     }
 }

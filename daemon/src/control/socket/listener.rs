@@ -124,7 +124,8 @@ impl Listener {
     /// # Errors
     /// If the file is ours, and the daemon's user may not give it to the group.
     pub fn can_be_given(&self, name: &str, members: Members) -> Result<Members, GroupError> {
-        let is_ours = |gid: u32| nix::unistd::getgroups().is_ok_and(|groups| groups.iter().any(|own| own.as_raw() == gid));
+        let is_ours =
+            |gid: u32| nix::unistd::getgroups().is_ok_and(|groups| groups.iter().any(|own| own.as_raw() == gid));
         let is_effective = nix::unistd::getegid().as_raw() == members.gid;
         if self.activated || self.own_uid == 0 || is_effective || is_ours(members.gid) {
             Ok(members)
