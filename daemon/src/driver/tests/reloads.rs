@@ -26,7 +26,9 @@ impl Reloadable {
         let prepare: Prepare = Arc::new(move || {
             let config = found.lock().unwrap().recv().unwrap()?;
             let puts = Arc::clone(&puts);
-            let put_in_force = Box::new(move || drop(puts.fetch_add(1, Ordering::SeqCst)));
+            let put_in_force = Box::new(move || {
+                puts.fetch_add(1, Ordering::SeqCst);
+            });
             Ok(Prepared { config, files: vec!["/c.toml".into()], warnings: Vec::new(), put_in_force })
         });
         let bench = Bench::with(Config::default(), prepare);

@@ -1,6 +1,6 @@
 //! API keys and their sources: an environment variable, a file or a systemd credential.
 //!
-//! A key is held in memory only. `inference/http/scrub.rs` removes it from everything that a provider says.
+//! A key is held in memory only. `inference/http/redact_keys.rs` removes it from everything that a provider says.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
