@@ -206,11 +206,8 @@ impl<J: Journal> Driver<J> {
         let refusal = refusal(error, problems.clone());
         let message = refusal.to_string();
         error!(uid = asker.client.as_ref().map(|(_, caller, _)| caller.uid), "{message}");
-        self.parts.service.config.failed = Some(FailedReload {
-            at: self.parts.clock.now().wall,
-            message: message.clone(),
-            problems,
-        });
+        self.parts.service.config.failed =
+            Some(FailedReload { at: self.parts.clock.now().wall, message: message.clone(), problems });
         asker.reloading.ends(Err(message));
         if let Some((_, _, responder)) = asker.client {
             responder.send::<()>(Err(refusal));

@@ -12,9 +12,9 @@ use harness_protocol::variable::VariableError;
 use serde_json::json;
 
 use crate::refusal::{
-    ConfigurationFault, Fault, HeldRequest, JournalRefusal as J, LaneRefusal as L, NameRefusal as N, NewRunRefusal as W,
-    QuestionRefusal as Q, Refusal as R, RunRefusal as U, SpecRefusal as S, SubscriptionRefusal as B, Text,
-    WorkdirRefusal as D,
+    ConfigurationFault, Fault, HeldRequest, JournalRefusal as J, LaneRefusal as L, NameRefusal as N,
+    NewRunRefusal as W, QuestionRefusal as Q, Refusal as R, RunRefusal as U, SpecRefusal as S,
+    SubscriptionRefusal as B, Text, WorkdirRefusal as D,
 };
 
 /// A configuration with a mistake in line 3 of a file.
