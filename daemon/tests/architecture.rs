@@ -136,6 +136,25 @@ const LOOK_INTO: &[&str] = &[
     "trim_end_matches",
     "trim_start_matches",
 ];
+/// Sources below `world` that may name bevy's `World`: who owns it, who changes it, and by what all others see it.
+const MAY_NAME_THE_WORLD: &[&str] = &[
+    "world/fold.rs",
+    "world/steps/mod.rs",
+    "world/tx.rs",
+    "world/apply/",
+    "world/view/reads.rs",
+    "world/model/indexes/hooks.rs",
+];
+/// Words, and the sources below `world` that alone may use them: a phase changes together with its markers, and no run
+/// takes another one along when it leaves.
+const WORDS_OF: &[(&str, &[&str])] = &[
+    ("set_phase", &["world/model/components.rs", "world/apply/transition.rs"]),
+    ("linked_spawn", &[]),
+    (
+        "resource_mut",
+        &["world/fold.rs", "world/engine.rs", "world/tx.rs", "world/apply/", "world/model/indexes/hooks.rs"],
+    ),
+];
 
 /// Production lines of a file.
 const LONGEST_FILE: usize = 600;
@@ -206,6 +225,21 @@ fn looks_into_messages(source: &Source) -> Vec<String> {
     FOR_PEOPLE.iter().filter(looks).map(|field| format!("{}: looks into `{field}`", source.name)).collect()
 }
 
+/// What a source of the world names that is not for it to name.
+fn reaches_too_far(source: &Source) -> Vec<String> {
+    let may = |places: &[&str]| places.iter().any(|place| source.name.starts_with(place));
+    let is_forbidden = |word: &&str| WORDS_OF.iter().any(|(known, places)| known == word && !may(places));
+    let words = source.words().filter(is_forbidden).map(str::to_owned);
+    let paths = source.paths().into_iter().filter(|path| names_the_world(path)).map(|path| path.join("::"));
+    let paths = paths.filter(|_| !may(MAY_NAME_THE_WORLD));
+    words.chain(paths).map(|what| format!("{}: {what}", source.name)).collect()
+}
+
+fn names_the_world(path: &[String]) -> bool {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    matches!(path.as_slice(), ["bevy_ecs", "world" | "prelude" | "*", ..])
+}
+
 fn is_pure(source: &Source) -> bool {
     let module = source.module.first().map_or("", String::as_str);
     let dialects = || !source.name.starts_with("inference/http") && !source.name.starts_with("inference/tests/");
@@ -267,6 +301,19 @@ fn a_refusal_is_data_below_control_and_no_text_for_ctl() {
     none(&found, "errors of the wire below control");
     let found: Vec<_> = sources("ctl/src").iter().flat_map(looks_into_messages).collect();
     none(&found, "what the daemon tells people is read by a program");
+}
+
+#[test]
+fn only_those_that_own_or_change_the_world_name_it() {
+    let daemon = sources("daemon/src");
+    let world: Vec<_> = daemon.iter().filter(|source| source.name.starts_with("world/")).collect();
+    for place in MAY_NAME_THE_WORLD {
+        let is_used =
+            world.iter().any(|s| s.name.starts_with(place) && s.paths().iter().any(|path| names_the_world(path)));
+        assert!(is_used, "{place} needs no permission any more");
+    }
+    let found: Vec<_> = world.into_iter().flat_map(reaches_too_far).collect();
+    none(&found, "sources that reach past `Tx` and `Reads`");
 }
 
 #[test]
@@ -366,6 +413,18 @@ fn the_rules_see_what_breaks_them() {
     assert_eq!(looks("fn f() { one.why.replace(a, b); e.data.note.as_deref()?.starts_with(x) }"), 2);
     assert_eq!(looks("fn f() { told(e.message.as_str(), x.contains(y)); e.message.clone(); message.contains(x) }"), 0);
     assert_eq!(looks("fn f() {}\n#[cfg(test)]\nmod tests { fn g() { e.message.contains(x); } }"), 0);
+
+    let far = |name: &str, text: &str| reaches_too_far(&Source::new(name, text)).len();
+    assert_eq!(far("world/steps/decide.rs", "fn decide(world: &mut bevy_ecs::world::World) {}"), 1);
+    assert_eq!(far("world/view/run.rs", "use bevy_ecs::world::World;"), 1);
+    assert_eq!(far("world/apply/runs.rs", "fn f(world: &mut World, life: &mut Life) { life.set_phase(phase) }"), 1);
+    assert_eq!(far("world/view/run.rs", "use bevy_ecs::{entity::Entity, world::World};"), 1);
+    assert_eq!(far("world/apply/runs.rs", "use bevy_ecs::world::World;"), 0);
+    assert_eq!(
+        far("world/steps/decide.rs", "use crate::catalogue::ToolKind;\nconst A: ToolKind = ToolKind::World;"),
+        0
+    );
+    assert_eq!(far("world/steps/decide.rs", "fn decide(tx: &mut Tx<'_>) { tx.world }"), 0);
 
     let impure = |text: &str| impurities(&Source::new("world/x.rs", text)).len();
     assert!(impure("use std::{collections::BTreeMap, fs};") > 0);

@@ -25,10 +25,10 @@ use crate::journal::Record;
 use crate::journal::history::{History, Query};
 use crate::refusal::{JournalRefusal, NameRefusal, Refusal, RunRefusal};
 use crate::tools::Catalogue;
-use crate::world::Engine;
 use crate::world::api::{Finished, KeySpace, MadeRun, Now, Operator};
 use crate::world::queries::{Listed, ListedRun, Named, PAGE_BYTES, TranscriptPage};
 use crate::world::view::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};
+use crate::world::{Engine, Folded};
 
 /// Most events in one reply of an export.
 const EXPORTED: usize = 2_000;
@@ -57,10 +57,10 @@ impl Archive {
     }
 
     /// A world with one run, from the run's own events. The run does not leave that world.
-    fn world_of(&self, run: RunId) -> Result<Engine, JournalRefusal> {
+    fn world_of(&self, run: RunId) -> Result<Folded, JournalRefusal> {
         let records = self.history.of(run)?.into_iter().filter_map(known);
         let events: Vec<Arc<Event>> = records.filter(|event| event.body != EventBody::RunArchived).collect();
-        Ok(Engine::rebuild((*self.config).clone(), self.tools.clone(), 0, events.iter().map(|event| &**event)))
+        Ok(Folded::of((*self.config).clone(), self.tools.clone(), 0, events.iter().map(|event| &**event)))
     }
 
     /// A run as it is listed. If its leaving is still being committed, there is no listing yet: it is folded from its

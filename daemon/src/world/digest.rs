@@ -2,16 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::Engine;
-use super::model::components::{
-    Batch, BudgetReserve, Children, ClosedQuestions, Compacting, CompactionFailures, ContextOverflow, Denials, Ended,
-    Identity, LastAsked, Life, Origin, Pool, QueuedMessages, Spec, Stopwatch, ToldUnder, Transcript, UsageTotal,
-    WaitedOnBy,
-};
+use bevy_ecs::entity::Entity;
+
+use super::Folded;
 use super::model::ids::Ids;
 use super::model::indexes::{Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Timers, WantsExtra};
+use super::model::run_data::{RunData, RunDataItem};
 
-impl Engine {
+impl Folded {
     /// Everything but the lanes, which remember whom they served.
     pub fn digest_of_runs(&self) -> String {
         let world = &self.world;
@@ -41,40 +39,16 @@ impl Engine {
             world.resource::<WantsExtra>()
         );
         let _ = writeln!(text, "{:?} {:?}", runs.live.keys().collect::<Vec<_>>(), runs.by_end);
-        for (_, entity) in runs.by_id.iter() {
-            let _ = writeln!(
-                text,
-                "{:?} {:?} {:?} {:?}",
-                world.get::<Identity>(entity),
-                world.get::<Origin>(entity),
-                world.get::<Spec>(entity),
-                world.get::<Life>(entity),
-            );
-            let _ = writeln!(
-                text,
-                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
-                world.get::<ToldUnder>(entity),
-                world.get::<Stopwatch>(entity),
-                world.get::<Transcript>(entity),
-                world.get::<UsageTotal>(entity),
-                world.get::<LastAsked>(entity),
-                world.get::<QueuedMessages>(entity),
-                world.get::<Children>(entity),
-            );
-            let _ = writeln!(
-                text,
-                "  {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
-                world.get::<CompactionFailures>(entity),
-                world.get::<Pool>(entity),
-                world.get::<BudgetReserve>(entity),
-                world.get::<ContextOverflow>(entity),
-                world.get::<Compacting>(entity),
-                world.get::<WaitedOnBy>(entity),
-                world.get::<ClosedQuestions>(entity),
-                world.get::<Denials>(entity),
-                world.get::<Ended>(entity),
-                world.get::<Batch>(entity),
-            );
+        let Some(runs_of_the_world) = world.try_query::<RunData>() else { return text };
+        let all = runs_of_the_world.query_manual(world);
+        let number = |of: Entity| all.get(of).map(|run| run.identity.number).unwrap_or_default();
+        for run in runs.by_id.iter().filter_map(|(_, entity)| all.get(entity).ok()) {
+            // Entities are numbered anew in each world.
+            let children: Vec<u64> =
+                run.children.into_iter().flat_map(|below| below.runs().iter().copied().map(number)).collect();
+            let above = run.spawned_by.map(|above| number(above.0));
+            let _ =
+                writeln!(text, "{above:?} {children:?} {:?}", RunDataItem { children: None, spawned_by: None, ..run });
         }
         text
     }

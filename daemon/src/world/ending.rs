@@ -22,7 +22,7 @@ pub(in crate::world) const UNREADABLE: &str =
 /// Tells a run to end: what is out is cancelled, nothing else starts. Says whether that changed anything.
 pub(in crate::world) fn stop(tx: &mut Tx<'_>, run: RunId, reason: StopReason, force: bool) -> bool {
     let Some(life) = tx.life(run) else { return false };
-    if matches!(life.phase, Phase::Ended(_)) || (life.stopping.is_some() && !force) {
+    if matches!(life.phase(), Phase::Ended(_)) || (life.stopping.is_some() && !force) {
         return false;
     }
     let jobs = jobs_out(tx, run);
@@ -36,7 +36,7 @@ pub(in crate::world) fn stop(tx: &mut Tx<'_>, run: RunId, reason: StopReason, fo
 /// The jobs of a run that are out.
 pub(in crate::world) fn jobs_out(tx: &Tx<'_>, run: RunId) -> Vec<JobId> {
     let Some(life) = tx.life(run) else { return Vec::new() };
-    match life.phase {
+    match life.phase() {
         Phase::Thinking(_) => {
             vec![JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } }]
         }

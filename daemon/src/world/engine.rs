@@ -2,23 +2,21 @@
 //!
 //! Owns the order of one step: time, inputs, sets, results. Must never decide anything about a run.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use bevy_ecs::schedule::Schedule;
-use bevy_ecs::world::World;
 use harness_protocol::event::{Event, EventBody};
 use harness_protocol::run::RunView;
 use harness_protocol::time::{Span, Timestamp};
 
-use super::api::{self, Damage, Effect, Input, Made, Now};
-use super::model::clock::{Clock, Reading};
-use super::model::ids::Ids;
-use super::model::indexes::{
-    Agenda, Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Setup, Timers, WantsExtra,
-};
+use super::api::{Damage, Effect, Input, Now};
+use super::fold::Folded;
+use super::model::clock::Reading;
+use super::model::indexes::{Daemon, Setup, Timers};
 use super::model::step_io::{Incoming, Outgoing};
 use super::tx::Tx;
-use super::{apply, recover, steps};
+use super::{recover, steps};
 use crate::config::Config;
 use crate::tools::Catalogue;
 
@@ -35,30 +33,29 @@ pub struct Step {
 
 /// The world and its schedule.
 pub struct Engine {
-    pub(super) world: World,
+    folded: Folded,
     schedule: Schedule,
-    pub(super) clock: Clock,
     held: bool,
+}
+
+impl Deref for Engine {
+    type Target = Folded;
+
+    fn deref(&self) -> &Folded {
+        &self.folded
+    }
+}
+
+impl DerefMut for Engine {
+    fn deref_mut(&mut self) -> &mut Folded {
+        &mut self.folded
+    }
 }
 
 impl Engine {
     /// An empty world. `id_key` makes its ids; it is made once for a state directory.
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
-        let mut world = World::new();
-        world.insert_resource(Lanes::new(&config));
-        world.insert_resource(Setup { config, tools });
-        world.insert_resource(Ids::new(id_key));
-        world.init_resource::<Runs>();
-        world.init_resource::<Interactions>();
-        world.init_resource::<Timers>();
-        world.init_resource::<ProviderHealth>();
-        world.init_resource::<Agenda>();
-        world.init_resource::<WantsExtra>();
-        world.init_resource::<Postponed>();
-        world.init_resource::<Daemon>();
-        world.init_resource::<Incoming>();
-        world.init_resource::<Outgoing>();
-        Self { world, schedule: steps::schedule(), clock: Clock::default(), held: false }
+        Self { folded: Folded::new(config, tools, id_key), schedule: steps::schedule(), held: false }
     }
 
     /// The world that these events made, as it was when the last of them had happened.
@@ -68,35 +65,7 @@ impl Engine {
         id_key: u64,
         events: impl IntoIterator<Item = &'e Event>,
     ) -> Self {
-        let mut engine = Self::new(config, tools, id_key);
-        events.into_iter().for_each(|event| engine.replay(event));
-        engine
-    }
-
-    /// Lets something that has happened happen again: the world after all of it is the world that was.
-    pub fn replay(&mut self, event: &Event) {
-        apply::apply(&mut self.world, event);
-        self.world.resource_mut::<Agenda>().0.clear();
-    }
-
-    /// Whether an event can follow on what the world is.
-    ///
-    /// # Errors
-    /// Why not: something is missing before it.
-    pub fn can_follow(&self, event: &Event) -> Result<(), api::Unfit> {
-        apply::fits(&self.world, event)
-    }
-
-    /// What was made by events that were not replayed, because their runs have left the world: no number is used twice.
-    pub fn catch_up(&mut self, made: &Made) {
-        let mut ids = self.world.resource_mut::<Ids>();
-        ids.runs = ids.runs.max(made.runs);
-        ids.calls = ids.calls.max(made.calls);
-        ids.interactions = ids.interactions.max(made.interactions);
-        ids.reliefs = ids.reliefs.max(made.reliefs);
-        let mut daemon = self.world.resource_mut::<Daemon>();
-        daemon.last_seq = daemon.last_seq.max(made.last_seq);
-        daemon.last_at = daemon.last_at.max(made.last_at);
+        Self { folded: Folded::of(config, tools, id_key, events), schedule: steps::schedule(), held: false }
     }
 
     /// What is configured of providers, from here on. What has happened stays as it is.
@@ -116,10 +85,10 @@ impl Engine {
     /// The first step of a daemon: its jobs of before are gone, and so are the runs of which a record cannot be read.
     pub fn recover(&mut self, now: Now, damage: Damage) -> Step {
         let set_from = self.begin(now, Vec::new());
-        recover::start(&mut self.world);
+        recover::start(&mut Tx::new(&mut self.folded.world));
         // The time of being away is accounted for by then.
         self.set_clock(set_from);
-        recover::recover(&mut self.world, damage);
+        recover::recover(&mut Tx::new(&mut self.folded.world), damage);
         self.run()
     }
 
@@ -145,7 +114,7 @@ impl Engine {
     }
 
     fn run(&mut self) -> Step {
-        self.schedule.run(&mut self.world);
+        self.schedule.run(&mut self.folded.world);
         let outgoing = std::mem::take(&mut *self.world.resource_mut::<Outgoing>());
         Step { events: outgoing.events, effects: outgoing.effects, archived: outgoing.archived }
     }
@@ -167,7 +136,7 @@ mod tests {
     #[test]
     fn the_schedule_has_no_ambiguity() {
         let mut engine = Engine::new(Config::default(), Catalogue::default(), 1);
-        engine.schedule.initialize(&mut engine.world).unwrap();
+        engine.schedule.initialize(&mut engine.folded.world).unwrap();
     }
 
     #[test]
@@ -176,6 +145,6 @@ mod tests {
         fn other(_: bevy_ecs::system::ResMut<Daemon>) {}
         let mut engine = Engine::new(Config::default(), Catalogue::default(), 1);
         engine.schedule.add_systems((one.in_set(StepSystems::Settle), other.in_set(StepSystems::Settle)));
-        assert!(engine.schedule.initialize(&mut engine.world).is_err());
+        assert!(engine.schedule.initialize(&mut engine.folded.world).is_err());
     }
 }

@@ -21,6 +21,7 @@ mod commands;
 mod digest;
 mod ending;
 mod engine;
+mod fold;
 mod inference;
 mod model;
 mod name_or_id;
@@ -35,4 +36,5 @@ mod tx;
 pub mod view;
 
 pub use engine::{Engine, Step};
+pub use fold::Folded;
 pub use steps::StepSystems;

@@ -1,6 +1,6 @@
 //! Recovers the runs after a restart: work that was executing is not executed again; everything else continues.
 
-use bevy_ecs::world::World;
+use bevy_ecs::query::Without;
 use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
@@ -8,8 +8,8 @@ use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 use super::api::Damage;
 use super::ending::{self, emit_result, stop};
 use super::inference::usage_estimate;
-use super::model::components::{Identity, QueuedMessages, Stage, Transcript};
-use super::model::indexes::{Daemon, Runs, TOOL_LANE};
+use super::model::components::{Ended, Identity, QueuedMessages, Stage, Transcript};
+use super::model::indexes::{Daemon, TOOL_LANE};
 use super::model::phase::Phase;
 use super::tx::Tx;
 
@@ -18,8 +18,7 @@ const CHILDREN_GONE: &str =
     "[The harness was restarted: the processes that earlier calls had left running in the background are gone.]";
 
 /// Lets the world know that its jobs are gone.
-pub(super) fn start(world: &mut World) {
-    let mut tx = Tx::new(world);
+pub(super) fn start(tx: &mut Tx<'_>) {
     let config = &tx.setup().config;
     let tool = LaneWidth { lane: TOOL_LANE.into(), width: config.tool_width };
     let providers =
@@ -30,19 +29,18 @@ pub(super) fn start(world: &mut World) {
 }
 
 /// Settles what was out.
-pub(super) fn recover(world: &mut World, damage: Damage) {
-    let mut tx = Tx::new(world);
-    let live: Vec<RunId> =
-        tx.res::<Runs>().live.values().filter_map(|&e| tx.get::<Identity>(e)).map(|i| i.id).collect();
-    for run in live {
-        interrupt(&mut tx, run);
+pub(super) fn recover(tx: &mut Tx<'_>, damage: Damage) {
+    let mut live = tx.all::<&Identity, Without<Ended>, _>(|identity| Some((identity.number, identity.id)));
+    live.sort_unstable();
+    for (_, run) in live {
+        interrupt(tx, run);
         if damage.unreadable.contains(&run) {
             // How far it was is not known.
-            stop(&mut tx, run, StopReason::Unreadable, true);
+            stop(tx, run, StopReason::Unreadable, true);
         }
         tx.wake(run);
     }
-    damage.lost.into_iter().for_each(|run| let_go(&mut tx, run));
+    damage.lost.into_iter().for_each(|run| let_go(tx, run));
 }
 
 /// Ends a run that is in no world, and lets it leave: it is listed, as far as something is known of it.
@@ -59,7 +57,7 @@ fn let_go(tx: &mut Tx<'_>, mut view: RunView) {
 
 fn interrupt(tx: &mut Tx<'_>, run: RunId) {
     let Some(life) = tx.life(run) else { return };
-    if let Phase::Thinking(_) = life.phase {
+    if let Phase::Thinking(_) = life.phase() {
         let (step, attempt) = (life.step, life.attempt);
         let retry_at = life.stopping.is_none().then(|| tx.now());
         let error = "the daemon was restarted while the model was asked".into();

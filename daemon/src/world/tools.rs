@@ -15,7 +15,7 @@ use super::api::Caller;
 use super::commands::select;
 use super::commands::submit::{Descent, submit};
 use super::ending::{finish_call, stop};
-use super::model::components::{Children, Ended, Stage};
+use super::model::components::{Ended, Stage};
 use super::model::ids::Ids;
 use super::tx::Tx;
 use crate::tools::{Spawn, Transition, Wait};
@@ -81,19 +81,18 @@ fn wait(tx: &mut Tx<'_>, run: RunId, call: CallId, planned: &Wait) {
 }
 
 /// The runs that are to be waited for: those named, or all children.
-fn targets(tx: &Tx<'_>, run: RunId, names: &[String]) -> Result<Vec<RunId>, String> {
+fn targets(tx: &mut Tx<'_>, run: RunId, names: &[String]) -> Result<Vec<RunId>, String> {
     let mut targets = Vec::new();
     if names.is_empty() {
-        let children = tx.entity(run).and_then(|entity| tx.get::<Children>(entity));
-        targets.extend(children.into_iter().flat_map(|children| children.0.iter().copied()));
+        targets.extend(tx.children(run));
         if targets.is_empty() {
             return Err("There is nothing to wait for: no agent is named, and none was started.".to_owned());
         }
     }
-    let identity = tx.identity(run).ok_or("This agent is gone.")?;
+    let identity = tx.identity(run).cloned().ok_or("This agent is gone.")?;
     for name in names {
         let asks = Caller { uid: identity.owner, run: Some(run) };
-        let (target, entity) = select::one(tx.world(), name, asks).map_err(|e| format!("Refused: {e}."))?;
+        let (target, entity) = tx.read(|reads| select::one(reads, name, asks)).map_err(|e| format!("Refused: {e}."))?;
         let same_tree = tx.get::<super::model::components::Identity>(entity).is_some_and(|i| i.root == identity.root);
         if !same_tree {
             return Err(format!("Refused: agent {target} does not belong to this agent's tree."));

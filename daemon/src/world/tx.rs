@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use bevy_ecs::change_detection::Mut;
 use bevy_ecs::component::Component;
 use bevy_ecs::entity::Entity;
+use bevy_ecs::query::{QueryFilter, ReadOnlyQueryData};
 use bevy_ecs::resource::Resource;
 use bevy_ecs::world::World;
 use harness_protocol::event::{Cause, EVENT_VERSION, Event, EventBody};
@@ -14,10 +16,12 @@ use harness_protocol::run::RunView;
 use harness_protocol::time::Timestamp;
 
 use crate::world::api::{Effect, Input};
-use crate::world::apply::apply;
-use crate::world::model::components::{Batch, Identity, Life, Spec};
-use crate::world::model::indexes::{Agenda, Daemon, Lanes, Runs, Setup};
+use crate::world::apply::{apply, downward, upward};
+use crate::world::model::components::{Batch, Children, Identity, Life, Spec};
+use crate::world::model::indexes::{Agenda, Daemon, Lanes, Runs, Setup, is_stalled};
 use crate::world::model::step_io::{Incoming, Outgoing};
+use crate::world::view;
+use crate::world::view::reads::{ReadState, Reads};
 
 /// The world, to read, and to change by events.
 pub(crate) struct Tx<'w> {
@@ -57,10 +61,9 @@ impl<'w> Tx<'w> {
     }
 
     /// Lets a finished run leave the world, with what is listed of it from here on.
-    pub(crate) fn archive(&mut self, run: RunId, entity: Entity) {
+    pub(crate) fn archive(&mut self, entity: Entity) {
         let now = self.now();
-        if let Some(view) = crate::world::view::run::view(self.world, entity, now) {
-            debug_assert_eq!(view.id, run);
+        if let Some(view) = self.read(|reads| view::run::view(reads, entity, now)) {
             self.archive_as(view);
         }
     }
@@ -104,8 +107,9 @@ impl<'w> Tx<'w> {
         self.res::<Incoming>().now
     }
 
-    pub(crate) fn world(&self) -> &World {
-        self.world
+    /// Lets `look` read the world by queries.
+    pub(crate) fn read<T>(&mut self, look: impl FnOnce(&Reads<'_, '_>) -> T) -> T {
+        self.world.resource_scope(|world, mut state: Mut<'_, ReadState>| state.read(world, look))
     }
 
     pub(crate) fn res<R: Resource>(&self) -> &R {
@@ -113,11 +117,23 @@ impl<'w> Tx<'w> {
     }
 
     pub(crate) fn entity(&self, run: RunId) -> Option<Entity> {
-        self.res::<Runs>().by_id.get(&run).copied()
+        let entity = self.res::<Runs>().by_id.get(&run).copied();
+        #[cfg(test)]
+        entity.into_iter().for_each(|entity| self.res::<crate::world::model::indexes::Looked>().note(entity));
+        entity
     }
 
     pub(crate) fn get<C: Component>(&self, entity: Entity) -> Option<&C> {
         self.world.get::<C>(entity)
+    }
+
+    /// What `found` makes of each run that a query finds. In no order that means something: sort it by number.
+    pub(crate) fn all<D, F, T>(&mut self, found: impl FnMut(D::Item<'_, '_>) -> Option<T>) -> Vec<T>
+    where
+        D: ReadOnlyQueryData,
+        F: QueryFilter,
+    {
+        self.world.query_filtered::<D, F>().iter(self.world).filter_map(found).collect()
     }
 
     pub(crate) fn life(&self, run: RunId) -> Option<&Life> {
@@ -139,6 +155,32 @@ impl<'w> Tx<'w> {
     /// Whether a run has ended; one that has left has.
     pub(crate) fn has_ended(&self, run: RunId) -> bool {
         self.identity(run).is_none_or(|identity| !self.res::<Runs>().live.contains_key(&identity.number))
+    }
+
+    /// A run and those above it, up to the top of its tree.
+    pub(crate) fn upward(&self, from: Entity) -> impl Iterator<Item = Entity> {
+        upward(self.world, from)
+    }
+
+    /// A run and all below it: level by level, each in the order of the runs' numbers.
+    pub(crate) fn downward(&self, top: Entity) -> Vec<Entity> {
+        downward(self.world, top)
+    }
+
+    /// The runs that a run spawned, in the order of their numbers.
+    pub(crate) fn children(&self, of: RunId) -> Vec<RunId> {
+        let children = self.entity(of).and_then(|entity| self.get::<Children>(entity));
+        children.map(|children| self.ids(children.runs())).unwrap_or_default()
+    }
+
+    /// The ids of these runs.
+    pub(crate) fn ids(&self, runs: &[Entity]) -> Vec<RunId> {
+        runs.iter().filter_map(|&run| self.get::<Identity>(run)).map(|identity| identity.id).collect()
+    }
+
+    /// Whether a provider is not used for hours, or until an operator acts.
+    pub(crate) fn is_stalled(&self, provider: &str) -> bool {
+        is_stalled(self.res(), self.lanes(), provider)
     }
 
     pub(crate) fn setup(&self) -> &Setup {

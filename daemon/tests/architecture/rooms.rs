@@ -30,6 +30,7 @@ pub(crate) const HOUSES: &[House] = &[
             "tools",
             "steps",
             "recover",
+            "fold",
             "engine",
             "queries",
             "digest",

@@ -12,7 +12,7 @@ use harness_protocol::time::Timestamp;
 use super::super::model::components::{Batch, ClosedQuestions, Identity, Stage, Transcript, WaitedOnBy};
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{ClosedInteraction, Interactions, Lanes, OpenInteraction, Runs};
-use super::{claim, edit, edit_batch, entity as entity_of, wake};
+use super::{claim, edit, edit_batch, entity as entity_of, upward, wake};
 use crate::lane::{TicketId, TicketState};
 
 fn ticket(world: &World, entity: Entity) -> Option<TicketId> {
@@ -122,7 +122,9 @@ pub(super) fn interaction_opened(
     (seq, at): (Seq, Timestamp),
 ) {
     world.resource_mut::<Ids>().interactions += 1;
-    let open = OpenInteraction { number: seq.0, run, call, question: Arc::clone(question), since: at };
+    let above = upward(world, entity).skip(1).filter_map(|at| world.get::<Identity>(at)).map(|above| above.id);
+    let above = above.collect();
+    let open = OpenInteraction { number: seq.0, run, above, call, question: Arc::clone(question), since: at };
     world.resource_mut::<Interactions>().opened(interaction, open);
     stage(world, entity, call, Stage::Asking(interaction), at);
 }

@@ -9,10 +9,12 @@ use bevy_ecs::world::World;
 use harness_protocol::id::RunId;
 use harness_protocol::time::{Span, Timestamp};
 
-use super::super::model::components::{Batch, Ended, Life, Stopwatch};
+use super::super::model::components::{Batch, Ended, Life, MayLeave, Stopwatch};
 use super::super::model::indexes::{Interactions, Lanes, ProviderHealth, Runs, Timer, Timers};
 use super::super::model::phase::Phase;
-use super::{deadline, edit};
+use super::runs::deadline;
+use super::transition::enter;
+use super::{edit, phase};
 use crate::lane::TimeSet;
 
 /// Moves all that is measured.
@@ -60,27 +62,24 @@ fn of_run(world: &mut World, entity: Entity, set: TimeSet) {
         if let Some(stopping) = &mut life.stopping {
             stopping.at = set.shown(stopping.at);
         }
-        if let Phase::Retrying(until) = life.phase {
-            life.phase = Phase::Retrying(set.future(until));
-        }
     });
+    if let Some(Phase::Retrying(until)) = phase(world, entity) {
+        enter(world, entity, Phase::Retrying(set.future(until)));
+    }
     edit::<Stopwatch>(world, entity, |watch| watch.since = set.measured(watch.since));
     edit::<Batch>(world, entity, |batch| {
         batch.0.calls.iter_mut().for_each(|call| call.since = set.shown(call.since));
     });
-    if let Some(at) = ended {
-        let number = world.get::<super::super::model::components::Identity>(entity).map(|identity| identity.number);
-        edit::<Ended>(world, entity, |ended| ended.at = set.shown(at));
-        let by_end = &mut world.resource_mut::<Runs>().by_end;
-        if let Some(number) = number
-            && by_end.remove(&(at, number))
-        {
-            by_end.insert((set.shown(at), number));
+    if let Some(ended) = world.get::<Ended>(entity).cloned() {
+        let at = set.shown(ended.at);
+        world.entity_mut(entity).insert(Ended { at, ..ended });
+        if world.get::<MayLeave>(entity).is_some() {
+            world.entity_mut(entity).insert(MayLeave(at));
         }
     }
 }
 
 /// When a span that began at `start` ends, where time was set meanwhile by so many microseconds.
-pub(crate) fn end_of(start: Timestamp, span: Span, moved: i64) -> Timestamp {
+pub(super) fn end_of(start: Timestamp, span: Span, moved: i64) -> Timestamp {
     Timestamp::from_micros((start + span).as_micros().saturating_add_signed(moved))
 }

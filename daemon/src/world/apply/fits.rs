@@ -28,7 +28,7 @@ pub(crate) fn fits(world: &World, event: &Event) -> Result<(), Unfit> {
 
 fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Result<(), Unfit> {
     let Some(life) = world.get::<Life>(entity) else { return Err(Unfit::NoRun) };
-    if matches!(life.phase, Phase::Ended(_)) {
+    if matches!(life.phase(), Phase::Ended(_)) {
         return if matches!(body, EventBody::RunArchived) { Ok(()) } else { Err(Unfit::Ended) };
     }
     let is_at = |step: u32| step == life.step;
@@ -36,8 +36,8 @@ fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Res
     let is_asked = |interaction: &InteractionId| {
         world.resource::<Interactions>().open.get(interaction).is_some_and(|open| open.run == run)
     };
-    let acts = life.phase == Phase::Acting && world.get::<Batch>(entity).is_some();
-    let thinks = matches!(life.phase, Phase::Thinking(_));
+    let acts = life.phase() == Phase::Acting && world.get::<Batch>(entity).is_some();
+    let thinks = matches!(life.phase(), Phase::Thinking(_));
     let is_compacting = world.get::<Compacting>(entity).is_some();
     let in_order = match body {
         EventBody::StepBegun { step, .. }
@@ -46,11 +46,11 @@ fn about_run(world: &World, run: RunId, entity: Entity, body: &EventBody) -> Res
             let has_done = world.get::<Batch>(entity).is_none_or(|batch| batch.0.group().is_empty());
             !thinks && has_done && (is_at(*step) || life.step.checked_add(1) == Some(*step))
         }
-        EventBody::InferenceStarted { step, .. } => matches!(life.phase, Phase::Wanting(_)) && is_at(*step),
+        EventBody::InferenceStarted { step, .. } => matches!(life.phase(), Phase::Wanting(_)) && is_at(*step),
         EventBody::InferenceFinished { step, .. } => thinks && is_at(*step) && !is_compacting,
         EventBody::CompactionFinished { step, .. } => {
             // One that stands in for a summary that was not given follows on the last failure.
-            let is_makeshift = matches!(life.phase, Phase::Retrying(_)) && !is_compacting;
+            let is_makeshift = matches!(life.phase(), Phase::Retrying(_)) && !is_compacting;
             is_at(*step) && (thinks && is_compacting || is_makeshift)
         }
         EventBody::InferenceFailed { step, .. } => thinks && is_at(*step),

@@ -17,6 +17,7 @@ use super::super::model::ids::Ids;
 use super::super::model::indexes::{Lanes, Runs, Setup, Timer, Timers};
 use super::super::model::phase::Phase;
 use super::calls::leave_batch;
+use super::transition::enter;
 use super::{asked, claim, edit, phase, pools, providers, wake, with_provider_lane};
 
 /// It wants to be answered: what people said meanwhile is part of what it asks.
@@ -56,7 +57,8 @@ pub(super) fn wanted(
     let Some(claim) = lanes.providers.get(&name).and_then(|lane| claim(world, run, entity, lane)) else { return };
     let ticket = world.resource_mut::<Lanes>().provider(&name).enter(claim, at);
     world.resource_mut::<Timers>().set(Timer::Retry(run), None);
-    edit::<Life>(world, entity, |life| life.comes_to(step, Phase::Wanting(ticket)));
+    edit::<Life>(world, entity, |life| life.comes_to(step));
+    enter(world, entity, Phase::Wanting(ticket));
 }
 
 /// It waits for what is held back for others, or for its provider.
@@ -78,18 +80,19 @@ pub(super) fn postponed(
     }
     pools::wait(world, entity, budget_of, stalled);
     edit::<Life>(world, entity, |life| {
-        life.comes_to(step, Phase::Postponed(budget_of));
+        life.comes_to(step);
         // Whom it asks is decided when it looks again.
         life.provider = None;
     });
+    enter(world, entity, Phase::Postponed(budget_of));
 }
 
 pub(super) fn started(world: &mut World, entity: Entity, attempt: u32, at: Timestamp) {
     let Some(Phase::Wanting(ticket)) = phase(world, entity) else { return };
     with_provider_lane(world, entity, |lane| lane.grant(ticket, at));
     world.resource_mut::<Runs>().executing += 1;
+    enter(world, entity, Phase::Thinking(ticket));
     edit::<Life>(world, entity, |life| {
-        life.phase = Phase::Thinking(ticket);
         life.attempt = attempt;
         life.started_at.get_or_insert(at);
     });
@@ -144,8 +147,8 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
         world.entity_mut(entity).insert(Batch(Box::new(batch)));
     }
     let next = if calls.is_empty() { Phase::Resting } else { Phase::Acting };
+    enter(world, entity, next);
     edit::<Life>(world, entity, |life| {
-        life.phase = next;
         life.answered = true;
         life.trouble = None;
     });
@@ -172,8 +175,8 @@ pub(super) fn compaction_finished(
     // The length of the next prompt is unknown until a provider has counted it.
     world.entity_mut(entity).remove::<(Compacting, LastAsked, CompactionFailures)>();
     edit::<ContextOverflow>(world, entity, |too_long| too_long.due = false);
+    enter(world, entity, Phase::Retrying(at));
     edit::<Life>(world, entity, |life| {
-        life.phase = Phase::Retrying(at);
         life.answered = true;
         (life.failures, life.unusable, life.trouble) = (0, 0, None);
     });
@@ -207,8 +210,8 @@ pub(super) fn failed(
     }
     let paused = world.get::<Life>(entity).is_some_and(|life| life.paused);
     world.resource_mut::<Timers>().set(Timer::Retry(run), retry_at.filter(|_| !paused));
+    enter(world, entity, retry_at.map_or(Phase::Resting, Phase::Retrying));
     edit::<Life>(world, entity, |life| {
-        life.phase = retry_at.map_or(Phase::Resting, Phase::Retrying);
         life.failures += u32::from(counts(fault));
         // What is refused is asked again only where nothing in the answer could be used.
         let is_unusable = fault == ProviderFault::Refused && retry_at.is_some() && !summarised;

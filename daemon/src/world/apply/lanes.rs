@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use bevy_ecs::entity::Entity;
+use bevy_ecs::query::Without;
 use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
+use harness_protocol::id::RunId;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
-use super::super::model::components::{Identity, Stopwatch};
+use super::super::model::components::{Batch, Call, Ended, Identity, Stage, Stopwatch};
 use super::super::model::ids::Ids;
-use super::super::model::indexes::{Daemon, Hold, Lanes, Runs, TOOL_LANE, Timer, Timers};
-use super::{edit, wake};
+use super::super::model::indexes::{Daemon, Hold, Lanes, TOOL_LANE, Timer, Timers};
+use super::wake;
 use crate::lane::Lane;
+use crate::tools::ToolKind;
 
 pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     match body {
@@ -32,12 +34,13 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
         EventBody::DrainEnded => {
             drain(world, false);
             // Children that were put off can be started now.
-            let live: Vec<Entity> = world.resource::<Runs>().live.values().copied().collect();
-            for entity in live {
-                if let Some(run) = world.get::<Identity>(entity).map(|identity| identity.id) {
-                    wake(world, run);
-                }
-            }
+            let put_off: Vec<RunId> = world
+                .query::<(&Identity, &Batch)>()
+                .iter(world)
+                .filter(|(_, batch)| batch.0.calls.iter().any(is_put_off))
+                .map(|(identity, _)| identity.id)
+                .collect();
+            put_off.into_iter().for_each(|run| wake(world, run));
         }
         EventBody::LaneRelieved { lane, relief, by, until } => {
             world.resource_mut::<Ids>().reliefs += 1;
@@ -85,14 +88,16 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
 
 /// Nothing worked while the daemon was away, whatever a run was about before: that time has a part of its own.
 fn account_for_downtime(world: &mut World, before: Timestamp, at: Timestamp) {
-    let live: Vec<Entity> = world.resource::<Runs>().live.values().copied().collect();
-    for entity in live {
-        edit::<Stopwatch>(world, entity, |watch| {
-            watch.timing = watch.timing_at(before.max(watch.since));
-            watch.timing.down = watch.timing.down + at.since(before.max(watch.since));
-            watch.since = at;
-        });
+    for mut watch in world.query_filtered::<&mut Stopwatch, Without<Ended>>().iter_mut(world) {
+        watch.timing = watch.timing_at(before.max(watch.since));
+        watch.timing.down = watch.timing.down + at.since(before.max(watch.since));
+        watch.since = at;
     }
+}
+
+/// Whether a call may be that of a child that was put off while the daemon drained: what it is for, its run decides.
+fn is_put_off(call: &Call) -> bool {
+    call.stage == Stage::Pending && call.kind == Some(ToolKind::World)
 }
 
 fn change(world: &mut World, lane: &str, change: impl FnOnce(&mut Lane)) {

@@ -11,9 +11,11 @@ mod lanes;
 mod pools;
 mod providers;
 mod runs;
+mod transition;
+mod tree;
 
-pub(crate) use clock::end_of;
-pub(crate) use runs::deadline;
+pub(crate) use runs::earliest;
+pub(crate) use tree::{downward, upward};
 
 use std::sync::Arc;
 
@@ -23,8 +25,8 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
 
-use super::model::components::{Batch, BatchState, Identity, Life, Spec, Stopwatch};
-use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers, WantsExtra};
+use super::model::components::{Batch, BatchState, CouldUseMore, Identity, Life, Shown, Spec, Stopwatch};
+use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers};
 use super::model::phase::{Bucket, Phase};
 use super::model::run_state::condition;
 use crate::lane::{Claim, Lane, ShareId};
@@ -95,7 +97,7 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         EventBody::MessageReceived { text, submit_key } => {
             runs::message_received(world, run, entity, text);
             if let Some(key) = submit_key {
-                runs::told_under(world, run, entity, *key, event.seq);
+                runs::told_under(world, entity, *key, event.seq);
             }
         }
         EventBody::WorkdirFound { folder } => {
@@ -112,28 +114,25 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
 /// After each event about a run: what is shown, where its time goes, and what follows from these.
 fn settle_account(world: &mut World, run: RunId, entity: Entity, at: Timestamp) {
     let Some((before, bucket_before, (after, bucket))) = world.get::<Stopwatch>(entity).and_then(|watch| {
-        let life = world.get::<Life>(entity)?;
+        let (life, shown) = (world.get::<Life>(entity)?, world.get::<Shown>(entity)?);
         let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
-        Some((watch.shown, watch.bucket, condition(life, batch, &world.resource::<Lanes>().tool)))
+        Some((shown.0, watch.bucket, condition(life, batch, &world.resource::<Lanes>().tool)))
     }) else {
         return;
     };
-    if let Some(mut watch) = world.get_mut::<Stopwatch>(entity) {
-        watch.shown = after;
+    if bucket_before != bucket
+        && let Some(mut watch) = world.get_mut::<Stopwatch>(entity)
+    {
         watch.turn_to(bucket, at);
     }
     if before != after {
-        let states = &mut world.resource_mut::<Runs>().states;
-        if let Some(count) = states.get_mut(&before) {
-            *count = count.saturating_sub(1);
-        }
-        *states.entry(after).or_default() += 1;
+        world.entity_mut(entity).insert(Shown(after));
     }
     let works = |bucket| matches!(bucket, Bucket::Model | Bucket::Tools);
     if works(bucket_before) != works(bucket) {
         set_max_time(world, run, entity, works(bucket), at);
     }
-    note_extra(world, run, entity);
+    note_extra(world, entity);
 }
 
 /// The timer of `max_time` runs while the run works.
@@ -146,18 +145,16 @@ fn set_max_time(world: &mut World, run: RunId, entity: Entity, works: bool, at: 
     world.resource_mut::<Timers>().set(Timer::MaxTime(run), due);
 }
 
-/// Keeps the index of batches that could use one more permit.
-fn note_extra(world: &mut World, run: RunId, entity: Entity) {
+/// Marks a batch that could use one more permit.
+fn note_extra(world: &mut World, entity: Entity) {
     let wants = world
         .get::<Batch>(entity)
         .is_some_and(|batch| batch.0.calls.len() > 1 && batch.0.executing() > 0 && batch.0.candidate().is_some())
         && world.get::<Life>(entity).is_some_and(|life| life.stopping.is_none() && !life.paused);
-    let Some(number) = world.get::<Identity>(entity).map(|identity| identity.number) else { return };
-    let mut index = world.resource_mut::<WantsExtra>();
-    if wants {
-        index.0.insert((number, run));
-    } else if !index.0.is_empty() {
-        index.0.remove(&(number, run));
+    match (world.get::<CouldUseMore>(entity).is_some(), wants) {
+        (false, true) => drop(world.entity_mut(entity).insert(CouldUseMore)),
+        (true, false) => drop(world.entity_mut(entity).remove::<CouldUseMore>()),
+        (true, true) | (false, false) => {}
     }
 }
 
@@ -188,7 +185,7 @@ fn edit_batch(world: &mut World, entity: Entity, change: impl FnOnce(&mut BatchS
 }
 
 fn phase(world: &World, entity: Entity) -> Option<Phase> {
-    world.get::<Life>(entity).map(|life| life.phase)
+    world.get::<Life>(entity).map(Life::phase)
 }
 
 fn claim(world: &World, run: RunId, entity: Entity, lane: &Lane) -> Option<Claim> {

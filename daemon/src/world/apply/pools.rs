@@ -8,10 +8,11 @@ use bevy_ecs::world::World;
 use harness_protocol::id::RunId;
 use harness_protocol::run::{Reserve, Usage};
 
-use super::super::model::components::{BudgetReserve, Identity, Pool, Spec, UsageTotal};
+use super::super::model::components::{
+    BudgetReserve, Deferred, Identity, Pool, SpawnedBy, Spec, UsageBelow, UsageTotal,
+};
 use super::super::model::indexes::Postponed;
-use super::super::model::phase::Phase;
-use super::{entity, phase, wake};
+use super::{upward, wake};
 
 /// Runs that look again when something comes back to a budget that they wait for.
 const LOOK_AGAIN: usize = 4;
@@ -23,8 +24,7 @@ fn each_pool(world: &mut World, of: Entity, change: impl Fn(&mut Pool)) {
         if let Some(mut pool) = world.get_mut::<Pool>(current) {
             change(&mut pool);
         }
-        let parent = world.get::<Identity>(current).and_then(|identity| identity.parent);
-        at = parent.and_then(|parent| entity(world, parent));
+        at = world.get::<SpawnedBy>(current).map(|above| above.0);
     }
 }
 
@@ -49,6 +49,13 @@ pub(super) fn spent(world: &mut World, of: Entity, usage: &Usage) {
         Some(mut spent) => spent.0.add(usage),
         None => {
             world.entity_mut(of).insert(UsageTotal(*usage));
+        }
+    }
+    let above: Vec<Entity> = upward(world, of).skip(1).collect();
+    for run in above {
+        match world.get_mut::<UsageBelow>(run) {
+            Some(mut below) => below.0.add(usage),
+            None => drop(world.entity_mut(run).insert(UsageBelow(*usage))),
         }
     }
     each_pool(world, of, |pool| match &mut pool.spent {
@@ -86,17 +93,12 @@ pub(super) fn hold(world: &mut World, of: Entity, reserve: Option<Reserve>) {
 /// follows from what it gives back, and not from how many wait. A few look, and not one, so that a run that needs much
 /// does not keep those away that need little.
 fn wake_next(world: &mut World, of: Entity) {
-    let mut at = Some(of);
-    while let Some(current) = at {
-        let Some(identity) = world.get::<Identity>(current) else { return };
-        let (owner, parent) = (identity.id, identity.parent);
-        if world.get::<Pool>(current).is_some() {
-            let waiting = world.resource::<Postponed>().by_budget.get(&owner);
-            let first: Vec<RunId> = waiting.into_iter().flatten().take(LOOK_AGAIN).map(|(_, run)| *run).collect();
-            first.into_iter().for_each(|run| wake(world, run));
-        }
-        at = parent.and_then(|parent| entity(world, parent));
-    }
+    let owners = upward(world, of).filter(|&at| world.get::<Pool>(at).is_some());
+    let owners = owners.filter_map(|at| world.get::<Identity>(at)).map(|identity| identity.id);
+    let by_budget = &world.resource::<Postponed>().by_budget;
+    let first = owners.flat_map(|owner| by_budget.get(&owner).into_iter().flatten().take(LOOK_AGAIN));
+    let first: Vec<RunId> = first.map(|(_, run)| *run).collect();
+    first.into_iter().for_each(|run| wake(world, run));
 }
 
 /// A provider may be used again: the runs that were deferred because of it are considered again.
@@ -107,14 +109,8 @@ pub(super) fn wake_stalled(world: &mut World) {
 
 /// A run waits for what others hold of a budget, or for its provider.
 pub(super) fn wait(world: &mut World, of: Entity, budget_of: RunId, is_stalled: bool) {
-    let left = take_out(world, of);
-    let Some(entry) = world.get::<Identity>(of).map(|identity| (identity.number, identity.id)) else { return };
-    let mut postponed = world.resource_mut::<Postponed>();
-    if is_stalled {
-        postponed.stalled.insert(entry);
-    } else {
-        postponed.by_budget.entry(budget_of).or_default().insert(entry);
-    }
+    let left = world.get::<Deferred>(of).is_some();
+    world.entity_mut(of).insert(if is_stalled { Deferred::Stalled } else { Deferred::ByBudget(budget_of) });
     // A run that keeps waiting for another budget above does not come here: it wakes the next run when it gets what it
     // needs.
     if left && is_stalled {
@@ -124,15 +120,7 @@ pub(super) fn wait(world: &mut World, of: Entity, budget_of: RunId, is_stalled: 
 
 /// A run waits no longer: it goes on, ends, or is paused.
 pub(super) fn stop_waiting(world: &mut World, of: Entity) {
-    if take_out(world, of) {
+    if world.entity_mut(of).take::<Deferred>().is_some() {
         wake_next(world, of);
     }
-}
-
-fn take_out(world: &mut World, of: Entity) -> bool {
-    let (Some(identity), Some(Phase::Postponed(budget_of))) = (world.get::<Identity>(of), phase(world, of)) else {
-        return false;
-    };
-    let entry = (identity.number, identity.id);
-    world.resource_mut::<Postponed>().remove(budget_of, entry)
 }

@@ -5,26 +5,27 @@
 //! wait is selected.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
-use bevy_ecs::world::World;
 use harness_protocol::id::{IdPrefix, InteractionId, RunId};
 use harness_protocol::rpc::Selector;
 use harness_protocol::run::RunState;
 
 use crate::refusal::{NameRefusal, QuestionRefusal, Refusal};
 use crate::world::api::{Caller, Finished, Operator};
-use crate::world::model::components::{Batch, Ended, Identity, Origin, Spec, Stage, Stopwatch, Transcript};
-use crate::world::model::indexes::{Interactions, Runs};
+use crate::world::model::components::Stage;
+use crate::world::model::indexes::Runs;
 use crate::world::name_or_id::{may_be_an_id, name_and_id, short};
+use crate::world::view::reads::Reads;
 use crate::world::view::run::waits_for;
 
 /// The run that `name` means to this caller: to a run, one of its tree, unless it is the whole id of another one.
-pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, Entity), NameRefusal> {
-    let runs = world.resource::<Runs>();
+pub(crate) fn one(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<(RunId, Entity), NameRefusal> {
+    let runs = &world.runs;
     let root = caller.run.map(|run| {
-        let identity = runs.by_id.get(&run).and_then(|&entity| world.get::<Identity>(entity));
+        let identity = runs.by_id.get(&run).and_then(|&entity| world.identity(entity));
         identity.map_or(run, |identity| identity.root)
     });
     if name == "@last" {
@@ -56,8 +57,8 @@ pub(crate) fn one(world: &World, name: &str, caller: Caller) -> Result<(RunId, E
 
 /// The live run that is called `name`: to an operator one that an operator submitted, before the only child of that
 /// name; to a run one of its tree.
-fn called(world: &World, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, NameRefusal> {
-    let runs = world.resource::<Runs>();
+fn called(world: &Reads<'_, '_>, name: &str, root: Option<RunId>) -> Result<Option<(RunId, Entity)>, NameRefusal> {
+    let runs = &world.runs;
     let here = |run: &RunId| runs.by_id.get(run).map(|&entity| (*run, entity));
     if let Some(root) = root {
         return Ok(runs.names.in_tree(name, root).and_then(|run| here(&run)));
@@ -86,60 +87,64 @@ fn no_run(name: &str) -> NameRefusal {
 }
 
 /// A run of the world whose id begins with `name`, where that is long enough to be taken for an id.
-pub(crate) fn with_id_like(world: &World, name: &str) -> Option<RunId> {
-    let found = may_be_an_id(name).then(|| beginning_with(world, name, None, 1))?;
-    found.first().map(|(run, _)| *run)
+pub(crate) fn with_id_like(runs: &Runs, name: &str) -> Option<RunId> {
+    let prefix = name.parse::<IdPrefix>().ok().filter(|_| may_be_an_id(name))?;
+    runs.by_id.range(runs_with(&prefix)).next().map(|(run, _)| run)
+}
+
+/// The ids that begin so.
+fn runs_with(prefix: &IdPrefix) -> RangeInclusive<RunId> {
+    RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end())
 }
 
 /// Runs whose ids begin so; to a run nothing is told of those of other trees.
-fn beginning_with(world: &World, name: &str, root: Option<RunId>, most: usize) -> Vec<(RunId, Entity)> {
+fn beginning_with(world: &Reads<'_, '_>, name: &str, root: Option<RunId>, most: usize) -> Vec<(RunId, Entity)> {
     let Ok(prefix) = name.parse::<IdPrefix>() else { return Vec::new() };
-    let range = RunId::from_u64(*prefix.range().start())..=RunId::from_u64(*prefix.range().end());
-    let all = world.resource::<Runs>().by_id.range(range);
+    let all = world.runs.by_id.range(runs_with(&prefix));
     all.filter(|&(_, entity)| root.is_none() || is_meant(world, entity, root)).take(most).collect()
 }
 
 /// Whether a run is one that a name means first: to an operator one that an operator submitted, to a run one of its
 /// tree.
-fn is_meant(world: &World, entity: Entity, root: Option<RunId>) -> bool {
-    world.get::<Identity>(entity).is_some_and(|identity| match root {
+fn is_meant(world: &Reads<'_, '_>, entity: Entity, root: Option<RunId>) -> bool {
+    world.identity(entity).is_some_and(|identity| match root {
         Some(root) => identity.root == root,
         None => identity.parent.is_none(),
     })
 }
 
 /// Whether what `name` means here is a child that is called so: of those that have left the world, an operator's own may be.
-pub(crate) fn is_child_by_name(world: &World, name: &str, operator: Operator) -> bool {
-    let named = |entity| world.get::<Spec>(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
+pub(crate) fn is_child_by_name(world: &Reads<'_, '_>, name: &str, operator: Operator) -> bool {
+    let named = |entity| world.spec(entity).is_some_and(|spec| spec.0.name.as_deref() == Some(name));
     if name.parse::<RunId>().is_ok() {
         return false;
     }
     match one(world, name, operator.into()) {
         Ok((_, entity)) => named(entity) && !is_meant(world, entity, None),
         // Several children have the name.
-        Err(_) => has_name(world, name) && world.resource::<Runs>().names.top(name).is_none(),
+        Err(_) => has_name(world, name) && world.runs.names.top(name).is_none(),
     }
 }
 
 /// Whether a live run is called so.
-fn has_name(world: &World, name: &str) -> bool {
-    let names = &world.resource::<Runs>().names;
+fn has_name(world: &Reads<'_, '_>, name: &str) -> bool {
+    let names = &world.runs.names;
     names.top(name).is_some() || !names.children(name, 1).is_empty()
 }
 
 /// The latest finished run of that name which is meant. Names are unique among live runs only.
-fn by_finished_name(world: &World, name: &str, meant: impl Fn(Entity) -> bool) -> Option<(RunId, Entity)> {
-    let runs = world.resource::<Runs>();
+fn by_finished_name(world: &Reads<'_, '_>, name: &str, meant: impl Fn(Entity) -> bool) -> Option<(RunId, Entity)> {
+    let runs = &world.runs;
     runs.finished.values().rev().take(10_000).copied().find_map(|entity| {
-        let spec = world.get::<Spec>(entity)?;
+        let spec = world.spec(entity)?;
         let found = spec.0.name.as_deref() == Some(name) && meant(entity);
-        found.then(|| world.get::<Identity>(entity).map(|identity| (identity.id, entity))).flatten()
+        found.then(|| world.identity(entity).map(|identity| (identity.id, entity))).flatten()
     })
 }
 
 /// Whether a run has the labels, one of the states and one of the waits that are asked for.
-pub(crate) fn fits(world: &World, entity: Entity, select: &Selector) -> bool {
-    let Some(spec) = world.get::<Spec>(entity) else { return false };
+pub(crate) fn fits(world: &Reads<'_, '_>, entity: Entity, select: &Selector) -> bool {
+    let Some(spec) = world.spec(entity) else { return false };
     let waits = || waits_for(world, entity).is_some_and(|kind| select.waiting_for.contains(&kind));
     select.labels.iter().all(|(key, value)| spec.0.labels.get(key) == Some(value))
         && (select.states.is_empty() || state(world, entity).is_some_and(|state| select.states.contains(&state)))
@@ -151,28 +156,31 @@ fn check_selects(select: &Selector) -> Result<(), NameRefusal> {
     if select.has_filter() || select.all { Ok(()) } else { Err(NameRefusal::NothingSelected) }
 }
 
-pub(crate) fn state(world: &World, entity: Entity) -> Option<RunState> {
-    world.get::<Stopwatch>(entity).map(|watch| watch.shown)
+pub(crate) fn state(world: &Reads<'_, '_>, entity: Entity) -> Option<RunState> {
+    world.shown(entity).map(|shown| shown.0)
 }
 
 /// A finished run, as far as another one can come from it; `None` where it has not ended.
-pub(crate) fn finished(world: &World, entity: Entity) -> Option<Finished> {
-    world.get::<Ended>(entity)?;
-    let identity = world.get::<Identity>(entity)?;
-    let origin = world.get::<Origin>(entity);
+pub(crate) fn finished(world: &Reads<'_, '_>, entity: Entity) -> Option<Finished> {
+    let run = world.whole(entity)?;
+    run.ended?;
     Some(Finished {
-        id: identity.id,
-        parent: identity.parent,
-        seq: identity.seq,
-        spec: Arc::clone(&world.get::<Spec>(entity)?.0),
-        continues: origin.and_then(|origin| origin.continues),
-        transcript: world.get::<Transcript>(entity)?.0.clone(),
-        earlier: origin.map_or(0, |origin| origin.earlier),
+        id: run.identity.id,
+        parent: run.identity.parent,
+        seq: run.identity.seq,
+        spec: Arc::clone(&run.spec.0),
+        continues: run.origin.and_then(|origin| origin.continues),
+        transcript: run.transcript.0.clone(),
+        earlier: run.origin.map_or(0, |origin| origin.earlier),
     })
 }
 
 /// The live runs that are to be changed, in the order of their numbers; those that are named, also if they have ended.
-pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Result<Vec<(RunId, Entity)>, NameRefusal> {
+pub(crate) fn several(
+    world: &Reads<'_, '_>,
+    select: &Selector,
+    caller: Caller,
+) -> Result<Vec<(RunId, Entity)>, NameRefusal> {
     let mut chosen = Vec::new();
     if !select.runs.is_empty() {
         let mut seen = BTreeSet::new();
@@ -185,10 +193,10 @@ pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Resul
         return Ok(chosen);
     }
     check_selects(select)?;
-    let runs = world.resource::<Runs>();
+    let runs = &world.runs;
     for &entity in runs.live.values() {
         if fits(world, entity, select)
-            && let Some(identity) = world.get::<Identity>(entity)
+            && let Some(identity) = world.identity(entity)
         {
             chosen.push((identity.id, entity));
         }
@@ -199,7 +207,7 @@ pub(crate) fn several(world: &World, select: &Selector, caller: Caller) -> Resul
 /// Live runs that are selected by what they are, not by name, with numbers above `after` and up to `last`: at most
 /// `found` of them, of at most `scanned` that are looked at. Also the number to go on after, where there may be more.
 pub(crate) fn some(
-    world: &World,
+    world: &Reads<'_, '_>,
     select: &Selector,
     (after, last): (u64, u64),
     (found, scanned): (usize, usize),
@@ -209,10 +217,10 @@ pub(crate) fn some(
     if after >= last {
         return Ok((chosen, None));
     }
-    let live = world.resource::<Runs>().live.range(after + 1..=last);
+    let live = world.runs.live.range(after + 1..=last);
     for (looked_at, (&number, &entity)) in live.enumerate() {
         if fits(world, entity, select)
-            && let Some(identity) = world.get::<Identity>(entity)
+            && let Some(identity) = world.identity(entity)
         {
             chosen.push(identity.id);
         }
@@ -224,8 +232,8 @@ pub(crate) fn some(
 }
 
 /// The interaction that `name` means: by id, unique prefix among the open ones, or the run that waits for one.
-pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
-    let interactions = world.resource::<Interactions>();
+pub(crate) fn interaction(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
+    let interactions = &world.interactions;
     if let Ok(id) = name.parse::<InteractionId>()
         && (interactions.open.contains_key(&id) || interactions.closed.contains_key(&id))
     {
@@ -261,12 +269,12 @@ pub(crate) fn interaction(world: &World, name: &str, caller: Caller) -> Result<I
 }
 
 /// The one question that a run asks.
-fn asked_by(world: &World, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
+fn asked_by(world: &Reads<'_, '_>, name: &str, caller: Caller) -> Result<InteractionId, Refusal> {
     let (run, entity) = one(world, name, caller).map_err(|refusal| match refusal {
         several if several.is_ambiguous() => several,
         _ => NameRefusal::NoInteraction { name: short(name) },
     })?;
-    let open: Vec<InteractionId> = world.get::<Batch>(entity).map_or_else(Vec::new, |batch| {
+    let open: Vec<InteractionId> = world.batch(entity).map_or_else(Vec::new, |batch| {
         let asks = batch.0.calls.iter().filter_map(|call| match call.stage {
             Stage::Asking(interaction) => Some(interaction),
             _ => None,
@@ -358,9 +366,9 @@ mod tests {
             assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(6)), "{name}");
             let engine = world(&[(4, None, ""), (5, Some(4), name)]);
             assert_eq!(engine.find(name, OPERATOR), Ok(RunId::from_u64(5)), "{name}: there is no other");
-            assert!(is_child_by_name(&engine.world, name, OPERATOR.operator().unwrap()));
+            assert!(engine.is_child_by_name(name, OPERATOR.operator().unwrap()));
             assert!(
-                !is_child_by_name(&engine.world, &RunId::from_u64(5).to_string(), OPERATOR.operator().unwrap()),
+                !engine.is_child_by_name(&RunId::from_u64(5).to_string(), OPERATOR.operator().unwrap()),
                 "an id means one run"
             );
         }
@@ -373,7 +381,7 @@ mod tests {
             let engine = world(&[(4, None, ""), (5, Some(4), name), (6, None, ""), (7, Some(6), name)]);
             assert!(engine.find(name, OPERATOR).unwrap_err().is_ambiguous(), "{name}");
             assert!(
-                is_child_by_name(&engine.world, name, OPERATOR.operator().unwrap()),
+                engine.is_child_by_name(name, OPERATOR.operator().unwrap()),
                 "{name}: the journal may have an operator's"
             );
             for (asks, meant) in [(4, 5), (5, 5), (6, 7), (7, 7)] {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bevy_ecs::world::World;
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
 use harness_protocol::json_size::{text_bytes, value_bytes};
@@ -189,18 +188,17 @@ fn is_same(one: &RunSpec, other: &RunSpec) -> bool {
 }
 
 /// What stands against any new run now, whatever it is.
-pub(crate) fn closed(world: &World) -> Option<NewRunRefusal> {
-    if world.resource::<Daemon>().draining {
+pub(crate) fn closed(daemon: &Daemon, runs: &Runs, setup: &Setup) -> Option<NewRunRefusal> {
+    if daemon.draining {
         return Some(NewRunRefusal::Draining);
     }
-    let (runs, bounds) = (world.resource::<Runs>(), &world.resource::<Setup>().config.limits);
-    let is_full = runs.live.len() >= bounds.live_runs as usize;
-    is_full.then_some(NewRunRefusal::TooManyLive { most: bounds.live_runs })
+    let most = setup.config.limits.live_runs;
+    (runs.live.len() >= most as usize).then_some(NewRunRefusal::TooManyLive { most })
 }
 
 /// Whether there is room, and nothing stands against it.
 fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Refusal> {
-    if let Some(refusal) = closed(tx.world()) {
+    if let Some(refusal) = closed(tx.res(), tx.res(), tx.setup()) {
         return Err(refusal.into());
     }
     let bounds = &tx.setup().config.limits;
@@ -224,7 +222,7 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Refusal> 
         return Err(NewRunRefusal::NameTaken { name: short(name), run: other }.into());
     }
     if let Some(name) = &spec.name
-        && let Some(other) = select::with_id_like(tx.world(), name)
+        && let Some(other) = select::with_id_like(runs, name)
     {
         // To a child nothing is told of runs that are not of its tree.
         let run = descent.parent.is_none().then_some(other);
@@ -243,7 +241,7 @@ fn admit(tx: &Tx<'_>, spec: &RunSpec, descent: &Descent) -> Result<(), Refusal> 
     if identity.depth >= bounds.depth {
         return Err(NewRunRefusal::TooManyLevels { most: bounds.depth }.into());
     }
-    let children = tx.entity(parent).and_then(|entity| tx.get::<Children>(entity)).map_or(0, |c| c.0.len());
+    let children = tx.entity(parent).and_then(|entity| tx.get::<Children>(entity)).map_or(0, |c| c.runs().len());
     if children >= bounds.children as usize {
         return Err(NewRunRefusal::TooManyChildren { most: bounds.children }.into());
     }

@@ -18,7 +18,7 @@ use harness_protocol::spec::RunSpec;
 use crate::config::{Price, Provider, Thinking};
 use crate::prompt::compaction::tokens_of_request;
 use crate::prompt::context::{current, tokens_of, tokens_of_message};
-use crate::world::model::components::{BudgetReserve, LastAsked, Pool, QueuedMessages, Transcript};
+use crate::world::model::components::{BudgetReserve, Identity, LastAsked, Pool, QueuedMessages, Transcript};
 use crate::world::tx::Tx;
 
 /// Bytes that make a token of the specifications of tools, which are JSON.
@@ -178,13 +178,8 @@ fn nano_usd(usd: f64) -> u64 {
 
 /// The budgets that a run is paid from: its own, and those of the runs above it.
 fn pools<'a>(tx: &'a Tx<'_>, run: RunId) -> Vec<(RunId, &'a Pool)> {
-    let mut pools = Vec::new();
-    let mut at = Some(run);
-    while let Some(current) = at {
-        pools.extend(tx.entity(current).and_then(|entity| tx.get::<Pool>(entity)).map(|pool| (current, pool)));
-        at = tx.identity(current).and_then(|identity| identity.parent);
-    }
-    pools
+    let line = tx.entity(run).into_iter().flat_map(|entity| tx.upward(entity));
+    line.filter_map(|at| Some((tx.get::<Identity>(at)?.id, tx.get::<Pool>(at)?))).collect()
 }
 
 /// Whether something above a run, or it itself, has a limit on cost.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bevy_ecs::query::With;
 use harness_protocol::event::EventBody;
 use harness_protocol::id::RunId;
 use harness_protocol::run::exit;
@@ -12,8 +13,7 @@ use super::compaction::{self, Fit};
 use super::provider_health;
 use crate::config::Provider;
 use crate::world::ending::fail_run;
-use crate::world::model::components::{BudgetReserve, Identity, Life};
-use crate::world::model::indexes::{Postponed, Runs, is_stalled};
+use crate::world::model::components::{BudgetReserve, Deferred, Identity, Life, Spec, WantsInference};
 use crate::world::model::phase::Phase;
 use crate::world::tx::Tx;
 
@@ -31,7 +31,7 @@ pub(in crate::world) fn begin(tx: &mut Tx<'_>, run: RunId, step: u32) {
         }
     };
     // Nothing is held for who would only stand still with it.
-    let stalled = asked(tx, run, provider.as_ref()).filter(|asked| is_stalled(tx.world(), asked));
+    let stalled = asked(tx, run, provider.as_ref()).filter(|asked| tx.is_stalled(asked));
     let reserve = match budget::of(tx, run, provider.as_ref(), plan.as_deref()) {
         Budget::UsedUp(why) => {
             fail_run(tx, run, why, exit::BUDGET);
@@ -69,10 +69,9 @@ fn asked(tx: &Tx<'_>, run: RunId, instead: Option<&Arc<str>>) -> Option<Arc<str>
 /// provider that is `stalled` may be used again.
 fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, stalled: Option<Arc<str>>) {
     let Some(budget_of) = budget_of else { return };
-    let waits_already = tx.identity(run).zip(tx.life(run)).is_some_and(|(identity, life)| {
-        let waits = tx.res::<Postponed>();
-        let is_stalled = waits.stalled.contains(&(identity.number, run));
-        let is_same = life.phase == Phase::Postponed(budget_of) && life.step == step;
+    let waits_already = tx.entity(run).zip(tx.life(run)).is_some_and(|(entity, life)| {
+        let is_stalled = tx.get::<Deferred>(entity) == Some(&Deferred::Stalled);
+        let is_same = life.phase() == Phase::Postponed(budget_of) && life.step == step;
         is_same && is_stalled == stalled.is_some()
     });
     if !waits_already {
@@ -82,17 +81,17 @@ fn postpone(tx: &mut Tx<'_>, run: RunId, step: u32, budget_of: Option<RunId>, st
 
 /// Called when a provider must not be used until an operator acts: the runs in its lane release their budget reserves.
 pub(in crate::world) fn give_back(tx: &mut Tx<'_>, provider: &Arc<str>) {
-    if !is_stalled(tx.world(), provider) {
+    if !tx.is_stalled(provider) {
         return;
     }
-    let holds = |entity| {
-        let (life, _) = (tx.get::<Life>(entity)?, tx.get::<BudgetReserve>(entity)?);
-        let run = tx.get::<Identity>(entity)?.id;
-        let is_here = asked(tx, run, life.provider.as_ref()).as_ref() == Some(provider);
-        (is_here && matches!(life.phase, Phase::Wanting(_))).then_some((run, life.step))
-    };
-    let holders: Vec<(RunId, u32)> = tx.res::<Runs>().live.values().filter_map(|&entity| holds(entity)).collect();
-    for (run, step) in holders {
+    let mut holders = tx.all::<(&Identity, &Life, &Spec), (With<WantsInference>, With<BudgetReserve>), _>(
+        |(identity, life, spec)| {
+            let asked = life.provider.as_ref().or(spec.0.provider.as_ref());
+            (asked == Some(provider)).then_some((identity.number, identity.id, life.step))
+        },
+    );
+    holders.sort_unstable();
+    for (_, run, step) in holders {
         let budget_of = budget::owner(tx, run);
         postpone(tx, run, step, budget_of, Some(Arc::clone(provider)));
         // It may have stood in the lane of a stand-in, and its own provider answers again.
@@ -110,13 +109,12 @@ pub(in crate::world) fn reconsider(tx: &mut Tx<'_>, provider: &Arc<str>) {
     if !tx.setup().config.providers.iter().any(concerned) {
         return;
     }
-    let waits = |entity| {
-        let life = tx.get::<Life>(entity)?;
-        let wants = matches!(life.phase, Phase::Wanting(_)) && !life.paused && life.stopping.is_none();
-        wants.then_some((tx.get::<Identity>(entity)?.id, life.step))
-    };
-    let waiting: Vec<(RunId, u32)> = tx.res::<Runs>().live.values().filter_map(|&entity| waits(entity)).collect();
-    for (run, step) in waiting {
+    let mut waiting = tx.all::<(&Identity, &Life), With<WantsInference>, _>(|(identity, life)| {
+        let may_go = !life.paused && life.stopping.is_none();
+        may_go.then_some((identity.number, identity.id, life.step))
+    });
+    waiting.sort_unstable();
+    for (_, run, step) in waiting {
         let stands_in = tx.life(run).and_then(|life| life.provider.clone());
         if !asked(tx, run, stands_in.as_ref()).is_some_and(|asked| provider_health::is_away(tx, &asked)) {
             continue;

@@ -21,7 +21,7 @@ use harness_protocol::time::Span;
 
 use crate::lane::TicketState;
 use crate::prompt::ErrorClass;
-use crate::world::model::indexes::{Breaker, ProviderHealth, is_stalled};
+use crate::world::model::indexes::{Breaker, ProviderHealth};
 use crate::world::tx::Tx;
 
 /// Failures in a row, whichever runs they are of, until a provider is left alone.
@@ -60,7 +60,7 @@ pub(crate) fn choice(tx: &Tx<'_>, run: RunId, suits: impl Fn(&Arc<str>) -> bool)
     if fallbacks.is_empty() || !is_away(tx, own) {
         return None;
     }
-    let is_there = |other: &&Arc<str>| !is_away(tx, other) && !is_stalled(tx.world(), other);
+    let is_there = |other: &&Arc<str>| !is_away(tx, other) && !tx.is_stalled(other);
     fallbacks.iter().filter(is_there).find(|other| suits(other)).cloned()
 }
 

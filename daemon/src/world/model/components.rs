@@ -1,9 +1,14 @@
 //! The components of a run. Data only; only `apply` writes them.
+//!
+//! A component from which an index is made is immutable: it changes by being inserted anew, so that the hooks that keep
+//! the index (`indexes/hooks.rs`) see every change of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bevy_ecs::bundle::Bundle;
 use bevy_ecs::component::Component;
+use bevy_ecs::entity::Entity;
 use harness_protocol::event::{Ending, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, InteractionId, RunId, Seq};
 use harness_protocol::run::{CallState, Compaction, Entry, Reserve, RunState, Timing, Usage};
@@ -11,6 +16,7 @@ use harness_protocol::spec::RunSpec;
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::Timestamp;
 
+use super::indexes::hooks;
 use super::phase::{Bucket, Phase};
 use crate::lane::TicketId;
 use crate::tools::ToolKind;
@@ -20,6 +26,7 @@ pub(crate) const MAX_FAILURES: u32 = 10;
 
 /// Who a run is. Never changes.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(immutable, on_add = hooks::run_came, on_remove = hooks::run_left)]
 pub(crate) struct Identity {
     pub(crate) id: RunId,
     /// Order of submission.
@@ -33,8 +40,20 @@ pub(crate) struct Identity {
     pub(crate) depth: u32,
 }
 
+/// The components that every run has from the moment in which it is in the world.
+#[derive(Bundle)]
+pub(crate) struct NewRun {
+    pub(crate) identity: Identity,
+    pub(crate) life: Life,
+    pub(crate) shown: Shown,
+    pub(crate) watch: Stopwatch,
+    pub(crate) transcript: Transcript,
+    pub(crate) spec: Spec,
+}
+
 /// Where a run came from, if not from a plain submit. Never changes.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(immutable, on_add = hooks::origin_came, on_remove = hooks::origin_left)]
 pub(crate) struct Origin {
     pub(crate) retry_of: Option<RunId>,
     pub(crate) continues: Option<RunId>,
@@ -45,10 +64,12 @@ pub(crate) struct Origin {
 
 /// The key that a client made for the submit of a run. Never changes.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(immutable, on_add = hooks::submit_key_came, on_remove = hooks::submit_key_left)]
 pub(crate) struct SentAs(pub(crate) SubmitKey);
 
 /// The keys that clients made for messages to a run, with the events by which they came.
 #[derive(Component, Debug, Clone, PartialEq, Eq, Default)]
+#[component(immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left)]
 pub(crate) struct ToldUnder(pub(crate) VecDeque<(SubmitKey, Seq)>);
 
 /// What a run was asked to be, defaults filled in. Never changes.
@@ -58,7 +79,7 @@ pub(crate) struct Spec(pub(crate) Arc<RunSpec>);
 /// How far a run is.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Life {
-    pub(crate) phase: Phase,
+    phase: Phase,
     pub(crate) paused: bool,
     pub(crate) stopping: Option<Stopping>,
     /// The step at hand, from 1; 0 before the first.
@@ -82,14 +103,62 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// It is at this step, and so far in it. Attempts are counted anew for each.
-    pub(crate) fn comes_to(&mut self, step: u32, phase: Phase) {
+    /// Of a run that was submitted at that time.
+    pub(crate) fn new(submitted_at: Timestamp) -> Self {
+        Self {
+            phase: Phase::Resting,
+            paused: false,
+            stopping: None,
+            step: 0,
+            attempt: 0,
+            failures: 0,
+            unusable: 0,
+            trouble: None,
+            provider: None,
+            answered: false,
+            submitted_at,
+            moved: 0,
+            started_at: None,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// For `apply/transition.rs` alone, which keeps the markers of the phase.
+    pub(in crate::world) fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// It is at this step. Attempts are counted anew for each.
+    pub(crate) fn comes_to(&mut self, step: u32) {
         if self.step != step {
             (self.attempt, self.failures, self.unusable, self.trouble) = (0, 0, 0, None);
         }
-        (self.step, self.phase) = (step, phase);
+        self.step = step;
     }
 }
+
+/// That a run stands in the lane of its provider. Follows from its phase, for queries.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
+pub(crate) struct WantsInference;
+
+/// That a run waits outside its provider's lane. Present in the phase `Postponed`, unless it is paused.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(immutable, storage = "SparseSet", on_insert = hooks::deferral_came, on_discard = hooks::deferral_left)]
+pub(crate) enum Deferred {
+    /// Until others give back what they hold of the budget of that run.
+    ByBudget(RunId),
+    /// Until its provider may be asked again.
+    Stalled,
+}
+
+/// That its batch could use one more permit.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(immutable, storage = "SparseSet", on_add = hooks::extra_came, on_remove = hooks::extra_left)]
+pub(crate) struct CouldUseMore;
 
 /// Why the inference at hand was not answered.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,13 +175,16 @@ pub(crate) struct Stopping {
     pub(crate) at: Timestamp,
 }
 
+/// The state that is shown and counted.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(immutable, on_insert = hooks::state_came, on_discard = hooks::state_left)]
+pub(crate) struct Shown(pub(crate) RunState);
+
 /// Where its time went, up to `since`; the time after that belongs to `bucket`.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct Stopwatch {
     pub(crate) timing: Timing,
     pub(crate) bucket: Bucket,
-    /// The state that is shown and counted.
-    pub(crate) shown: RunState,
     pub(crate) since: Timestamp,
 }
 
@@ -130,6 +202,10 @@ impl Transcript {
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
 pub(crate) struct UsageTotal(pub(crate) Usage);
+
+/// What all runs below it used, so that a view of it need not visit them. Absent until the first answer there.
+#[derive(Component, Debug, Clone, Copy, PartialEq)]
+pub(crate) struct UsageBelow(pub(crate) Usage);
 
 /// What of its budget is used and held back, by it and by all below it. Present for runs with a budget.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
@@ -176,9 +252,22 @@ pub(crate) struct Compacting(pub(crate) Arc<Compaction>);
 #[derive(Component, Debug, Clone, PartialEq, Default)]
 pub(crate) struct QueuedMessages(pub(crate) Vec<Arc<str>>);
 
-/// Runs that it spawned.
-#[derive(Component, Debug, Clone, PartialEq, Default)]
-pub(crate) struct Children(pub(crate) Vec<RunId>);
+/// The run that spawned this one, as long as that is in the world.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[relationship(relationship_target = Children)]
+pub(crate) struct SpawnedBy(pub(crate) Entity);
+
+/// Runs that it spawned, in the order of their numbers. Without `linked_spawn`, unlike the hierarchy that comes with
+/// bevy: a run that leaves takes no other run along.
+#[derive(Component, Debug, PartialEq, Eq)]
+#[relationship_target(relationship = SpawnedBy)]
+pub(crate) struct Children(Vec<Entity>);
+
+impl Children {
+    pub(crate) fn runs(&self) -> &[Entity] {
+        &self.0
+    }
+}
 
 /// Calls of other runs that wait for it.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
@@ -186,6 +275,7 @@ pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 
 /// Its questions that have been answered or withdrawn. They are named so that they leave the world with the run.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
+#[component(on_remove = hooks::closed_questions_left)]
 pub(crate) struct ClosedQuestions(pub(crate) Vec<InteractionId>);
 
 /// Questions that were refused because no person was available.
@@ -194,12 +284,18 @@ pub(crate) struct Denials(pub(crate) Vec<Arc<str>>);
 
 /// How it ended. Present once it has.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(immutable, on_add = hooks::end_came, on_remove = hooks::end_left)]
 pub(crate) struct Ended {
     pub(crate) ending: Ending,
     pub(crate) at: Timestamp,
     /// About how much memory its texts take.
     pub(crate) bytes: u64,
 }
+
+/// That its whole tree has ended, so that it can leave: since that time, by which the oldest leave first.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(immutable, on_add = hooks::not_kept, on_insert = hooks::may_leave, on_discard = hooks::may_leave_no_more)]
+pub(crate) struct MayLeave(pub(crate) Timestamp);
 
 /// The calls of the step at hand. Present while it has some.
 #[derive(Component, Debug, Clone, PartialEq)]

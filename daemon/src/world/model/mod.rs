@@ -7,5 +7,6 @@ pub(super) mod ids;
 pub(super) mod indexes;
 pub(super) mod names;
 pub(super) mod phase;
+pub(super) mod run_data;
 pub(super) mod run_state;
 pub(super) mod step_io;

@@ -9,7 +9,7 @@ use crate::lane::{Lane, TicketState};
 
 /// State and bucket of a run. `tool_lane` is where its batch's ticket lies.
 pub(crate) fn condition(life: &Life, batch: Option<&BatchState>, tool_lane: &Lane) -> (RunState, Bucket) {
-    let at_work = match life.phase {
+    let at_work = match life.phase() {
         Phase::Ended(state) => return (state, Bucket::None),
         Phase::Thinking(_) => (RunState::Thinking, Bucket::Model),
         Phase::Acting if batch.is_some_and(|batch| batch.executing() > 0) => (RunState::Acting, Bucket::Tools),

@@ -1,38 +1,32 @@
 //! Read access to the world: runs, transcripts, lanes, interactions, counts. Must never change anything.
 
 mod lanes;
+mod pages;
+
+pub use pages::PAGE_BYTES;
+use pages::{list, pending, show};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bevy_ecs::entity::Entity;
 use harness_protocol::id::{CallId, RunId, Seq};
-use harness_protocol::json_size::text_bytes;
 use harness_protocol::rpc::{
     InteractionListParams, Interactions as InteractionPage, ListParams, Selector, ShowParams, Shown,
 };
-use harness_protocol::run::{Entry, InteractionKind, InteractionView, RunState, RunView};
+use harness_protocol::run::{Entry, RunState, RunView};
 use harness_protocol::submit_key::SubmitKey;
 use harness_protocol::time::{Span, Timestamp};
 
-use super::Engine;
+use super::Folded;
 use super::api::{Caller, Finished, KeySpace, Now, Operator};
 use super::commands::{select, submit};
 use super::model::clock::SMALL;
-use super::model::components::{Batch, Children, Identity, Spec, Transcript};
 use super::model::indexes::{Daemon, Interactions, Runs, Setup};
 use crate::config::Config;
 use crate::refusal::{NameRefusal, Refusal};
 use crate::tools::Catalogue;
-use crate::world::view::fit::{REPLY_BYTES, entry_bytes, fit_entry, fit_list, fit_text, leave_room, view_bytes};
-use crate::world::view::run::{PlacesSeen, view, view_among};
-
-/// Runs that a list looks at for one page.
-const MOST_SCANNED: usize = 50_000;
-/// Bytes of text on one page of a transcript.
-pub const PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Interactions in one reply.
-const MOST_INTERACTIONS: usize = 1_000;
+use crate::world::view::fit::{fit_list, view_bytes};
+use crate::world::view::run::view;
 
 /// Runs of the world for a page of a list.
 #[derive(Debug)]
@@ -88,7 +82,7 @@ impl TranscriptPage {
     }
 }
 
-impl Engine {
+impl Folded {
     /// The time that the world would give to what happens now.
     pub fn time(&self, now: Now) -> Timestamp {
         self.clock.look(now, self.world.resource::<Daemon>().last_at)
@@ -105,27 +99,28 @@ impl Engine {
     /// # Errors
     /// If there is no such run, or there are several; to a run these are of its tree.
     pub fn find(&self, name: &str, caller: Caller) -> Result<RunId, NameRefusal> {
-        select::one(&self.world, name, caller).map(|(run, _)| run)
+        self.read(|reads| select::one(reads, name, caller)).map(|(run, _)| run)
     }
 
     /// Whether a name means a child here, so that the journal has to be asked for a run of an operator's that has it.
     pub fn is_child_by_name(&self, name: &str, operator: Operator) -> bool {
-        select::is_child_by_name(&self.world, name, operator)
+        self.read(|reads| select::is_child_by_name(reads, name, operator))
     }
 
     /// The state of a run; `None` once it has left the world.
     pub fn state_of(&self, run: RunId) -> Option<RunState> {
-        select::state(&self.world, self.entity(run)?)
+        self.read(|reads| select::state(reads, reads.entity(run)?))
     }
 
     /// A run as it is shown; `None` once it has left the world.
     pub fn view(&self, run: RunId, now: Now) -> Option<RunView> {
-        view(&self.world, self.entity(run)?, self.time(now))
+        let at = self.time(now);
+        self.read(|reads| view(reads, reads.entity(run)?, at))
     }
 
     /// Top of the tree of a run.
     pub fn root_of(&self, run: RunId) -> Option<RunId> {
-        self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.root)
+        self.read(|reads| reads.identity(reads.entity(run)?).map(|identity| identity.root))
     }
 
     /// Live runs that are selected by label, by state, by what they wait for, or all, with numbers in `between`: above
@@ -140,12 +135,12 @@ impl Engine {
         between: (u64, u64),
         most: (usize, usize),
     ) -> Result<(Vec<RunId>, Option<u64>), NameRefusal> {
-        select::some(&self.world, select, between, most)
+        self.read(|reads| select::some(reads, select, between, most))
     }
 
     /// Whether a run of the world has what is selected.
     pub fn fits(&self, run: RunId, select: &Selector) -> bool {
-        self.entity(run).is_some_and(|entity| select::fits(&self.world, entity, select))
+        self.read(|reads| reads.entity(run).is_some_and(|entity| select::fits(reads, entity, select)))
     }
 
     /// The highest number of a run.
@@ -155,80 +150,26 @@ impl Engine {
 
     /// Number of the event that made a run.
     pub fn made_by(&self, run: RunId) -> Option<Seq> {
-        self.world.get::<Identity>(self.entity(run)?).map(|identity| identity.seq)
+        self.read(|reads| reads.identity(reads.entity(run)?).map(|identity| identity.seq))
     }
 
     /// Runs from `run` up to the top of its tree, as far as they are known.
     pub fn is_in_tree(&self, run: RunId, top: RunId) -> bool {
-        let mut at = Some(run);
-        while let Some(current) = at {
-            if current == top {
-                return true;
-            }
-            at = self.entity(current).and_then(|entity| self.world.get::<Identity>(entity)).and_then(|i| i.parent);
-        }
-        false
+        run == top || self.read(|reads| reads.entity(run).is_some_and(|entity| reads.is_in_tree(entity, top)))
     }
 
     /// Runs below `top`, at most `most` of them.
     pub fn tree_below(&self, top: RunId, most: u32) -> Vec<RunId> {
-        let mut found: Vec<RunId> = Vec::new();
-        let mut next = Some(top);
-        let mut at = 0;
-        while let Some(run) = next {
-            let children = self.entity(run).and_then(|entity| self.world.get::<Children>(entity));
-            found.extend(children.into_iter().flat_map(|children| children.0.iter().copied()));
-            if found.len() >= most as usize {
-                break;
-            }
-            next = found.get(at).copied();
-            at += 1;
-        }
-        found.truncate(most as usize);
-        found
-    }
-
-    fn entity(&self, run: RunId) -> Option<Entity> {
-        self.world.resource::<Runs>().by_id.get(&run).copied()
+        self.read(|reads| {
+            let below = reads.entity(top).into_iter().flat_map(|top| reads.below(top)).take(most as usize);
+            below.filter_map(|run| reads.identity(run)).map(|identity| identity.id).collect()
+        })
     }
 
     /// Runs that are here, newest first, with their numbers: those of the tree below `top`, or all.
     pub fn list(&self, params: &ListParams, top: Option<RunId>, now: Now) -> Listed {
-        let limit = params.page_size();
         let at = self.time(now);
-        let runs = self.world.resource::<Runs>();
-        let mut listed = Listed { runs: Vec::new(), down_to: 0 };
-        let places = PlacesSeen::default();
-        let mut bytes = 0;
-        let below = params.cursor.unwrap_or(u64::MAX);
-        let mut live = runs.live.range(..below).rev().peekable();
-        let mut finished = runs.finished.range(..below).rev().peekable();
-        for _ in 0..MOST_SCANNED {
-            let newer_is_live = match (live.peek(), finished.peek()) {
-                (Some((l, _)), Some((f, _))) => l > f,
-                (Some(_), None) => true,
-                (None, Some(_)) => false,
-                (None, None) => break,
-            };
-            let next = if newer_is_live { live.next() } else { finished.next() };
-            let Some((&number, &entity)) = next else { break };
-            let Some(id) = self.world.get::<Identity>(entity).map(|identity| identity.id) else { continue };
-            let wanted =
-                select::fits(&self.world, entity, &params.select) && top.is_none_or(|top| self.is_in_tree(id, top));
-            if let Some(view) = wanted.then(|| view_among(&self.world, entity, at, Some(&places))).flatten() {
-                let run = ListedRun::new(number, view);
-                bytes += run.bytes;
-                listed.runs.push(run);
-            }
-            listed.down_to = number;
-            if listed.runs.len() >= limit || bytes > PAGE_BYTES {
-                break;
-            }
-        }
-        if live.peek().is_none() && finished.peek().is_none() {
-            listed.down_to = 0;
-        }
-        listed
+        self.read(|reads| list(reads, params, top, at))
     }
 
     /// A run as a list shows it; `None` once it has left the world.
@@ -241,7 +182,7 @@ impl Engine {
 
     /// A finished run, as far as another one can come from it.
     pub fn finished(&self, run: RunId) -> Option<Finished> {
-        select::finished(&self.world, self.entity(run)?)
+        self.read(|reads| select::finished(reads, reads.entity(run)?))
     }
 
     /// The keys among which that of a submit by this caller is looked up.
@@ -265,7 +206,8 @@ impl Engine {
     pub fn refuses_new(&self, message: Option<&str>) -> Option<Refusal> {
         let limit = self.setup().0.limits.text_bytes;
         let wrong = message.map_or(Ok(()), |text| submit::check_message(text, limit));
-        wrong.err().map(Refusal::from).or_else(|| submit::closed(&self.world).map(Refusal::from))
+        let closed = || submit::closed(self.world.resource(), self.world.resource(), self.world.resource());
+        wrong.err().map(Refusal::from).or_else(|| closed().map(Refusal::from))
     }
 
     /// What is configured, and which tools there are.
@@ -276,61 +218,13 @@ impl Engine {
 
     /// One run, with a page of its transcript where that is wanted; `None` once it has left the world.
     pub fn show(&self, run: RunId, transcript: Option<TranscriptPage>, now: Now) -> Option<Shown> {
-        let entity = self.entity(run)?;
-        let run = view(&self.world, entity, self.time(now))?;
-        let mut shown = Shown { run, transcript: Vec::new(), cursor: None, processes: Vec::new(), held: None };
-        let Some(page) = transcript else { return Some(shown) };
-        let entries = self.world.get::<Transcript>(entity).map_or(&[][..], |transcript| &transcript.0);
-        let first = usize::try_from(page.cursor.unwrap_or(0)).unwrap_or(usize::MAX).min(entries.len());
-        let limit = page.limit.unwrap_or(1_000).clamp(1, 1_000) as usize;
-        let mut bytes = 0;
-        for entry in entries[first..].iter().take(limit) {
-            let entry = fit_entry(entry);
-            bytes += entry_bytes(&entry);
-            if bytes > PAGE_BYTES && !shown.transcript.is_empty() {
-                break;
-            }
-            shown.transcript.push(entry);
-        }
-        // The entries are what was asked for; what the run answered is one of them.
-        leave_room(&mut shown.run, REPLY_BYTES.saturating_sub(shown.transcript.iter().map(entry_bytes).sum()));
-        let next = first + shown.transcript.len();
-        shown.cursor = (next < entries.len()).then_some(next as u64);
-        Some(shown)
+        let at = self.time(now);
+        self.read(|reads| show(reads, reads.entity(run)?, transcript, at))
     }
 
     /// Open interactions, oldest first.
     pub fn interactions(&self, params: InteractionListParams) -> InteractionPage {
-        let all = self.world.resource::<Interactions>();
-        let limit = params.limit.map_or(MOST_INTERACTIONS, |limit| (limit as usize).clamp(1, MOST_INTERACTIONS));
-        let after = params.cursor.unwrap_or(0);
-        let mut bytes = 0;
-        let mut rest = all.open_after(after).peekable();
-        let mut page = Vec::new();
-        while let Some(&(id, open)) = rest.peek()
-            && page.len() < limit
-        {
-            bytes += text_bytes(&open.question).min(PAGE_BYTES) + 300;
-            if bytes > PAGE_BYTES && !page.is_empty() {
-                break;
-            }
-            page.push((id, open));
-            rest.next();
-        }
-        let cursor = rest.peek().and_then(|_| page.last()).map(|(_, open)| open.number);
-        let interactions: Vec<InteractionView> = page
-            .into_iter()
-            .map(|(id, open)| InteractionView {
-                id,
-                run: open.run,
-                run_name: self.entity(open.run).and_then(|e| self.world.get::<Spec>(e)).and_then(|s| s.0.name.clone()),
-                parent: self.entity(open.run).and_then(|e| self.world.get::<Identity>(e)).and_then(|i| i.parent),
-                kind: InteractionKind::Question,
-                question: fit_text(&open.question, PAGE_BYTES),
-                since: open.since,
-            })
-            .collect();
-        InteractionPage { interactions, cursor, total: u32::try_from(all.open.len()).unwrap_or(u32::MAX) }
+        self.read(|reads| pending(reads, params))
     }
 
     /// Runs by state.
@@ -361,15 +255,16 @@ impl Engine {
 
     /// Whether a call of a run is still to have its result; `None` where the run has no such call.
     pub fn is_live_call(&self, run: RunId, call: CallId) -> Option<bool> {
-        let entity = self.entity(run)?;
-        if let Some(state) = self.world.get::<Batch>(entity).and_then(|batch| batch.0.call(call)) {
-            return Some(state.stage.has_job());
-        }
-        let entries = &self.world.get::<Transcript>(entity)?.0;
-        let known = entries.iter().any(|entry| match entry {
-            Entry::Result { result } => result.call == call,
-            _ => false,
-        });
-        known.then_some(false)
+        self.read(|reads| {
+            let run = reads.whole(reads.entity(run)?)?;
+            if let Some(state) = run.batch.and_then(|batch| batch.0.call(call)) {
+                return Some(state.stage.has_job());
+            }
+            let known = run.transcript.0.iter().any(|entry| match entry {
+                Entry::Result { result } => result.call == call,
+                _ => false,
+            });
+            known.then_some(false)
+        })
     }
 }

@@ -6,14 +6,13 @@
 use std::sync::Arc;
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
-use bevy_ecs::world::World;
 use harness_protocol::event::{Ending, EventBody};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::json_size::quoted;
 use harness_protocol::run::{Entry, exit};
 
-use super::StepSystems;
 use super::grant;
+use super::{StepSystems, exclusive};
 use crate::lane::TicketState;
 use crate::tools::{Facts, Plan, Refused, ToolKind, Transition};
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
@@ -25,27 +24,26 @@ use crate::world::tools;
 use crate::world::tx::Tx;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
-    schedule.add_systems(decide.in_set(StepSystems::Decide));
+    schedule.add_systems(exclusive(decide).in_set(StepSystems::Decide));
 }
 
-fn decide(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn decide(tx: &mut Tx<'_>) {
     while let Some((run, _)) = tx.next_on_agenda() {
-        next(&mut tx, run);
+        next(tx, run);
     }
 }
 
 /// Lets a run do what it does next. What that changes puts it on the agenda again.
 fn next(tx: &mut Tx<'_>, run: RunId) {
     let Some(life) = tx.life(run) else { return };
-    if let Phase::Ended(_) = life.phase {
+    if let Phase::Ended(_) = life.phase() {
         return;
     }
     if let Some(stopping) = life.stopping {
         wind_up(tx, run, stopping.reason);
         return;
     }
-    match life.phase {
+    match life.phase() {
         Phase::Acting => act(tx, run),
         _ if life.paused => {}
         Phase::Resting => go_on(tx, run),

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
 use bevy_ecs::system::Res;
-use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::spec::RunSpec;
 
-use super::StepSystems;
+use super::{StepSystems, exclusive};
 use crate::prompt::{Prompt, compaction};
 use crate::tools::ToolSpec;
 use crate::world::api::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
@@ -20,7 +19,8 @@ use crate::world::model::step_io::Incoming;
 use crate::world::tx::Tx;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
-    let grants = (grant_inferences, grant_batches, grant_extras).chain().run_if(is_not_held);
+    let grants =
+        (exclusive(grant_inferences), exclusive(grant_batches), exclusive(grant_extras)).chain().run_if(is_not_held);
     schedule.add_systems(grants.in_set(StepSystems::Dispatch));
 }
 
@@ -29,16 +29,15 @@ fn is_not_held(incoming: Res<Incoming>) -> bool {
     !incoming.held
 }
 
-fn grant_inferences(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn grant_inferences(tx: &mut Tx<'_>) {
     let next = |tx: &Tx<'_>| tx.lanes().providers.values().find_map(|lane| lane.peek());
-    while let Some((ticket, run)) = next(&tx) {
+    while let Some((ticket, run)) = next(tx) {
         // Numbers of tickets are those of one lane.
         let is_stuck = |tx: &Tx<'_>| next(tx) == Some((ticket, run));
-        start_inference(&mut tx, run);
-        if is_stuck(&tx) {
-            end_stuck(&mut tx, run);
-            if is_stuck(&tx) {
+        start_inference(tx, run);
+        if is_stuck(tx) {
+            end_stuck(tx, run);
+            if is_stuck(tx) {
                 break;
             }
         }
@@ -98,20 +97,19 @@ fn tools(tx: &Tx<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
     }
 }
 
-fn grant_batches(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn grant_batches(tx: &mut Tx<'_>) {
     let is_stuck = |tx: &Tx<'_>, ticket| tx.lanes().tool.peek().is_some_and(|(again, _)| again == ticket);
     while let Some((ticket, run)) = tx.lanes().tool.peek() {
         match tx.batch(run).and_then(|batch| batch.0.candidate()).cloned() {
-            Some(call) => put_to_work(&mut tx, run, &call),
+            Some(call) => put_to_work(tx, run, &call),
             // Decide queues a ticket only for a call that can use it; without one it leaves the queue again.
             None => {
                 tx.emit(Some(run), EventBody::BatchParked);
             }
         }
-        if is_stuck(&tx, ticket) {
-            end_stuck(&mut tx, run);
-            if is_stuck(&tx, ticket) {
+        if is_stuck(tx, ticket) {
+            end_stuck(tx, run);
+            if is_stuck(tx, ticket) {
                 break;
             }
         }
@@ -133,8 +131,7 @@ pub(in crate::world) fn put_to_work(tx: &mut Tx<'_>, run: RunId, call: &Call) {
 }
 
 /// Lets consecutive calls execute in parallel, while no other ticket waits for the permits.
-fn grant_extras(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn grant_extras(tx: &mut Tx<'_>) {
     let mut after = None;
     loop {
         let wants = &tx.res::<WantsExtra>().0;
@@ -144,8 +141,8 @@ fn grant_extras(world: &mut World) {
         };
         let Some((number, run)) = next else { return };
         after = Some((number, run));
-        while let Some(call) = extra_for(&tx, run) {
-            put_to_work(&mut tx, run, &call);
+        while let Some(call) = extra_for(tx, run) {
+            put_to_work(tx, run, &call);
         }
     }
 }

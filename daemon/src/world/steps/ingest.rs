@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
-use bevy_ecs::world::World;
 use harness_protocol::event::{Cause, EventBody, StopReason, Via};
 use harness_protocol::id::{ReliefId, RunId};
 use harness_protocol::lane::LaneChanged;
@@ -14,8 +13,8 @@ use harness_protocol::run::RunState;
 use harness_protocol::spec::{RunSpec, SpecChanges};
 use harness_protocol::time::Span;
 
-use super::StepSystems;
 use super::retire::archive_tree;
+use super::{StepSystems, exclusive};
 use crate::lane::{Lane, MAX_WIDTH};
 use crate::refusal::{LaneRefusal, QuestionRefusal, Refusal, RunRefusal, Text};
 use crate::world::api::{Caller, Change, Command, Effect, Finished, Input, LaneChange, Reply, Sent};
@@ -23,7 +22,7 @@ use crate::world::commands::select;
 use crate::world::commands::submit::{Descent, check_message, check_text, check_what_is_said, submit};
 use crate::world::ending;
 use crate::world::inference::{next_inference, provider_health};
-use crate::world::model::components::{Children, Ended, QueuedMessages, ToldUnder};
+use crate::world::model::components::{Ended, QueuedMessages, Shown, ToldUnder};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{Daemon, Interactions, ProviderHealth, Runs, TOOL_LANE};
 use crate::world::model::phase::Phase;
@@ -39,18 +38,17 @@ const MOST_RELIEFS: usize = 64;
 const DRAINS: &str = "the daemon drains: nothing new starts before harnessctl daemon undrain";
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
-    schedule.add_systems(take_commands.in_set(StepSystems::Ingest));
+    schedule.add_systems(exclusive(take_commands).in_set(StepSystems::Ingest));
 }
 
-fn take_commands(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn take_commands(tx: &mut Tx<'_>) {
     let mut rest = Vec::new();
     for input in tx.take_inputs() {
         match input {
             Input::Command { reply, caller, command } => {
                 tx.caused_by(Cause { via: Via::Socket, uid: Some(caller.uid), by_run: caller.run });
                 let synced = is_promise(&command);
-                let answer = obey(&mut tx, caller, command);
+                let answer = obey(tx, caller, command);
                 tx.effect(Effect::Reply { to: reply, reply: answer, synced });
             }
             other => rest.push(other),
@@ -152,11 +150,11 @@ fn retry(
     let mut first = match left {
         Some(left) => *left,
         None => {
-            let (run, entity) = select::one(tx.world(), name, caller)?;
-            if !select::state(tx.world(), entity).is_some_and(RunState::is_terminal) {
+            let (run, entity) = tx.read(|reads| select::one(reads, name, caller))?;
+            if !state(tx, entity).is_some_and(RunState::is_terminal) {
                 return Err(RunRefusal::NotEnded { run }.into());
             }
-            select::finished(tx.world(), entity).ok_or(RunRefusal::Gone { run })?
+            tx.read(|reads| select::finished(reads, entity)).ok_or(RunRefusal::Gone { run })?
         }
     };
     if let Some(parent) = first.parent.filter(|_| !takes_child) {
@@ -189,9 +187,9 @@ fn message(
     if let Some(left) = left {
         return go_on_from(tx, caller, *left, text, sent);
     }
-    let (run, entity) = select::one(tx.world(), name, caller)?;
+    let (run, entity) = tx.read(|reads| select::one(reads, name, caller))?;
     let Some(life) = tx.life(run) else { return Err(RunRefusal::Gone { run }.into()) };
-    if !matches!(life.phase, Phase::Ended(_)) {
+    if !matches!(life.phase(), Phase::Ended(_)) {
         let unread: usize =
             tx.get::<QueuedMessages>(entity).map_or(0, |mail| mail.0.iter().map(|text| text.len() + 64).sum());
         if unread + text.len() > tx.setup().config.limits.text_bytes as usize {
@@ -203,7 +201,7 @@ fn message(
         let seq = tx.emit(Some(run), EventBody::MessageReceived { text, submit_key: sent.key });
         return Ok(Reply::Submitted(Submitted { id: run, seq, existing: true }));
     }
-    let finished = select::finished(tx.world(), entity).ok_or(RunRefusal::Gone { run })?;
+    let finished = tx.read(|reads| select::finished(reads, entity)).ok_or(RunRefusal::Gone { run })?;
     go_on_from(tx, caller, finished, text, sent)
 }
 
@@ -226,17 +224,11 @@ fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, 
 fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Result<Reply, Refusal> {
     let mut changed = Changed::default();
     let mut seen = BTreeSet::new();
-    for (run, entity) in select::several(tx.world(), select, caller)? {
-        let mut subtree = vec![(run, entity)];
-        let mut next = 0;
-        while let Some(&(_, at)) = subtree.get(next) {
-            next += 1;
-            let children = tx.get::<Children>(at).map(|children| children.0.clone()).unwrap_or_default();
-            subtree.extend(children.into_iter().filter_map(|child| Some((child, tx.entity(child)?))));
-        }
+    for (run, entity) in tx.read(|reads| select::several(reads, select, caller))? {
+        let subtree: Vec<RunId> = tx.ids(&tx.downward(entity));
         let before = changed.runs.len();
         let known = seen.contains(&run);
-        for (run, _) in subtree {
+        for run in subtree {
             if seen.insert(run) && ending::stop(tx, run, StopReason::Cancelled, force) {
                 changed.runs.push(run);
             }
@@ -248,15 +240,19 @@ fn cancel(tx: &mut Tx<'_>, caller: Caller, select: &Selector, force: bool) -> Re
     Ok(Reply::Changed(changed))
 }
 
+fn state(tx: &Tx<'_>, run: Entity) -> Option<RunState> {
+    tx.get::<Shown>(run).map(|shown| shown.0)
+}
+
 /// Why nothing about a run can be changed any more: it has ended, or is being ended.
 fn over(tx: &Tx<'_>, entity: Entity) -> UnchangedReason {
-    let state = select::state(tx.world(), entity);
+    let state = state(tx, entity);
     state.and_then(UnchangedReason::of_ended).unwrap_or(UnchangedReason::BeingEnded)
 }
 
 fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Result<Reply, Refusal> {
     let mut changed = Changed::default();
-    for (run, entity) in select::several(tx.world(), select, caller)? {
+    for (run, entity) in tx.read(|reads| select::several(reads, select, caller))? {
         pause_one(tx, run, entity, pause, &mut changed);
     }
     Ok(Reply::Changed(changed))
@@ -264,7 +260,7 @@ fn pause(tx: &mut Tx<'_>, caller: Caller, select: &Selector, pause: bool) -> Res
 
 fn pause_one(tx: &mut Tx<'_>, run: RunId, entity: Entity, pause: bool, changed: &mut Changed) {
     let Some(life) = tx.life(run) else { return };
-    let reason = match life.phase {
+    let reason = match life.phase() {
         Phase::Ended(_) => Some(over(tx, entity)),
         _ if life.stopping.is_some() => Some(UnchangedReason::BeingEnded),
         _ if life.paused == pause && pause => Some(UnchangedReason::AlreadyPaused),
@@ -297,7 +293,7 @@ fn each(tx: &mut Tx<'_>, change: Change, runs: &[RunId]) -> Reply {
                 } else {
                     changed.unchanged.push(Unchanged::new(run, over(tx, entity)));
                 }
-                below.extend(tx.get::<Children>(entity).into_iter().flat_map(|children| children.0.iter().copied()));
+                below.extend(tx.children(run));
             }
         }
     }
@@ -336,7 +332,7 @@ fn can_leave(tx: &Tx<'_>, run: RunId, number: u64) -> bool {
 
 fn settle(tx: &mut Tx<'_>, caller: Caller, name: &str, answer: &Arc<str>) -> Result<Reply, Refusal> {
     check_text(Text::Answer, Some(answer), tx.setup().config.limits.text_bytes)?;
-    let interaction = select::interaction(tx.world(), name, caller)?;
+    let interaction = tx.read(|reads| select::interaction(reads, name, caller))?;
     let interactions = tx.res::<Interactions>();
     let Some(open) = interactions.open.get(&interaction).cloned() else {
         let refusal = match interactions.closed.get(&interaction) {

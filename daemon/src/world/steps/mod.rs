@@ -9,6 +9,9 @@ pub(super) mod settle;
 use bevy_ecs::schedule::{
     IntoScheduleConfigs as _, LogLevel, Schedule, ScheduleBuildSettings, SingleThreadedExecutor, SystemSet,
 };
+use bevy_ecs::world::World;
+
+use super::tx::Tx;
 
 /// The sets of a step, in their order.
 #[derive(SystemSet, Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +26,11 @@ pub enum StepSystems {
     Dispatch,
     /// Archives the oldest finished trees.
     Publish,
+}
+
+/// A system that has the world to itself and sees it as a [`Tx`] alone.
+fn exclusive(system: impl Fn(&mut Tx<'_>) + Send + Sync + 'static) -> impl FnMut(&mut World) + Send + Sync + 'static {
+    move |world: &mut World| system(&mut Tx::new(world))
 }
 
 /// The sets of a step with their systems.

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use bevy_ecs::schedule::{IntoScheduleConfigs as _, Schedule};
-use bevy_ecs::world::World;
 use harness_protocol::event::{EventBody, ProviderFault, StopReason};
 use harness_protocol::id::{CallId, RunId};
 use harness_protocol::json_size::{cut, text_bytes};
 use harness_protocol::run::{CallRequest, CallResult, Carried, Compaction, GivenId, Usage, exit};
 use harness_protocol::time::Span;
 
-use super::StepSystems;
+use super::{StepSystems, exclusive};
 use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
@@ -38,15 +37,14 @@ const MOST_BYTES: usize = 4 * 1024 * 1024;
 const MOST_TOOL_NAME: usize = 256;
 
 pub(in crate::world) fn install(schedule: &mut Schedule) {
-    schedule.add_systems((take_reports, fire_timers).chain().in_set(StepSystems::Settle));
+    schedule.add_systems((exclusive(take_reports), exclusive(fire_timers)).chain().in_set(StepSystems::Settle));
 }
 
-fn take_reports(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn take_reports(tx: &mut Tx<'_>) {
     for input in tx.take_inputs() {
         match input {
-            Input::Outcome { job, outcome } => settle(&mut tx, job, outcome),
-            Input::Ask { job, ask } => heard(&mut tx, job, ask),
+            Input::Outcome { job, outcome } => settle(tx, job, outcome),
+            Input::Ask { job, ask } => heard(tx, job, ask),
             Input::Command { .. } => {}
         }
     }
@@ -63,7 +61,7 @@ fn settle(tx: &mut Tx<'_>, job: JobId, outcome: Outcome) {
         }
         Work::Inference { step, attempt } => {
             let current = tx.life(job.run).is_some_and(|life| {
-                matches!(life.phase, Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
+                matches!(life.phase(), Phase::Thinking(_)) && (life.step, life.attempt) == (step, attempt)
             });
             if current {
                 let plan = tx.entity(job.run).and_then(|entity| tx.get::<Compacting>(entity));
@@ -306,20 +304,19 @@ fn heard(tx: &mut Tx<'_>, job: JobId, ask: Ask) {
     }
 }
 
-fn fire_timers(world: &mut World) {
-    let mut tx = Tx::new(world);
+fn fire_timers(tx: &mut Tx<'_>) {
     for timer in tx.res::<Timers>().due(tx.now(), MOST_DUE) {
         match timer {
             Timer::Deadline(run) => {
-                stop(&mut tx, run, StopReason::Deadline, false);
+                stop(tx, run, StopReason::Deadline, false);
             }
             Timer::MaxTime(run) => {
-                stop(&mut tx, run, StopReason::MaxTime, false);
+                stop(tx, run, StopReason::MaxTime, false);
             }
             Timer::Retry(run) => tx.wake(run),
             Timer::Rest(provider) => {
-                provider_health::rested(&mut tx, Arc::clone(&provider));
-                next_inference::reconsider(&mut tx, &provider);
+                provider_health::rested(tx, Arc::clone(&provider));
+                next_inference::reconsider(tx, &provider);
             }
             Timer::Relief(lane, relief) => {
                 tx.emit(None, EventBody::LaneReliefEnded { lane, relief, undone: false });

@@ -219,6 +219,7 @@ fn a_page_of_questions_is_the_same_whatever_was_settled_between_them() {
             let one = crate::world::model::indexes::OpenInteraction {
                 number,
                 run,
+                above: Box::default(),
                 call,
                 question: "?".into(),
                 since: Default::default(),

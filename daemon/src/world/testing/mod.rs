@@ -4,4 +4,5 @@ pub(super) mod answers;
 pub(super) mod clock_jumps;
 pub(super) mod crowds;
 pub(super) mod holds;
+mod looks;
 pub(crate) mod simulation;

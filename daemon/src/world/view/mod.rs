@@ -1,6 +1,7 @@
 //! The view of a run for clients, and its size limits. Reads the world, must never change it.
 
 pub(in crate::world) mod fit;
+pub(in crate::world) mod reads;
 pub(in crate::world) mod run;
 
 pub use fit::{REPLY_BYTES, fit, fit_list, leave_room, view_bytes};

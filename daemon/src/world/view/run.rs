@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
-use bevy_ecs::world::World;
 use harness_protocol::event::Ending;
-use harness_protocol::id::RunId;
+use harness_protocol::id::{InteractionId, RunId};
 use harness_protocol::json_size::cut;
 use harness_protocol::lane::Limiter;
 use harness_protocol::run::{
@@ -17,17 +16,13 @@ use harness_protocol::run::{
 use harness_protocol::spec::{Limits, RunSpec};
 use harness_protocol::time::Timestamp;
 
-use super::super::apply::{deadline, end_of};
-use super::super::model::components::{
-    Batch, BatchState, Call, Children, Denials, Ended, Identity, Life, MAX_FAILURES, Origin, Spec, Stage, Stopwatch,
-    UsageTotal,
-};
-use super::super::model::indexes::{
-    Daemon, Interactions, Lanes, OpenInteraction, ProviderHealth, Runs, TOOL_LANE, is_stalled,
-};
+use super::super::apply::earliest;
+use super::super::model::components::{BatchState, Call, Life, MAX_FAILURES, Shown, Stage};
+use super::super::model::indexes::{OpenInteraction, TOOL_LANE};
 use super::super::model::phase::Phase;
-use super::super::model::step_io::Incoming;
+use super::super::model::run_data::RunDataItem;
 use super::fit::{fit, take_denials};
+use super::reads::Reads;
 use crate::lane::{Lane, Places, TicketId, TicketState};
 
 /// Characters of a title or of a command in a list.
@@ -41,31 +36,27 @@ const LONGEST_ROW: usize = 64;
 /// Characters of what a provider said.
 const LONGEST_ERROR: usize = 500;
 
-pub(in crate::world) fn view(world: &World, entity: Entity, now: Timestamp) -> Option<RunView> {
+pub(in crate::world) fn view(world: &Reads<'_, '_>, entity: Entity, now: Timestamp) -> Option<RunView> {
     view_among(world, entity, now, None)
 }
 
 /// The same for one of a list.
 pub(in crate::world) fn view_among(
-    world: &World,
+    world: &Reads<'_, '_>,
     entity: Entity,
     now: Timestamp,
     places: Option<&PlacesSeen>,
 ) -> Option<RunView> {
-    let identity = world.get::<Identity>(entity)?;
-    let life = world.get::<Life>(entity)?;
-    let watch = world.get::<Stopwatch>(entity)?;
-    let spec = &*world.get::<Spec>(entity)?.0;
-    let origin = world.get::<Origin>(entity);
-    let ended = world.get::<Ended>(entity);
-    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
+    let run = &world.whole(entity)?;
+    let (identity, life, watch, origin, ended) = (run.identity, run.life, run.watch, run.origin, run.ended);
+    let spec = &*run.spec.0;
+    let batch = run.batch.map(|batch| &*batch.0);
     let (answer, error, exit_code) = match ended.map(|ended| &ended.ending) {
         None => (None, None, None),
         Some(Ending::Succeeded { answer }) => (Some(answer.clone()), None, Some(exit::SUCCEEDED)),
         Some(Ending::Failed { error, exit_code }) => (None, Some(error.clone()), Some(*exit_code)),
         Some(Ending::Cancelled { error }) => (None, Some(error.clone()), Some(exit::CANCELLED)),
     };
-    let below = below(world, entity);
     let mut view = RunView {
         schema: RUN_SCHEMA.to_owned(),
         id: identity.id,
@@ -78,15 +69,15 @@ pub(in crate::world) fn view_among(
         share: spec.share.clone().unwrap_or_else(|| "default".into()),
         priority: spec.priority,
         owner: identity.owner,
-        state: watch.shown,
-        waiting_for: waiting_for(world, entity, Detail::Whole(places)),
+        state: run.shown.0,
+        waiting_for: waiting_for(world, run, Detail::Whole(places)),
         workdir: spec.workdir.clone().unwrap_or_else(|| "/".into()),
         env: spec.env.keys().take(MOST_VARIABLES).map(|name| cut(name, MOST_VARIABLES).into_owned()).collect(),
         provider: spec.provider.clone().unwrap_or_else(|| "".into()),
         model: spec.model.clone(),
         title: title(spec),
         steps: life.step,
-        limits: limits(world, entity, spec, identity.parent.is_some()),
+        limits: limits(world, entity, run),
         on_interaction: spec.on_interaction,
         submitted_at: life.submitted_at,
         started_at: life.started_at,
@@ -95,30 +86,29 @@ pub(in crate::world) fn view_among(
         answer,
         error,
         exit_code,
-        usage: spent(world, entity),
-        usage_tree: below.spent,
+        usage: spent(run),
+        usage_tree: spent_by_tree(run),
         timing: watch.timing_at(now),
         denials: Vec::new(),
         inference: inference(life),
         stand_in: life.provider.clone(),
         calls: batch.map(live_calls).unwrap_or_default(),
-        questions: below.questions,
+        questions: questions(world, run),
         cut: Vec::new(),
     };
-    take_denials(&mut view, world.get::<Denials>(entity).map_or(&[], |denials| &denials.0));
+    take_denials(&mut view, run.denials.map_or(&[], |denials| &denials.0));
     fit(&mut view);
     Some(view)
 }
 
 /// The limits of a run, with the deadline of the run above it where that comes first.
-fn limits(world: &World, entity: Entity, spec: &RunSpec, is_child: bool) -> Limits {
-    let mut limits = spec.limits.clone();
-    if is_child && let Some(deadline) = deadline(world, entity) {
-        let relative = |span| world.get::<Life>(entity).map(|life| end_of(life.submitted_at, span, life.moved));
-        let own = limits.deadline_seconds.and_then(relative).into_iter().chain(limits.deadline_at).min();
-        if own.is_none_or(|own| deadline < own) {
-            limits.deadline_at = Some(deadline);
-        }
+fn limits(world: &Reads<'_, '_>, entity: Entity, run: &RunDataItem<'_, '_>) -> Limits {
+    let mut limits = run.spec.0.limits.clone();
+    if run.spawned_by.is_some()
+        && let Some(deadline) = world.deadline(entity)
+        && earliest(std::iter::once((run.spec, run.life))).is_none_or(|own| deadline < own)
+    {
+        limits.deadline_at = Some(deadline);
     }
     limits
 }
@@ -162,42 +152,38 @@ fn live_calls(batch: &BatchState) -> Vec<LiveCall> {
     shown.collect()
 }
 
-fn spent(world: &World, entity: Entity) -> Usage {
+fn spent(run: &RunDataItem<'_, '_>) -> Usage {
     // Nothing used costs nothing: only a used token can have an unknown price.
-    world.get::<UsageTotal>(entity).map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
+    run.usage_total.map_or(Usage { cost_usd: Some(0.0), ..Usage::default() }, |spent| spent.0)
 }
 
-/// What a tree has in common, as far as it is in the world.
-struct Below {
-    spent: Usage,
-    questions: Vec<OpenQuestion>,
-}
-
-/// What a run and all below it have spent, and the questions that they ask.
-fn below(world: &World, entity: Entity) -> Below {
-    let interactions = &world.resource::<Interactions>().open;
-    let mut total = spent(world, entity);
-    let mut asked = Vec::new();
-    let mut open = vec![entity];
-    while let Some(at) = open.pop() {
-        let calls = world.get::<Batch>(at).map_or(&[][..], |batch| &batch.0.calls);
-        asked.extend(calls.iter().filter_map(|call| match call.stage {
-            Stage::Asking(id) => interactions.get(&id).map(|open| (open.number, id, open)),
-            _ => None,
-        }));
-        let Some(children) = world.get::<Children>(at) else { continue };
-        for child in children.0.iter().filter_map(|child| world.resource::<Runs>().by_id.get(child)) {
-            total.add(&spent(world, *child));
-            open.push(*child);
-        }
+/// What a run and all below it have spent.
+fn spent_by_tree(run: &RunDataItem<'_, '_>) -> Usage {
+    let mut total = spent(run);
+    if let Some(below) = run.usage_below {
+        total.add(&below.0);
     }
-    asked.sort_by_key(|(number, ..)| *number);
-    let question = |(_, id, open): (u64, _, &OpenInteraction)| OpenQuestion {
+    total
+}
+
+/// The first questions that a run and those below it ask, in the order of asking.
+fn questions(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>) -> Vec<OpenQuestion> {
+    let calls = run.batch.map_or(&[][..], |batch| &batch.0.calls);
+    let own = calls.iter().filter_map(|call| match call.stage {
+        Stage::Asking(id) => Some((id, world.interactions.open.get(&id)?)),
+        _ => None,
+    });
+    let mut asked: Vec<(InteractionId, &OpenInteraction)> = own.collect();
+    if run.children.is_some() {
+        asked.extend(world.interactions.open_below(run.identity.id).take(MOST_QUESTIONS));
+    }
+    asked.sort_by_key(|(_, open)| open.number);
+    let question = |(id, open): (InteractionId, &OpenInteraction)| OpenQuestion {
         id,
         run: open.run,
         question: one_line(&open.question),
     };
-    Below { spent: total, questions: asked.into_iter().take(MOST_QUESTIONS).map(question).collect() }
+    asked.into_iter().take(MOST_QUESTIONS).map(question).collect()
 }
 
 /// The places in the queues of all lanes that have come up in a list so far.
@@ -214,15 +200,15 @@ enum Detail<'p> {
 }
 
 /// What a run waits for, as its view says it: also that it waits for the journal, while that cannot commit.
-pub(in crate::world) fn waits_for(world: &World, entity: Entity) -> Option<WaitKind> {
-    let watch = world.get::<Stopwatch>(entity)?;
-    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
-    let kind = waiting_for(world, entity, Detail::Kind).map(|wait| wait.kind);
-    if !world.resource::<Incoming>().held {
+pub(in crate::world) fn waits_for(world: &Reads<'_, '_>, entity: Entity) -> Option<WaitKind> {
+    let run = &world.whole(entity)?;
+    let batch = run.batch.map(|batch| &*batch.0);
+    let kind = waiting_for(world, run, Detail::Kind).map(|wait| wait.kind);
+    if !world.incoming.held {
         return kind;
     }
     let executes = batch.is_some_and(|batch| batch.calls.iter().any(|call| call.stage.shown() == CallState::Executing));
-    while_held(kind, watch.shown.is_terminal(), executes)
+    while_held(kind, run.shown.0.is_terminal(), executes)
 }
 
 /// What a run waits for while the journal cannot commit: for that, unless it waits for something that goes on all the
@@ -240,47 +226,45 @@ pub(crate) fn while_held(kind: Option<WaitKind>, has_ended: bool, executes: bool
     }
 }
 
-fn waiting_for(world: &World, entity: Entity, detail: Detail<'_>) -> Option<WaitingFor> {
-    let life = world.get::<Life>(entity)?;
-    let watch = world.get::<Stopwatch>(entity)?;
-    let waits = match (watch.shown, life.phase) {
-        (RunState::Paused, Phase::Acting) => by_itself(world, entity, life, watch, detail),
+fn waiting_for(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>, detail: Detail<'_>) -> Option<WaitingFor> {
+    let waits = match (run.shown.0, run.life.phase()) {
+        (RunState::Paused, Phase::Acting) => by_itself(world, run, detail),
         (RunState::Paused, _) => None,
-        _ => return by_itself(world, entity, life, watch, detail),
+        _ => return by_itself(world, run, detail),
     };
-    waits.or_else(|| Some(WaitingFor::new(WaitKind::Paused, "", watch.since)))
+    waits.or_else(|| Some(WaitingFor::new(WaitKind::Paused, "", run.watch.since)))
 }
 
 /// What it waits for, whether it is paused or not.
-fn by_itself(world: &World, entity: Entity, life: &Life, watch: &Stopwatch, detail: Detail<'_>) -> Option<WaitingFor> {
-    let spec = &*world.get::<Spec>(entity)?.0;
-    let batch = world.get::<Batch>(entity).map(|batch| &*batch.0);
-    let lanes = world.resource::<Lanes>();
-    let provider = life.provider.as_deref().or(spec.provider.as_deref()).unwrap_or_default();
+fn by_itself(world: &Reads<'_, '_>, run: &RunDataItem<'_, '_>, detail: Detail<'_>) -> Option<WaitingFor> {
+    let (life, watch, &Shown(shown)) = (run.life, run.watch, run.shown);
+    let batch = run.batch.map(|batch| &*batch.0);
+    let lanes = &world.lanes;
+    let provider = life.provider.as_deref().or(run.spec.0.provider.as_deref()).unwrap_or_default();
     let of_provider = || WaitingFor::new(WaitKind::Provider, provider, watch.since);
-    match life.phase {
+    match life.phase() {
         Phase::Wanting(ticket) => {
             let wait = in_lane(lanes.get(provider)?, ticket, WaitKind::Provider, provider, detail)?;
             Some(with_hold(world, provider, wait))
         }
         // Nothing of a budget is held for it while its provider stands still.
-        Phase::Postponed(_) if is_stalled(world, provider) => {
+        Phase::Postponed(_) if world.is_stalled(provider) => {
             let limiter = lanes.get(provider).map(Lane::limiter);
             Some(with_hold(world, provider, WaitingFor { limiter, ..of_provider() }))
         }
         Phase::Retrying(next) => {
-            let hold = world.resource::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref());
+            let hold = world.health.get(provider).and_then(|breaker| breaker.hold.as_ref());
             let until = hold.and_then(|hold| hold.until).map_or(next, |until| until.max(next));
             let limiter = hold.map(|hold| hold.limiter);
             Some(WaitingFor { until: Some(until), limiter, ..of_provider() })
         }
-        Phase::Acting if watch.shown == RunState::Waiting || watch.shown == RunState::Paused => {
+        Phase::Acting if shown == RunState::Waiting || shown == RunState::Paused => {
             batch.and_then(|batch| parked(world, batch, detail))
         }
         Phase::Acting => match batch?.ticket {
             Some(ticket) => in_lane(&lanes.tool, ticket, WaitKind::Lane, TOOL_LANE, detail),
             // A child that it wants to start is put off until the end of the drain.
-            None => world.resource::<Daemon>().draining.then(|| WaitingFor {
+            None => world.daemon.draining.then(|| WaitingFor {
                 limiter: Some(Limiter::Draining),
                 ..WaitingFor::new(WaitKind::Lane, TOOL_LANE, watch.since)
             }),
@@ -308,8 +292,8 @@ fn in_lane(lane: &Lane, ticket: TicketId, kind: WaitKind, id: &str, detail: Deta
 }
 
 /// Until when its provider is left alone, and what that said, where it is that for which the run waits.
-fn with_hold(world: &World, provider: &str, wait: WaitingFor) -> WaitingFor {
-    let hold = world.resource::<ProviderHealth>().get(provider).and_then(|breaker| breaker.hold.as_ref());
+fn with_hold(world: &Reads<'_, '_>, provider: &str, wait: WaitingFor) -> WaitingFor {
+    let hold = world.health.get(provider).and_then(|breaker| breaker.hold.as_ref());
     match hold.filter(|hold| Some(hold.limiter) == wait.limiter) {
         Some(hold) => WaitingFor { until: hold.until, error: Some(shortened(&hold.error)), ..wait },
         None => wait,
@@ -319,7 +303,7 @@ fn with_hold(world: &World, provider: &str, wait: WaitingFor) -> WaitingFor {
 /// How its inference goes, where a try has failed.
 fn inference(life: &Life) -> Option<InferenceView> {
     let trouble = life.trouble.as_ref()?;
-    let next_at = match life.phase {
+    let next_at = match life.phase() {
         Phase::Retrying(at) => Some(at),
         _ => None,
     };
@@ -342,7 +326,7 @@ fn shortened(error: &Arc<str>) -> Arc<str> {
 }
 
 /// What a parked batch waits for: the first of its calls that waits.
-fn parked(world: &World, batch: &BatchState, detail: Detail<'_>) -> Option<WaitingFor> {
+fn parked(world: &Reads<'_, '_>, batch: &BatchState, detail: Detail<'_>) -> Option<WaitingFor> {
     batch.calls.iter().find_map(|call| {
         let (kind, id) = match &call.stage {
             Stage::Asking(interaction) => (WaitKind::Person, interaction.to_string()),
@@ -359,25 +343,24 @@ fn parked(world: &World, batch: &BatchState, detail: Detail<'_>) -> Option<Waiti
 }
 
 /// The first run that a call waits for and that has not ended.
-fn awaited(world: &World, call: &Call) -> Option<(RunId, Entity)> {
+fn awaited(world: &Reads<'_, '_>, call: &Call) -> Option<(RunId, Entity)> {
     let Stage::Waiting { runs, .. } = &call.stage else { return None };
-    let by_id = &world.resource::<Runs>().by_id;
-    let live = runs.iter().filter_map(|run| by_id.get(run).map(|&entity| (*run, entity)));
-    live.into_iter().find(|(_, entity)| world.get::<Ended>(*entity).is_none())
+    let mut here = runs.iter().filter_map(|&run| Some((run, world.entity(run)?)));
+    here.find(|(_, entity)| world.ended(*entity).is_none())
 }
 
 /// What a run that is waited for stands still for itself; `None` where it goes on. Runs that wait for each other in a
 /// row are followed to the last one, as far as that is near.
-fn held(world: &World, mut run: RunId, mut entity: Entity) -> Option<Box<HeldRun>> {
+fn held(world: &Reads<'_, '_>, mut run: RunId, mut entity: Entity) -> Option<Box<HeldRun>> {
     for _ in 0..LONGEST_ROW {
-        let waiting_for = waiting_for(world, entity, Detail::Kind)?;
+        let whole = &world.whole(entity)?;
+        let waiting_for = waiting_for(world, whole, Detail::Kind)?;
         let next = (waiting_for.kind == WaitKind::Run)
-            .then(|| world.get::<Batch>(entity)?.0.calls.iter().find_map(|call| awaited(world, call)))
+            .then(|| whole.batch?.0.calls.iter().find_map(|call| awaited(world, call)))
             .flatten();
         let Some(next) = next else {
-            let share = world.get::<Spec>(entity)?.0.share.clone().unwrap_or_else(|| "default".into());
-            let inference = world.get::<Life>(entity).and_then(inference);
-            return Some(Box::new(HeldRun { run, share, waiting_for, inference }));
+            let share = whole.spec.0.share.clone().unwrap_or_else(|| "default".into());
+            return Some(Box::new(HeldRun { run, share, waiting_for, inference: inference(whole.life) }));
         };
         (run, entity) = next;
     }

@@ -17,7 +17,7 @@ use crate::world::api::{JobId, Work};
 use crate::world::commands::select;
 
 use crate::world::model::components::{
-    Batch, BudgetReserve, Compacting, Ended, Identity, Life, Pool, Spec, Stopwatch, UsageTotal,
+    Batch, BudgetReserve, Compacting, Ended, Identity, Life, Pool, Shown, Spec, Stopwatch, UsageTotal,
 };
 use crate::world::model::indexes::{Agenda, Lanes, Postponed, Runs, is_stalled};
 use crate::world::model::phase::Phase;
@@ -44,16 +44,17 @@ impl Simulation {
             let life = world.get::<Life>(entity).unwrap();
             let watch = world.get::<Stopwatch>(entity).unwrap();
             let id = world.get::<Identity>(entity).unwrap().id;
-            *states.entry(watch.shown).or_default() += 1;
+            let Shown(shown) = *world.get::<Shown>(entity).unwrap();
+            *states.entry(shown).or_default() += 1;
             let until = world.get::<Ended>(entity).map_or(now, |ended| ended.at);
             let passed = until.since(life.submitted_at).as_micros().saturating_add_signed(-life.moved);
             assert_eq!(watch.timing_at(until).total().as_micros(), passed, "timing of {id}");
             let batch = world.get::<Batch>(entity);
-            assert_eq!(batch.is_some(), life.phase == Phase::Acting, "{id} is {:?}", life.phase);
-            assert_eq!(watch.shown.is_terminal(), world.get::<Ended>(entity).is_some());
+            assert_eq!(batch.is_some(), life.phase() == Phase::Acting, "{id} is {:?}", life.phase());
+            assert_eq!(shown.is_terminal(), world.get::<Ended>(entity).is_some());
             let wants_summary = world.get::<Compacting>(entity).is_some();
-            let asks = matches!(life.phase, Phase::Wanting(_) | Phase::Thinking(_));
-            assert!(asks || life.stopping.is_some() || !wants_summary, "{id} is {:?}", life.phase);
+            let asks = matches!(life.phase(), Phase::Wanting(_) | Phase::Thinking(_));
+            assert!(asks || life.stopping.is_some() || !wants_summary, "{id} is {:?}", life.phase());
             self.check_wait(id, entity);
             let Some(batch) = batch else { continue };
             let at_work = batch.0.executing();
@@ -79,6 +80,7 @@ impl Simulation {
         assert_eq!(kept, states);
         self.permits_before = lanes.tool.permits();
         self.check_pools();
+        self.check_indexes();
     }
 
     /// What pools count is what the runs that draw from them have, and no budget is overdrawn.
@@ -90,13 +92,14 @@ impl Simulation {
         if !id.as_u64().wrapping_add(now.as_micros()).is_multiple_of(5) {
             return;
         }
-        let shown = view(world, entity, now).unwrap();
+        let shown = self.engine.read(|reads| view(reads, entity, now)).unwrap();
         let executes = shown.calls.iter().any(|call| call.state == CallState::Executing);
         let kind = shown.waiting_for.as_ref().map(|wait| wait.kind);
         let kind = if self.held { while_held(kind, shown.state.is_terminal(), executes) } else { kind };
         for &asked in WaitKind::ALL {
             let select = Selector { waiting_for: vec![asked], ..Selector::default() };
-            assert_eq!(select::fits(world, entity, &select), kind == Some(asked), "{id} waits for {kind:?}");
+            let fits = self.engine.read(|reads| select::fits(reads, entity, &select));
+            assert_eq!(fits, kind == Some(asked), "{id} waits for {kind:?}");
         }
         let ticket = world.get::<Batch>(entity).and_then(|batch| batch.0.ticket);
         let in_lane = ticket.and_then(|ticket| world.resource::<Lanes>().tool.state(ticket));
@@ -154,7 +157,7 @@ impl Simulation {
             .flat_map(|(owner, waiting)| waiting.iter().map(|(number, run)| (*owner, *number, *run)))
             .collect();
         for &(owner, number, run) in &all {
-            assert_eq!(life(&number).phase, Phase::Postponed(owner), "{run}");
+            assert_eq!(life(&number).phase(), Phase::Postponed(owner), "{run}");
             let is_held = |owner: RunId| world.get::<Pool>(*runs.by_id.get(&owner).unwrap()).unwrap().holding > 0;
             let above = |&(other, _, waiting): &(RunId, u64, RunId)| {
                 other != owner && is_held(other) && is_below(waiting, owner) && is_below(owner, other)
@@ -166,12 +169,15 @@ impl Simulation {
             life(number).provider.clone().or_else(own).unwrap()
         };
         for (number, run) in &postponed.stalled {
-            assert!(matches!(life(number).phase, Phase::Postponed(_)), "{run}");
-            assert!(is_stalled(world, &asked(number)), "{run} waits for a provider that can be asked");
+            assert!(matches!(life(number).phase(), Phase::Postponed(_)), "{run}");
+            assert!(
+                is_stalled(world.resource(), world.resource(), &asked(number)),
+                "{run} waits for a provider that can be asked"
+            );
         }
         let waits = |entity: &&Entity| {
             let life = world.get::<Life>(**entity).unwrap();
-            matches!(life.phase, Phase::Postponed(_)) && !life.paused
+            matches!(life.phase(), Phase::Postponed(_)) && !life.paused
         };
         assert_eq!(runs.live.values().filter(waits).count(), all.len() + postponed.stalled.len());
     }
@@ -182,7 +188,7 @@ impl Simulation {
         let mut believed = BTreeSet::new();
         for (run, entity) in world.resource::<Runs>().by_id.iter() {
             let life = world.get::<Life>(entity).unwrap();
-            if let Phase::Thinking(_) = life.phase {
+            if let Phase::Thinking(_) = life.phase() {
                 believed.insert(JobId { run, work: Work::Inference { step: life.step, attempt: life.attempt } });
             }
             if let Some(batch) = world.get::<Batch>(entity) {

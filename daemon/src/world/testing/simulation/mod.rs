@@ -7,6 +7,7 @@
 
 mod checks;
 mod histories;
+mod indexes;
 mod outcomes;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! The resources of the world beside its runs: indexes, interactions, timers, lanes, configuration. Only `apply` writes
-//! them, except for the configuration.
+//! them, except for the configuration, and for what follows from components alone: hooks keep that (`hooks.rs`).
+
+pub(super) mod hooks;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -7,7 +9,6 @@ use std::sync::Arc;
 
 use bevy_ecs::entity::Entity;
 use bevy_ecs::resource::Resource;
-use bevy_ecs::world::World;
 use harness_protocol::event::Cause;
 use harness_protocol::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use harness_protocol::lane::Limiter;
@@ -64,6 +65,8 @@ pub(crate) struct Interactions {
     pub(crate) open: BTreeMap<InteractionId, OpenInteraction>,
     /// The open ones in the order of asking.
     in_order: BTreeMap<u64, InteractionId>,
+    /// The open ones of children, once for each run above, in the order of asking.
+    below: BTreeSet<(RunId, u64)>,
     pub(crate) closed: BTreeMap<InteractionId, ClosedInteraction>,
 }
 
@@ -71,6 +74,7 @@ impl Interactions {
     /// A person is asked.
     pub(crate) fn opened(&mut self, id: InteractionId, open: OpenInteraction) {
         self.in_order.insert(open.number, id);
+        self.below.extend(open.above.iter().map(|&above| (above, open.number)));
         self.open.insert(id, open);
     }
 
@@ -78,7 +82,16 @@ impl Interactions {
     pub(crate) fn close(&mut self, id: InteractionId) -> Option<OpenInteraction> {
         let open = self.open.remove(&id)?;
         self.in_order.remove(&open.number);
+        for &above in &open.above {
+            self.below.remove(&(above, open.number));
+        }
         Some(open)
+    }
+
+    /// The open ones of the runs below one, in the order of asking.
+    pub(crate) fn open_below(&self, top: RunId) -> impl Iterator<Item = (InteractionId, &OpenInteraction)> {
+        let asked = self.below.range((top, 0)..=(top, u64::MAX));
+        asked.filter_map(|(_, number)| self.in_order.get(number)).filter_map(|id| Some((*id, self.open.get(id)?)))
     }
 
     /// The open ones that were asked after the event `number`, in the order of asking.
@@ -94,6 +107,8 @@ pub(crate) struct OpenInteraction {
     /// Order of asking: number of the event.
     pub(crate) number: u64,
     pub(crate) run: RunId,
+    /// The runs above that one.
+    pub(crate) above: Box<[RunId]>,
     pub(crate) call: CallId,
     pub(crate) question: Arc<str>,
     pub(crate) since: Timestamp,
@@ -268,6 +283,22 @@ pub(crate) struct Agenda(pub(crate) BTreeSet<(u64, RunId)>);
 #[derive(Resource, Debug, Default)]
 pub(crate) struct Visits(pub(crate) u64);
 
+/// Which runs reads and steps looked at, since this was last emptied.
+#[cfg(test)]
+#[derive(Resource, Debug, Default)]
+pub(crate) struct Looked(std::sync::Mutex<BTreeSet<Entity>>);
+
+#[cfg(test)]
+impl Looked {
+    pub(crate) fn note(&self, run: Entity) {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(run);
+    }
+
+    pub(crate) fn take(&self) -> BTreeSet<Entity> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}
+
 /// Runs whose batch could use one more permit, by number.
 #[derive(Resource, Debug, Default, Clone, PartialEq)]
 pub(crate) struct WantsExtra(pub(crate) BTreeSet<(u64, RunId)>);
@@ -282,14 +313,13 @@ pub(crate) struct Postponed {
 }
 
 impl Postponed {
-    /// Takes a run out. Says whether it was in.
-    pub(crate) fn remove(&mut self, budget_of: RunId, entry: (u64, RunId)) -> bool {
-        let Some(waiting) = self.by_budget.get_mut(&budget_of) else { return self.stalled.remove(&entry) };
-        let was_in = waiting.remove(&entry);
+    /// A run no longer waits for what others hold of the budget of `owner`.
+    fn no_longer_by_budget(&mut self, owner: RunId, entry: (u64, RunId)) {
+        let Some(waiting) = self.by_budget.get_mut(&owner) else { return };
+        waiting.remove(&entry);
         if waiting.is_empty() {
-            self.by_budget.remove(&budget_of);
+            self.by_budget.remove(&owner);
         }
-        was_in || self.stalled.remove(&entry)
     }
 }
 
@@ -302,7 +332,6 @@ pub(crate) struct Daemon {
 }
 
 /// Whether a provider is not used for hours, or until an operator acts.
-pub(crate) fn is_stalled(world: &World, provider: &str) -> bool {
-    world.resource::<ProviderHealth>().get(provider).is_some_and(Breaker::is_held_for_long)
-        || world.resource::<Lanes>().get(provider).is_some_and(Lane::is_paused)
+pub(crate) fn is_stalled(health: &ProviderHealth, lanes: &Lanes, provider: &str) -> bool {
+    health.get(provider).is_some_and(Breaker::is_held_for_long) || lanes.get(provider).is_some_and(Lane::is_paused)
 }
