@@ -9,6 +9,7 @@ use harness_protocol::event::{Ending, EventBody};
 use harness_protocol::id::{IdMap, RunId, Seq};
 use tracing::{error, warn};
 
+use super::sharing::Shared;
 use crate::journal::Record;
 use crate::journal::replay::Row;
 use crate::world::Engine;
@@ -25,6 +26,7 @@ pub(super) struct Fold {
     pub(super) unreadable: Unreadable,
     /// Number of records so far, for each run that has not left the world.
     seen: IdMap<RunId, u64>,
+    shared: Shared,
 }
 
 impl Fold {
@@ -40,7 +42,8 @@ impl Fold {
             }
         }
         match record {
-            Record::Event(event) => {
+            Record::Event(mut event) => {
+                self.shared.share(&mut event);
                 let ended = event.run.and_then(|run| self.unreadable.get_mut(&run));
                 if let Some(end) = ended {
                     // It is unknown whether a record follows an unreadable one. Only an end counts, whatever came

@@ -4,6 +4,7 @@
 
 mod fold;
 mod orphan_outputs;
+mod sharing;
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -108,7 +108,7 @@ pub(super) fn waiting(
 
 pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, result: &Arc<CallResult>, at: Timestamp) {
     stage(world, entity, result.call, Stage::Done, at);
-    edit::<Transcript>(world, entity, |t| t.0.push(Entry::Result { result: Arc::clone(result) }));
+    edit::<Transcript>(world, entity, |t| t.push(Entry::Result { result: Arc::clone(result) }));
     wake(world, run);
 }
 

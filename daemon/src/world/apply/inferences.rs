@@ -26,7 +26,7 @@ pub(super) fn step_begun(world: &mut World, entity: Entity) {
     entity.remove::<Compacting>();
     let mail = entity.take::<QueuedMessages>().map(|mail| mail.0).unwrap_or_default();
     if let Some(mut transcript) = entity.get_mut::<Transcript>() {
-        transcript.0.extend(mail.into_iter().map(|text| Entry::User { text }));
+        mail.into_iter().for_each(|text| transcript.push(Entry::User { text }));
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     }
     world.resource_mut::<Ids>().calls += calls.len() as u64;
     let entry = Entry::Assistant { text: Arc::clone(text), calls: calls.clone(), carried: carried.clone(), cut: *cut };
-    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
+    edit::<Transcript>(world, entity, |transcript| transcript.push(entry));
     pools::spent(world, entity, usage);
     let entries = world.get::<Transcript>(entity).map_or(0, |transcript| transcript.0.len());
     let mut of_run = world.entity_mut(entity);
@@ -170,7 +170,7 @@ pub(super) fn compaction_finished(
         providers::is_well(world, &provider);
     }
     let entry = Entry::Summary { text: Arc::clone(text), entries: *entries, kept: kept.clone() };
-    edit::<Transcript>(world, entity, |transcript| transcript.0.push(entry));
+    edit::<Transcript>(world, entity, |transcript| transcript.push(entry));
     pools::spent(world, entity, usage);
     // The length of the next prompt is unknown until a provider has counted it.
     world.entity_mut(entity).remove::<(Compacting, LastAsked, CompactionFailures)>();

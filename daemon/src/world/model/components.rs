@@ -40,7 +40,9 @@ pub(crate) struct Identity {
     pub(crate) depth: u32,
 }
 
-/// The components that every run has from the moment in which it is in the world.
+/// The components that every run has from the moment in which it is in the world. They lie in one table. What a run has
+/// at times lies in sparse sets, so that a run that gets it or loses it is copied to no other table: that would cost as
+/// much as all that is copied, and the memory that the runs leave behind in a table is never given back.
 #[derive(Bundle)]
 pub(crate) struct NewRun {
     pub(crate) identity: Identity,
@@ -53,7 +55,7 @@ pub(crate) struct NewRun {
 
 /// Where a run came from, if not from a plain submit. Never changes.
 #[derive(Component, Debug, Clone, PartialEq)]
-#[component(immutable, on_add = hooks::origin_came, on_remove = hooks::origin_left)]
+#[component(storage = "SparseSet", immutable, on_add = hooks::origin_came, on_remove = hooks::origin_left)]
 pub(crate) struct Origin {
     pub(crate) retry_of: Option<RunId>,
     pub(crate) continues: Option<RunId>,
@@ -64,12 +66,12 @@ pub(crate) struct Origin {
 
 /// The key that a client made for the submit of a run. Never changes.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-#[component(immutable, on_add = hooks::submit_key_came, on_remove = hooks::submit_key_left)]
+#[component(storage = "SparseSet", immutable, on_add = hooks::submit_key_came, on_remove = hooks::submit_key_left)]
 pub(crate) struct SentAs(pub(crate) SubmitKey);
 
 /// The keys that clients made for messages to a run, with the events by which they came.
 #[derive(Component, Debug, Clone, PartialEq, Eq, Default)]
-#[component(immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left)]
+#[component(storage = "SparseSet", immutable, on_insert = hooks::message_keys_came, on_discard = hooks::message_keys_left)]
 pub(crate) struct ToldUnder(pub(crate) VecDeque<(SubmitKey, Seq)>);
 
 /// What a run was asked to be, defaults filled in. Never changes.
@@ -193,6 +195,14 @@ pub(crate) struct Stopwatch {
 pub(crate) struct Transcript(pub(crate) Vec<Entry>);
 
 impl Transcript {
+    /// Adds an entry. Most transcripts are short, so that room for four at once would be most of what they take.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        if self.0.len() == self.0.capacity() && self.0.len() < 4 {
+            self.0.reserve_exact(1);
+        }
+        self.0.push(entry);
+    }
+
     /// About how much memory its texts take.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.iter().map(|entry| entry.approximate_bytes() as u64).sum()
@@ -201,14 +211,17 @@ impl Transcript {
 
 /// What it used. Absent until its first answer.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct UsageTotal(pub(crate) Usage);
 
 /// What all runs below it used, so that a view of it need not visit them. Absent until the first answer there.
 #[derive(Component, Debug, Clone, Copy, PartialEq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct UsageBelow(pub(crate) Usage);
 
 /// What of its budget is used and held back, by it and by all below it. Present for runs with a budget.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
+#[component(storage = "SparseSet")]
 pub(crate) struct Pool {
     /// What was used. `None` until the first answer.
     pub(crate) spent: Option<Usage>,
@@ -222,10 +235,12 @@ pub(crate) struct Pool {
 
 /// What is held back for the inference that it wants, or that is out.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct BudgetReserve(pub(crate) Reserve);
 
 /// What its last prompt and the answer to it took, and how long its transcript was then.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct LastAsked {
     pub(crate) tokens: u64,
     pub(crate) entries: usize,
@@ -233,6 +248,7 @@ pub(crate) struct LastAsked {
 
 /// That its prompt was too long for its model. Absent once that has answered.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct ContextOverflow {
     /// So often in a row, be it the prompt itself or that for its summary.
     pub(crate) refused: u32,
@@ -242,24 +258,29 @@ pub(crate) struct ContextOverflow {
 
 /// How often in a row its model was asked for a summary and gave none. Absent before, and once there is one.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct CompactionFailures(pub(crate) u32);
 
 /// That the inference that it wants, or that is out, is to summarise what is older. Present for so long.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct Compacting(pub(crate) Arc<Compaction>);
 
 /// Messages that its model has not read.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
+#[component(storage = "SparseSet")]
 pub(crate) struct QueuedMessages(pub(crate) Vec<Arc<str>>);
 
 /// The run that spawned this one, as long as that is in the world.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 #[relationship(relationship_target = Children)]
 pub(crate) struct SpawnedBy(pub(crate) Entity);
 
 /// Runs that it spawned, in the order of their numbers. Without `linked_spawn`, unlike the hierarchy that comes with
 /// bevy: a run that leaves takes no other run along.
 #[derive(Component, Debug, PartialEq, Eq)]
+#[component(storage = "SparseSet")]
 #[relationship_target(relationship = SpawnedBy)]
 pub(crate) struct Children(Vec<Entity>);
 
@@ -271,20 +292,22 @@ impl Children {
 
 /// Calls of other runs that wait for it.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
+#[component(storage = "SparseSet")]
 pub(crate) struct WaitedOnBy(pub(crate) Vec<RunId>);
 
 /// Its questions that have been answered or withdrawn. They are named so that they leave the world with the run.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
-#[component(on_remove = hooks::closed_questions_left)]
+#[component(storage = "SparseSet", on_remove = hooks::closed_questions_left)]
 pub(crate) struct ClosedQuestions(pub(crate) Vec<InteractionId>);
 
 /// Questions that were refused because no person was available.
 #[derive(Component, Debug, Clone, PartialEq, Default)]
+#[component(storage = "SparseSet")]
 pub(crate) struct Denials(pub(crate) Vec<Arc<str>>);
 
 /// How it ended. Present once it has.
 #[derive(Component, Debug, Clone, PartialEq)]
-#[component(immutable, on_add = hooks::end_came, on_remove = hooks::end_left)]
+#[component(storage = "SparseSet", immutable, on_add = hooks::end_came, on_remove = hooks::end_left)]
 pub(crate) struct Ended {
     pub(crate) ending: Ending,
     pub(crate) at: Timestamp,
@@ -294,11 +317,12 @@ pub(crate) struct Ended {
 
 /// That its whole tree has ended, so that it can leave: since that time, by which the oldest leave first.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
-#[component(immutable, on_add = hooks::not_kept, on_insert = hooks::may_leave, on_discard = hooks::may_leave_no_more)]
+#[component(storage = "SparseSet", immutable, on_add = hooks::not_kept, on_insert = hooks::may_leave, on_discard = hooks::may_leave_no_more)]
 pub(crate) struct MayLeave(pub(crate) Timestamp);
 
 /// The calls of the step at hand. Present while it has some.
 #[derive(Component, Debug, Clone, PartialEq)]
+#[component(storage = "SparseSet")]
 pub(crate) struct Batch(pub(crate) Box<BatchState>);
 
 /// The inside of a batch.
