@@ -61,7 +61,7 @@ fn half_frames_take_no_more_than_the_memory_that_is_set_for_them() {
         let mut line = [0; 4096];
         if let Ok(count @ 1..) = std::io::Read::read(&mut &stream, &mut line) {
             let text = std::str::from_utf8(&line[..count]).unwrap();
-            assert!(text.contains(r#""kind":"busy""#) && text.contains("limits.memory_bytes"), "{text}");
+            assert!(text.contains(r#""reason":"no-memory""#) && text.contains("limits.memory_bytes"), "{text}");
             refused += 1;
         }
     }

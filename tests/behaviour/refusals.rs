@@ -327,7 +327,7 @@ fn other_bounds(seen: &mut Seen) {
     let mut asks = spec();
     asks["asks_variables"] = true.into();
     seen.ask(&daemon, "run.submit", asks, "pass-variables", Some(("variables", "A,B")));
-    let live = daemon.submit(&until_there_is("never"));
+    daemon.submit(&until_there_is("never"));
     let setting = Some(("setting", "limits.live_runs"));
     seen.ask(&daemon, "run.submit", spec(), "too-many-runs", setting);
     let daemon = Daemon::configured("[limits]\ndepth = 1\n");

@@ -457,6 +457,6 @@ mod tests {
         let outgoing = Outgoing::default();
         outgoing.reply(answer("x".repeat(MAX_FRAME_BYTES)), None);
         let piece = outgoing.next().await.unwrap();
-        assert!(String::from_utf8_lossy(&piece.bytes).contains("does not fit into a frame"));
+        assert!(String::from_utf8_lossy(&piece.bytes).contains("answer-too-large"));
     }
 }

@@ -471,6 +471,7 @@ mod tests {
             error = refusal(second) => (error, ()),
         };
         assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
+        assert!(error.is_because(Reason::TooManyConnections));
         drop(accepted);
         let _third = UnixStream::connect(listener.path()).await.unwrap();
         let _accepted = next(&listener, &arrivals).await;
