@@ -93,7 +93,7 @@ impl Bounded {
             self.omit(bytes.len(), newlines(bytes));
             return;
         }
-        // Of these bytes only the last `tail_max` can stay.
+        // At most the last `tail_max` of these bytes can stay.
         let skipped = bytes.len().saturating_sub(self.tail_max);
         self.omit(skipped, newlines(&bytes[..skipped]));
         let mut bytes = &bytes[skipped..];
@@ -113,7 +113,7 @@ impl Bounded {
         self.kept.omitted_lines += lines;
     }
 
-    /// Bytes seen so far.
+    /// Number of bytes so far.
     pub fn total(&self) -> u64 {
         self.kept.total()
     }
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_are_the_first_and_the_last_bytes(
+        fn the_first_and_the_last_bytes_are_kept(
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..12),
             max in 0usize..64,
         ) {

@@ -1,4 +1,5 @@
-//! Events and deltas. An event happened, is durable and has a number; a delta is live output and may be dropped.
+//! Events and deltas. An event happened, is durable and has a number; a delta is live output and may be dropped. Pure.
+//! Owns their fields on the wire; must never decide what an event does.
 
 mod body;
 
@@ -14,7 +15,7 @@ use crate::run::Entry;
 pub use crate::run::ProviderFault;
 use crate::time::{Span, Timestamp};
 
-/// Version of the kinds below.
+/// Version of the kinds of events.
 pub const EVENT_VERSION: u16 = 1;
 
 /// Why an epoch began.
@@ -64,7 +65,7 @@ pub struct Event {
     pub version: u16,
     /// When it happened.
     pub at: Timestamp,
-    /// The run that it belongs to; `None` for what concerns a lane or the daemon.
+    /// The run that it belongs to; `None` for an event about a lane or the daemon.
     pub run: Option<RunId>,
     /// The origin of the change.
     pub cause: Cause,
@@ -105,13 +106,13 @@ impl Event {
     }
 }
 
-/// The origin of an event: which way the request came, and from whom.
+/// The origin of an event: the way by which the request came, and its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cause {
     /// The way by which the request came.
     pub via: Via,
-    /// Numeric user id of the caller, where there was one.
+    /// Numeric user id of the caller, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// The run that the caller descends from.
@@ -143,7 +144,7 @@ pub enum Via {
 pub struct LaneWidth {
     /// Name of the lane: `tool`, or the name of a provider.
     pub lane: Arc<str>,
-    /// Its width by configuration.
+    /// Its configured width.
     pub width: u32,
 }
 
@@ -158,9 +159,9 @@ pub enum StopReason {
     MaxTime,
     /// Its deadline has passed.
     Deadline,
-    /// It asked a person something, and was told to fail then.
+    /// It asked a person a question, and was told to fail in that case.
     NeedsAnswer,
-    /// A record of it cannot be read: how far it was is not known.
+    /// A record of it cannot be read, so it is not known how far the run was.
     Unreadable,
 }
 
@@ -188,13 +189,13 @@ pub enum Ending {
     },
 }
 
-/// A piece of live output. Its offset tells a reader whether it missed something.
+/// A piece of live output. Its offset shows a reader whether a piece before it is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Delta {
     /// The run that the output belongs to.
     pub run: RunId,
-    /// The call, for the output of one.
+    /// The call, if the output is that of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<CallId>,
     /// The stream that the piece belongs to.

@@ -1,6 +1,6 @@
 //! Identity of a folder: whether a path means the same folder in another mount namespace, or at a later time.
 //!
-//! Pure. The callers look at the file system.
+//! Pure. Owns the rule for that comparison; must never look at the file system: the callers do.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::hex;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FolderId {
-    /// Number of the device, as `stat` gives it (`st_dev`). Some file systems get another one with each boot.
+    /// Number of the device, as `stat` gives it (`st_dev`). For some file systems the number changes with each boot.
     pub device: u64,
     /// Number of the folder on that device (`st_ino`).
     pub inode: u64,
@@ -29,7 +29,7 @@ impl FolderId {
         self.inode == found.inode && (self.device == found.device || !self.is_of_boot(found.boot))
     }
 
-    /// Whether the device was recorded in this boot. Not, where one of the two boots is unknown.
+    /// Whether the device was recorded in this boot. False if one of the two boots is unknown.
     pub fn is_of_boot(&self, boot: Option<BootId>) -> bool {
         boot.is_some() && self.boot == boot
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_form_is_no_boot() {
+    fn a_text_of_another_form_is_no_boot() {
         for wrong in ["", "0", &BOOT[1..], &BOOT.replace('-', ""), &BOOT.replace('0', "g"), &format!("{BOOT} ")] {
             assert_eq!(wrong.parse::<BootId>(), Err(BootIdError), "{wrong:?}");
         }
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(device: u64, inode: u64, boot: Option<u128>) {
+        fn a_written_folder_reads_back(device: u64, inode: u64, boot: Option<u128>) {
             let boot = boot.map(BootId::from_u128);
             let folder = FolderId { device, inode, boot };
             let text = serde_json::to_string(&folder).unwrap();

@@ -19,9 +19,9 @@ pub enum Frame<'a> {
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// Where the first frame that was not handed out begins.
+    /// Where the first frame begins that was not returned yet.
     start: usize,
-    /// Bytes of the buffer that are known to hold no further newline.
+    /// Bytes of the buffer that were searched and have no further newline.
     scanned: usize,
     max: usize,
     oversized: bool,
@@ -33,7 +33,7 @@ impl Decoder {
         Self { buffer: Vec::new(), start: 0, scanned: 0, max, oversized: false }
     }
 
-    /// Adds what was read.
+    /// Adds bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.oversized {
             return;
@@ -42,13 +42,13 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Frees the memory of the frames that were taken out.
+    /// Frees the memory of the returned frames.
     pub fn let_go(&mut self) {
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
         if self.buffer.capacity() > KEPT && self.buffer.len() < self.buffer.capacity() / 4 {
-            // What one large frame took is not held until the connection ends.
+            // The memory of one large frame must not be kept until the connection ends.
             self.buffer.shrink_to(2 * self.buffer.len());
         }
     }
@@ -104,7 +104,7 @@ impl Decoder {
 /// Appends `value` to `out` as one frame.
 ///
 /// # Errors
-/// Only where `value` has no JSON form, such as a map whose keys are not texts.
+/// Only if `value` has no JSON form, such as a map whose keys are not texts.
 pub fn encode<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> serde_json::Result<()> {
     let start = out.len();
     let written = serde_json::to_writer(&mut *out, value);
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The lines that are there, and nothing for what is oversized.
+    /// The lines so far; `None` for an oversized one.
     fn frames(decoder: &mut Decoder) -> Vec<Option<Vec<u8>>> {
         let mut found = Vec::new();
         while let Some(frame) = decoder.next_frame() {
@@ -136,7 +136,7 @@ mod tests {
         Some(text.into())
     }
 
-    /// A7: what a large frame took goes with it, whatever small one has begun behind it.
+    /// A7: the memory of a large frame is freed with it, even if a small frame has begun after it.
     #[test]
     fn a_large_frame_is_let_go_of_when_it_was_taken_out() {
         for rest in ["", "{"] {

@@ -1,4 +1,5 @@
-//! Ids: 64 bits, shown in lower-case Crockford base32, thirteen characters. A unique prefix names a run.
+//! Ids: 64 bits, shown in lower-case Crockford base32, thirteen characters. A unique prefix names a run. Pure: must
+//! never make an id.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +14,14 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Characters of a whole id: one of four bits, twelve of five.
 pub const ID_CHARS: usize = 13;
 
-/// What a whole id looks like.
+/// Pattern of a whole id.
 #[cfg(feature = "schema")]
 const ID_PATTERN: &str = "^[0-9a-f][0-9a-hjkmnp-tv-z]{12}$";
 
 /// Why a text is not an id, or not a prefix of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// Not between one and thirteen characters, or not exactly thirteen where a whole id is wanted.
+    /// Not between one and thirteen characters; or not exactly thirteen, if a whole id is wanted.
     #[error("an id has 13 characters, a prefix of one 1 to 13")]
     Length,
     /// A character outside Crockford's alphabet.
@@ -178,16 +179,17 @@ ids! {
     CallId;
     /// An approval or a question that a person settles.
     InteractionId;
-    /// One widening of a lane, by which it can be undone.
+    /// One relief of a lane; the relief can be undone by this id.
     ReliefId;
-    /// One epoch of a journal's history: from its begin, or from where a copy of it continued by itself.
+    /// One epoch of a journal's history, which begins with the journal, or where a copy of it continued by itself.
     EpochId;
 }
 
 /// A map by ids of one kind.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-/// Hashes ids. They come out of a keyed bijection, so their bits need no more mixing than makes the highest ones depend on all.
+/// Hashes ids. Ids come out of a keyed bijection, so their bits are mixed already; only the highest bits must be made
+/// to depend on all others.
 #[derive(Debug, Default)]
 pub struct IdHasher(u64);
 

@@ -13,11 +13,11 @@
 pub const RUN_VARIABLE: &str = "HARNESS_RUN_ID";
 /// The first words of a keeper's command line.
 pub const KEEPER: [&str; 2] = ["harnessd", "keeper"];
-/// Name of keepers before they had one of their own: that of the link through which they were started.
+/// The name that keepers had before they were given a name: that of the link through which they were started.
 const NAMELESS: &str = "/proc/self/exe";
 /// The largest mark.
 const LARGEST: u64 = 1 << 62;
-/// The bits in which marks of one depth differ: they name the daemon that set the mark.
+/// Number of the bits that name the daemon which set a mark. Marks of one depth differ only in these.
 const OF_DAEMON: u32 = 32;
 
 /// Whether a command line, as `/proc/PID/cmdline` has it, is that of a keeper.
@@ -32,7 +32,7 @@ pub fn is_keeper(command_line: &[u8]) -> bool {
 /// others of its depth.
 pub const fn mark_below(own: u64, daemon: u32) -> u64 {
     let above = if own < LARGEST { own } else { LARGEST };
-    // Smaller than the own one in its upper half, whatever the lower one says.
+    // The upper half is smaller than that of the daemon's own mark, whatever the lower half is.
     (((above >> OF_DAEMON).saturating_sub(1)) << OF_DAEMON) | daemon as u64
 }
 
@@ -46,8 +46,8 @@ pub const fn is_marked(hard: u64) -> bool {
     hard <= LARGEST
 }
 
-/// How many daemons have set a mark, one below the other, for a process with the hard limit `hard`: each for itself and
-/// for what it starts.
+/// The number of daemons that have set a mark for a process with the hard limit `hard`, one below the other. Each
+/// daemon sets a mark for itself and one for its processes.
 pub const fn depth(hard: u64) -> u64 {
     if is_marked(hard) { (LARGEST >> OF_DAEMON) - (hard >> OF_DAEMON) } else { 0 }
 }
@@ -57,24 +57,24 @@ pub const fn is_mark_of(hard: u64, daemon: u32) -> bool {
     is_marked(hard) && hard & u32::MAX as u64 == daemon as u64
 }
 
-/// Whether `run` is what a daemon with the mark `daemon` sets for what its keepers start.
+/// Whether a daemon with the mark `daemon` gives the mark `run` to the processes that its keepers start.
 pub const fn is_set_by(daemon: u64, run: u64) -> bool {
     let name = name_in(run);
     is_marked(daemon) && name_in(daemon) == name && is_marked_below(run, daemon) && mark_below(daemon, name) == run
 }
 
-/// Whether `daemon` is the mark that a daemon gives itself which was started with the hard limit `above`.
+/// Whether a daemon that was started with the hard limit `above` gives itself the mark `daemon`.
 pub const fn is_of_a_daemon_below(daemon: u64, above: u64) -> bool {
     is_marked_below(daemon, above) && mark_below(above, name_in(daemon)) == daemon
 }
 
-/// What tells the marks of one daemon from those of another.
+/// The part of a mark that names its daemon.
 const fn name_in(mark: u64) -> u32 {
     let [a, b, c, d, ..] = mark.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// The hard limit of file locks in a `/proc/PID/limits`.
+/// The hard limit of file locks, from the text of a `/proc/PID/limits`.
 pub fn hard_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
     match line.split_ascii_whitespace().nth(1)? {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_runs_nobody_is_marked() {
+    fn outside_of_runs_no_process_is_marked() {
         assert!(!is_marked(u64::MAX) && !is_marked_below(u64::MAX, u64::MAX));
         assert!(is_marked(0) && is_marked(5) && is_marked(LARGEST));
     }
@@ -136,7 +136,7 @@ mod tests {
             prop_assert!(is_mark_of(one, first) && is_mark_of(two, second) && is_mark_of(three, third));
         }
 
-        /// Nothing that was lowered by hand passes for what a daemon has set, unless it is that very number.
+        /// A limit that was lowered by hand is not taken for the mark of a daemon, unless it is exactly that number.
         #[test]
         fn only_the_very_numbers_that_a_daemon_sets_are_taken_for_them(first: u32, second: u32, other: u64) {
             let daemon = mark_below(u64::MAX, first);

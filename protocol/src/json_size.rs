@@ -11,12 +11,12 @@ use serde::Serialize;
 
 /// Bytes of a text inside the quotes of a JSON string.
 pub fn text_bytes(text: &str) -> usize {
-    // In pieces whose sum fits into a byte: the processor adds many of these at once.
+    // The sizes of a piece add up to less than 256, so the processor can add many bytes at once.
     let more = |piece: &[u8]| usize::from(piece.iter().map(|&byte| escape(byte)).sum::<u8>());
     text.len() + text.as_bytes().chunks(PIECE).map(more).sum::<usize>()
 }
 
-/// Bytes of a text that are looked at at once.
+/// Bytes of a text that are added up at once.
 const PIECE: usize = 32;
 
 /// Whether a text takes more than `most` bytes inside a JSON string. Most texts are far below, and are not scanned.
@@ -24,7 +24,8 @@ pub fn is_longer(text: &str, most: usize) -> bool {
     text.len() > most / 6 && text_bytes(text) > most
 }
 
-/// Bytes that a byte of a text takes in a JSON string beyond itself: one for a short escape, five for a long one.
+/// Bytes that a byte of a text takes in a JSON string in addition to itself: one for a short escape, five for a long
+/// one.
 fn escape(byte: u8) -> u8 {
     let is_short = matches!(byte, b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C);
     let is_control = byte < 0x20;
@@ -36,7 +37,7 @@ fn byte_size(byte: u8) -> usize {
     1 + usize::from(escape(byte))
 }
 
-/// Bytes of a value as JSON; `usize::MAX` for one that has no JSON form.
+/// Bytes of a value as JSON; `usize::MAX` if it has no JSON form.
 pub fn value_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     let mut counter = Counter(0);
     serde_json::to_writer(&mut counter, value).map_or(usize::MAX, |()| counter.0)
@@ -56,7 +57,7 @@ impl io::Write for Counter {
     }
 }
 
-/// The begin of a text that takes at most `most` bytes inside a JSON string. Cuts between characters.
+/// The beginning of a text that takes at most `most` bytes inside a JSON string. Cuts between characters.
 pub fn prefix(text: &str, most: usize) -> &str {
     // No byte takes more than six.
     if text.len() <= most / 6 {
@@ -72,13 +73,13 @@ pub fn prefix(text: &str, most: usize) -> &str {
     text
 }
 
-/// A text of at most `most` bytes inside a JSON string. Where a part is left out, the end says how much.
+/// A text of at most `most` bytes inside a JSON string. If a part is left out, a mark at the end says how many bytes.
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     let fits = prefix(text, most);
     if fits.len() == text.len() {
         return Cow::Borrowed(text);
     }
-    // The mark says a number of at most 20 digits.
+    // The mark contains a number of at most 20 digits.
     let kept = prefix(text, most.saturating_sub(MARK_BYTES));
     Cow::Owned(format!("{kept}… [{} more bytes]", text.len() - kept.len()))
 }
@@ -93,7 +94,7 @@ pub fn quoted(text: &str) -> String {
         Some((at, _)) => format!("{:?}…", &text[..at]),
         None => format!("{text:?}"),
     };
-    // Some characters that cannot be seen are not escaped by that.
+    // Some invisible characters are not escaped by that.
     if !told.contains(is_invisible) {
         return told;
     }
@@ -106,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A6: what is counted is what is written.
+        /// A6: the counted size is the size that is written.
         #[test]
         fn the_size_of_a_text_is_that_of_its_json(text in "[\\PC\\x00-\\x1f\"\\\\\u{7f}\u{2028}\u{1F600}]{0,60}") {
             let written = serde_json::to_string(&text).map_or(0, |json| json.len());

@@ -1,4 +1,4 @@
-//! Reports of lanes: width, queue, holders, and why no permit is granted.
+//! Reports of lanes: width, queue, holders, and why no permit is granted. Pure. Owns the format `harness.lane/1`.
 
 use std::sync::Arc;
 
@@ -19,26 +19,26 @@ pub struct LaneReport {
     pub schema: String,
     /// `tool`, or the name of a provider.
     pub name: Arc<str>,
-    /// Permits in all: as configured or resized, and what reliefs add.
+    /// Permits in all: the configured or set width, and the permits that reliefs add.
     pub width: u32,
-    /// Width by the configuration, without changes by hand.
+    /// Configured width, without changes by hand.
     pub configured_width: u32,
-    /// Tickets that want a permit: `queued` and `resuming` together. The runs of the tool lane among them are those
-    /// that `waiting_for: ["lane"]` selects. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
+    /// Tickets that want a permit: `queued` and `resuming` together. In the tool lane, `waiting_for: ["lane"]` selects
+    /// the runs of these tickets. Absent in reports of older daemons; read it by [`LaneReport::wanted`].
     #[serde(default)]
     pub wanted: u32,
-    /// Of those that want one, the tickets that wait for their first permit. A run that is `queued` is something else:
-    /// it waits for its first inference.
+    /// Tickets among them that wait for their first permit. A run in the state `queued` is something else: it waits for
+    /// its first inference.
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,
     /// Tickets that wait without a permit for something with no time bound.
     pub parked: u32,
-    /// Of those that want one, the tickets that want it again, after a wait for a person or another run.
+    /// Tickets among them that want their permit back, after a wait for a person or another run.
     pub resuming: u32,
     /// Permits in use. More than `width` only while a narrowed lane runs down.
     pub permits: u32,
-    /// No permit is free, and something is queued or resuming.
+    /// Whether no permit is free while a ticket is queued or resuming.
     pub saturated: bool,
     /// When it became saturated.
     pub saturated_since: Option<Timestamp>,
@@ -125,8 +125,7 @@ pub struct LaneHold {
     pub limiter: Option<Limiter>,
     /// When the hold began.
     pub since: Timestamp,
-    /// When a probe is let through; `None` is after the configuration is read again, or a check of the provider goes
-    /// well.
+    /// Time of the next probe. `None`: after the configuration is read again, or a check of the provider succeeds.
     pub until: Option<Timestamp>,
     /// The provider's error, in words.
     pub error: Arc<str>,
@@ -142,7 +141,7 @@ pub struct ReliefView {
     pub by: u32,
     /// When it began.
     pub since: Timestamp,
-    /// When it ends by itself; `None` is for good.
+    /// Time at which it ends by itself; `None`: it does not.
     pub until: Option<Timestamp>,
 }
 
@@ -170,12 +169,12 @@ pub struct ShareReport {
     pub share: Arc<str>,
     /// Weight of the share: it gets permits in proportion to it.
     pub weight: u32,
-    /// Most permits at once, where that is bounded.
+    /// Most permits at once; `None` for no limit.
     pub max: Option<u32>,
     /// Tickets that want a permit: `queued` and `resuming` together.
     #[serde(default)]
     pub wanted: u32,
-    /// Of those that want one, the tickets that wait for their first permit.
+    /// Tickets among them that wait for their first permit.
     pub queued: u32,
     /// Tickets that hold a permit.
     pub busy: u32,
@@ -193,13 +192,13 @@ pub struct ShareReport {
 pub struct Holder {
     /// Id of the run.
     pub run: RunId,
-    /// Name of the run, when it has one.
+    /// Name of the run, if it has one.
     pub run_name: Option<Arc<str>>,
     /// The call; `None` for an inference.
     pub call: Option<CallId>,
     /// Name of the tool, or of the provider.
     pub tool: Arc<str>,
-    /// What it executes, shortened to one line.
+    /// The command or the task, shortened to one line.
     pub command: String,
     /// Since when it has held the permit.
     pub since: Timestamp,

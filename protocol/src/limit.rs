@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Limits;
 
-/// A limit of the processes of a call: of each process, but for a limit that a cgroup sets, which is of all processes
-/// of the run together.
+/// A limit of the processes of a call. It holds for each process; a limit that a cgroup sets holds for all processes of
+/// the run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CallLimit {
     /// Seconds of CPU time.
     CpuSeconds,
-    /// Bytes of address space; of memory, where a cgroup sets it.
+    /// Bytes of address space; if a cgroup sets it, bytes of memory.
     AddressSpaceBytes,
     /// Open file descriptors.
     OpenFiles,
     /// Bytes of a file that is written.
     FileSizeBytes,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
-    /// bound by it.
+    /// Processes of the run, if a cgroup sets it. Otherwise processes of the same user on the whole machine; root is
+    /// not bound by that.
     Processes,
 }
 
@@ -49,7 +49,7 @@ impl CallLimit {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// The allowed values. A limit below which no program could be loaded would only cause failures.
+    /// The allowed values. With a lower limit no program could be loaded.
     pub const fn bounds(self) -> RangeInclusive<u64> {
         match self {
             Self::CpuSeconds => 1..=1 << 30,
@@ -104,29 +104,29 @@ impl CallLimit {
     }
 }
 
-/// Limits of the processes of a call; see [`CallLimit`]. A missing one is not limited here.
+/// Limits of the processes of a call; see [`CallLimit`]. A missing limit is no limit here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallLimits {
     /// Seconds of CPU time.
     pub cpu_seconds: Option<u64>,
-    /// Bytes of address space; of memory, where a cgroup sets it.
+    /// Bytes of address space; if a cgroup sets it, bytes of memory.
     pub address_space_bytes: Option<u64>,
     /// Open file descriptors.
     pub open_files: Option<u64>,
     /// Bytes of a file that is written.
     pub file_size_bytes: Option<u64>,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
-    /// bound by it.
+    /// Processes of the run, if a cgroup sets it. Otherwise processes of the same user on the whole machine; root is
+    /// not bound by that.
     pub processes: Option<u64>,
 }
 
 impl CallLimits {
-    /// These limits; a missing one is taken from `other`.
+    /// These limits; missing ones are taken from `other`.
     pub fn or(self, other: Self) -> Self {
         self.with(other, |mine, theirs| mine.or(theirs))
     }
 
-    /// The narrower one of each limit of these and of `other`.
+    /// For each limit, the smaller value of these and `other`.
     pub fn within(self, other: Self) -> Self {
         self.with(other, |mine, theirs| match (mine, theirs) {
             (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
@@ -156,7 +156,7 @@ impl From<&Limits> for CallLimits {
 }
 
 impl Limits {
-    /// Sets the limits of calls among these.
+    /// Replaces the limits of calls among these.
     pub fn set_of_calls(&mut self, of_calls: CallLimits) {
         let CallLimits { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes } = of_calls;
         *self = Self { cpu_seconds, address_space_bytes, open_files, file_size_bytes, processes, ..self.clone() };

@@ -1,4 +1,5 @@
-//! Parameters and replies of the methods of the control protocol. Reached through [`crate::rpc`].
+//! Parameters and replies of the methods of the control protocol. Reached through [`crate::rpc`]. Pure; the daemon
+//! decides what a method does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub use configuration::*;
 pub use daemon::*;
 pub use journal::*;
 
-/// No parameters, or nothing to say.
+/// No parameters, or an empty reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -34,27 +35,28 @@ pub struct Empty {}
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
-    /// What to run.
+    /// The specification of the run.
     pub spec: RunSpec,
     /// The same key and the same specification give the same run; another specification is a `conflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Arc<str>>,
-    /// A key that the client made at random for this one submit, so that it can be sent again when its reply is lost:
-    /// the run that it made is given, and no second one is made. It is known as long as its run is. Since protocol 1.1.
+    /// A key that the client made at random for this one submit, so that the submit can be sent again if its reply is
+    /// lost: then the reply names the run that it made, and no second run is made. The key is known as long as its run
+    /// is. Since protocol 1.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submit_key: Option<SubmitKey>,
-    /// That key is sent for the first time, so that the journal need not be asked for it.
+    /// Whether that key is sent for the first time, so that the journal need not be searched for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
-    /// The working directory comes beside this line as a descriptor (`SCM_RIGHTS`), one, with or before the line's
-    /// first byte and not before the line ahead of it. It takes the place of the specification's `workdir_id`. Since
-    /// protocol 1.2.
+    /// Whether the working directory comes as a descriptor (`SCM_RIGHTS`): exactly one, with or before the first byte
+    /// of this line, and not before the line ahead of it. It replaces the specification's `workdir_id`. Since protocol
+    /// 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes_workdir: bool,
-    /// The client can be asked for variables of its environment: where the configuration names some (`[tool.shell]
-    /// pass`), and the submit would make a run, it is refused with the reason `pass-variables`, and the names, with
-    /// commas in between, as the subject. The same submit without this, with the values that the client has in
-    /// `spec.env`, then takes effect. Since protocol 1.2.
+    /// Whether the client can be asked for variables of its environment. If the configuration names variables
+    /// (`[tool.shell] pass`) and the submit would make a run, it is refused with the reason `pass-variables`; the
+    /// subject has the names, with commas between them. The client then sends the same submit without this field, with
+    /// the values in `spec.env`. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks_variables: bool,
 }
@@ -65,9 +67,9 @@ pub struct SubmitParams {
 pub struct Submitted {
     /// Id of the run.
     pub id: RunId,
-    /// Number of the event that made it: subscribing from here misses nothing of it.
+    /// Number of the event that made it: a subscription from here gets all of its events.
     pub seq: Seq,
-    /// The run exists already, under the same key.
+    /// Whether the run existed already, under the same key.
     #[serde(default)]
     pub existing: bool,
 }
@@ -96,7 +98,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether there is a criterion beside names and `all`.
+    /// Whether there is a criterion other than names and `all`.
     pub fn has_filter(&self) -> bool {
         !(self.labels.is_empty() && self.states.is_empty() && self.waiting_for.is_empty())
     }
@@ -121,10 +123,10 @@ pub struct ListParams {
     /// Only the tree under this run.
     #[serde(default)]
     pub root: Option<String>,
-    /// At most this many; 100 where left out, 1,000 at most.
+    /// At most this many; 100 if left out, and 1,000 at most.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// Where the last page ended.
+    /// Where the previous page ended.
     #[serde(default)]
     pub cursor: Option<u64>,
 }
@@ -144,7 +146,7 @@ pub struct RunPage {
     pub runs: Vec<RunView>,
     /// Where the next page begins; `None` at the end.
     pub cursor: Option<u64>,
-    /// Why the journal cannot commit, while it cannot: the last of what is shown may not be durable yet.
+    /// Why the journal cannot commit, while it cannot: the latest of these data may not be durable yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
@@ -159,10 +161,10 @@ pub struct ShowParams {
     /// Also give the transcript.
     #[serde(default)]
     pub transcript: bool,
-    /// At most this many entries; 1,000 where left out. A page also ends at 2 MiB.
+    /// At most this many entries; 1,000 if left out. A page also ends at 2 MiB.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// Where the last page ended.
+    /// Where the previous page ended.
     #[serde(default)]
     pub cursor: Option<u64>,
 }
@@ -179,10 +181,10 @@ pub struct Shown {
     /// Where the next page begins; `None` at the end.
     #[serde(default)]
     pub cursor: Option<u64>,
-    /// Its processes: those of calls that execute, and what earlier calls have left running. At most 100.
+    /// Its processes: those of executing calls, and those that earlier calls have left running. At most 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessView>,
-    /// Why the journal cannot commit, while it cannot: the last of what is shown may not be durable yet.
+    /// Why the journal cannot commit, while it cannot: the latest of these data may not be durable yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
@@ -204,10 +206,10 @@ pub struct ProcessView {
 pub struct WaitParams {
     /// By id, unique prefix, name or `@last`.
     pub run: String,
-    /// Any of these states; any terminal one where left out.
+    /// Any of these states; any terminal state if left out.
     #[serde(default, rename = "for")]
     pub states: Vec<RunState>,
-    /// Reply at the latest after this long.
+    /// Time limit of the reply.
     #[serde(default)]
     pub timeout_seconds: Option<Span>,
 }
@@ -218,7 +220,7 @@ pub struct WaitParams {
 pub struct WaitReply {
     /// The run, as it is now.
     pub run: RunView,
-    /// Whether the state was reached; otherwise the time was up, or the run ended without reaching it.
+    /// Whether the state was reached. Otherwise the time was up, or the run ended without reaching it.
     pub reached: bool,
 }
 
@@ -233,10 +235,10 @@ pub struct OutputParams {
     pub call: CallId,
     /// `stdout` or `stderr`.
     pub stream: OutputStream,
-    /// First byte. With a negative number, counted from the end.
+    /// First byte. A negative number counts from the end.
     #[serde(default)]
     pub offset: i64,
-    /// At most this many bytes; 1 MiB where left out, 4 MiB at most.
+    /// At most this many bytes; 1 MiB if left out, 4 MiB at most.
     #[serde(default)]
     pub limit: Option<u32>,
 }
@@ -313,14 +315,14 @@ pub struct RetryParams {
     /// The differences between the new specification and the finished run's.
     #[serde(default, skip_serializing_if = "SpecChanges::is_empty")]
     pub changes: Box<SpecChanges>,
-    /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
+    /// A key that the client made at random for this one request, like that of a submit. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submit_key: Option<SubmitKey>,
-    /// That key is sent for the first time.
+    /// Whether that key is sent for the first time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
-    /// The run may be one that another run has submitted. Without this such a run is taken only by its whole id, and
-    /// gets no variables of an environment. Since protocol 1.2.
+    /// Whether the run may be one that another run has submitted. Without this, such a run is accepted only by its
+    /// whole id, and gets no variables of an environment. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub children: bool,
 }
@@ -334,10 +336,10 @@ pub struct MessageParams {
     pub run: String,
     /// Text of the message.
     pub text: Arc<str>,
-    /// A key that the client made at random for this one request, as that of a submit. Since protocol 1.2.
+    /// A key that the client made at random for this one request, like that of a submit. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submit_key: Option<SubmitKey>,
-    /// That key is sent for the first time.
+    /// Whether that key is sent for the first time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
 }
@@ -367,10 +369,10 @@ pub struct PruneParams {
 pub struct ExportParams {
     /// By id, unique prefix, name or `@last`.
     pub run: String,
-    /// At most this many events; 2,000 where left out, and at most. A page also ends at about 2 MiB.
+    /// At most this many events; 2,000 if left out, and at most. A page also ends at about 2 MiB.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// Where the last page ended.
+    /// Where the previous page ended.
     #[serde(default)]
     pub cursor: Option<Seq>,
 }
@@ -381,9 +383,9 @@ pub struct ExportParams {
 pub struct Exported {
     /// The run, as it is now.
     pub run: RunView,
-    /// A page of its events. Variables of its environment have names, and no values.
+    /// A page of its events. For variables of its environment, they have the names and no values.
     pub events: Vec<Arc<Event>>,
-    /// Where the next page begins; `None` where there are no later events.
+    /// Where the next page begins; `None` if there are no later events.
     pub cursor: Option<Seq>,
     /// Numbers of events of this page that are left out: unreadable, or of a kind that only a later daemon knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -395,10 +397,10 @@ pub struct Exported {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InteractionListParams {
-    /// At most this many; 1,000 where left out, and at most. A page also ends at 2 MiB.
+    /// At most this many; 1,000 if left out, and at most. A page also ends at 2 MiB.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// Where the last page ended.
+    /// Where the previous page ended.
     #[serde(default)]
     pub cursor: Option<u64>,
 }
@@ -421,7 +423,7 @@ pub struct Interactions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AnswerParams {
-    /// The interaction by id or unique prefix, or the run that waits, if it waits for one only.
+    /// The interaction, by id or unique prefix; or the run that waits, if it waits for only one.
     pub interaction: String,
     /// Text of the answer.
     pub answer: Arc<str>,
@@ -450,7 +452,7 @@ pub struct Lanes {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LaneParams {
-    /// The lane; `tool` where left out.
+    /// The lane; `tool` if left out.
     #[serde(default)]
     pub lane: Option<Arc<str>>,
 }
@@ -460,13 +462,13 @@ pub struct LaneParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RelieveParams {
-    /// The lane; `tool` where left out.
+    /// The lane; `tool` if left out.
     #[serde(default)]
     pub lane: Option<Arc<str>>,
     /// Permits to add.
     #[serde(default)]
     pub by: u32,
-    /// For how long; for good where left out.
+    /// Duration of the relief; without an end if left out.
     #[serde(default)]
     pub for_seconds: Option<Span>,
     /// Undo this relief instead.
@@ -479,10 +481,10 @@ pub struct RelieveParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResizeParams {
-    /// The lane; `tool` where left out.
+    /// The lane; `tool` if left out.
     #[serde(default)]
     pub lane: Option<Arc<str>>,
-    /// The width, reliefs left out; 0 is taken as 1.
+    /// The width, without the reliefs; 0 is taken as 1.
     pub width: u32,
 }
 
@@ -491,26 +493,26 @@ pub struct ResizeParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeParams {
-    /// Only events after this number: 0 means all, left out means from now on.
+    /// Only events after this number. 0 means all; left out, from now on.
     #[serde(default)]
     pub after: Option<Seq>,
-    /// Only of this run: id, unique prefix, name or `@last`.
+    /// Only events of this run: id, unique prefix, name or `@last`.
     #[serde(default)]
     pub run: Option<String>,
-    /// Only events of these runs, by whole ids, in place of `run`. A run that does not exist has no events.
+    /// Only events of these runs, by whole ids, instead of `run`. A run that does not exist has no events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunId>,
     /// Also events of the runs below that run.
     #[serde(default)]
     pub tree: bool,
-    /// Only these kinds of events; all of them where left out.
+    /// Only these kinds of events; all kinds if left out.
     #[serde(default)]
     pub kinds: Vec<String>,
     /// Also send deltas, the live output. They may be dropped.
     #[serde(default)]
     pub deltas: bool,
-    /// The epoch that `after` belongs to, from the reply to an earlier subscription. If the epoch is another one now, a
-    /// gap with its reason comes first.
+    /// The epoch that `after` belongs to, from the reply to an earlier subscription. If the present epoch is another
+    /// one, a gap with its reason comes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
 }

@@ -23,7 +23,7 @@ impl<'a> Variables<'a> {
         Self { var, unreadable: RefCell::new(None) }
     }
 
-    /// A variable; `None` where it is not set, or is noted as unreadable.
+    /// A variable; `None` if it is not set, or not UTF-8, which is remembered.
     pub fn get(&self, name: &str) -> Option<String> {
         match (self.var)(name)?.into_string() {
             Ok(value) => Some(value),
@@ -37,7 +37,7 @@ impl<'a> Variables<'a> {
     /// Checks that all variables so far could be read.
     ///
     /// # Errors
-    /// The first variable that could not.
+    /// The first variable that could not be read.
     pub fn all_were_readable(&self) -> Result<(), NotUtf8> {
         self.unreadable.borrow().clone().map_or(Ok(()), Err)
     }
@@ -68,8 +68,8 @@ impl Environment<'_> {
         })
     }
 
-    /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; where neither
-    /// does, the user's if there is a runtime directory.
+    /// The socket: `HARNESS_SOCKET`, the user's, the system's. Of the last two the first that exists; if neither
+    /// exists, the user's if there is a runtime directory.
     pub fn socket(&self) -> PathBuf {
         if let Some(path) = self.var("HARNESS_SOCKET") {
             return path;
@@ -120,7 +120,7 @@ pub struct ConfigPlaces {
 mod tests {
     use super::*;
 
-    /// B12: whichever variable a path would come from, one that is not UTF-8 is not taken for one that is not set.
+    /// B12: a variable that is not UTF-8 is not taken for one that is not set, whichever path it would give.
     #[test]
     fn a_variable_that_cannot_be_read_is_told_whichever_it_is() {
         use std::os::unix::ffi::OsStringExt;

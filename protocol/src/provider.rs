@@ -1,4 +1,5 @@
-//! Reports about providers: their configuration, and the outcome of checks. Reached through [`crate::rpc`].
+//! Reports about providers: their configuration, and the outcome of checks. Reached through [`crate::rpc`]. Pure; must
+//! never hold a key.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub struct ProviderViews {
     pub providers: Vec<ProviderView>,
 }
 
-/// A provider as configured. Never with its key.
+/// A provider as configured, without its key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProviderView {
@@ -36,9 +37,9 @@ pub struct ProviderView {
     pub model: Option<Arc<str>>,
     /// Number of inferences at once, by configuration.
     pub width: u32,
-    /// Where its key comes from; `None` where it needs none.
+    /// Source of its key; `None` if it needs none.
     pub key: Option<KeyView>,
-    /// Prices of its tokens, where they are known.
+    /// Prices of its tokens, if known.
     pub price: Option<PriceView>,
     /// The first fallback: the provider that is asked while the circuit breaker of this one is open.
     pub fallback: Option<Arc<str>>,
@@ -47,7 +48,7 @@ pub struct ProviderView {
     pub fallbacks: Vec<FallbackView>,
     /// Most tokens of one answer.
     pub max_output_tokens: Option<u32>,
-    /// Tokens that its model takes at once, prompt and answer together.
+    /// Most tokens of a prompt and its answer together.
     #[serde(default)]
     pub context_tokens: Option<u32>,
 }
@@ -58,9 +59,9 @@ pub struct ProviderView {
 pub struct FallbackView {
     /// Name of the provider.
     pub provider: Arc<str>,
-    /// The model that a fallback is asked for: its own.
+    /// Its own model, which a fallback is asked for.
     pub model: Option<Arc<str>>,
-    /// Prices of its tokens, where they are known.
+    /// Prices of its tokens, if known.
     pub price: Option<PriceView>,
 }
 
@@ -70,7 +71,7 @@ pub struct FallbackView {
 pub struct KeyView {
     /// Where the key is, in words.
     pub source: String,
-    /// Why the key cannot be read, where it cannot.
+    /// Why the key cannot be read, if it cannot.
     pub problem: Option<String>,
 }
 
@@ -93,7 +94,7 @@ pub struct PriceView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProviderCheckParams {
-    /// The provider to check; all of them where left out.
+    /// The provider to check; all of them if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
     /// The model to ask, in place of the configured one.
@@ -115,7 +116,7 @@ pub struct ProviderChecks {
 pub struct ProviderCheck {
     /// Name of the provider.
     pub provider: Arc<str>,
-    /// The provider answered as it should.
+    /// Whether the provider answered as it should.
     pub ok: bool,
     /// URL of the request; `None` where no request was needed.
     pub url: Option<String>,
@@ -125,7 +126,7 @@ pub struct ProviderCheck {
     pub seconds: Option<Span>,
     /// Tokens and cost of the check.
     pub usage: Option<Usage>,
-    /// What went wrong, where it did not answer.
+    /// What went wrong, if it did not answer.
     pub error: Option<String>,
     /// Exit code of a command that reports this check.
     pub exit_code: u8,

@@ -13,7 +13,7 @@ macro_rules! reasons {
         #[serde(rename_all = "kebab-case")]
         pub enum Reason {
             $($(#[$doc])+ $name,)+
-            /// The daemon is of another version, and has a reason that this program does not know.
+            /// A reason of a daemon of another version, which this program does not know.
             #[serde(other)]
             Other,
         }
@@ -79,7 +79,7 @@ reasons! {
     UnknownTool,
 
     // What is wrong with a specification, or a text.
-    /// A text, or the specification as a whole, has more bytes than are taken. Bytes are counted as JSON.
+    /// A text, or the specification as a whole, has more bytes than allowed. Bytes are counted as JSON.
     TooLarge,
     /// A text has control characters, characters that change the direction or the order of the text, or characters that
     /// cannot be seen.
@@ -106,7 +106,7 @@ reasons! {
     PriceMissing,
     /// A pattern of a script cannot be read.
     BadPattern,
-    /// A pattern of a script, or all of them together, would take too much memory.
+    /// A pattern of a script, or all of its patterns together, would take too much memory.
     PatternTooLarge,
     /// A script cannot be played for another reason.
     BadScript,
@@ -124,7 +124,7 @@ reasons! {
     OtherFolder,
     /// The daemon cannot open the working directory: it is missing, not a directory, or may not be entered.
     NoWorkdir,
-    /// The working directory did not answer in time, as a network mount whose server is gone does not.
+    /// The working directory did not answer in time, for example a network mount whose server is gone.
     WorkdirSilent,
     /// A request says that a descriptor comes with it, and none came.
     NoDescriptor,

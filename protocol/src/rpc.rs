@@ -1,6 +1,7 @@
 //! Requests, replies and error kinds of the control protocol: JSON-RPC 2.0, one object a line.
 //!
-//! The list of methods is closed: [`Call`] has a variant for each, [`Method`] ties parameters and reply together.
+//! The list of methods is closed: [`Call`] has a variant for each, [`Method`] ties parameters and reply together. Pure:
+//! must never read a socket, and never decide who may call a method.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub enum ErrorKind {
     Ambiguous,
     /// The request contradicts something that exists already.
     Conflict,
-    /// It was possible once: another client was first, or it has ended.
+    /// It is no longer possible: another client was first, or the object has ended.
     NoLongerApplies,
     /// The request is wrong.
     Invalid,
@@ -104,25 +105,25 @@ pub struct RpcError {
 pub struct ErrorData {
     /// Class of the error, by which a program decides what to do.
     pub kind: ErrorKind,
-    /// The exact reason. Daemons before protocol 1.3 give it only where the class says too little.
+    /// The exact reason. Daemons before protocol 1.3 give it only if the class alone says too little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// The thing that the reason is about, as a text: the id of a run, a name, a field of the request. What the text is
-    /// stands in `subject_kind`.
+    /// The thing that the reason is about, as a text: the id of a run, a name, a field of the request. `subject_kind`
+    /// says what the text is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What `subject` is. Daemons before protocol 1.3 leave it out.
+    /// The kind of the subject. Daemons before protocol 1.3 leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_kind: Option<SubjectKind>,
-    /// When to try again, where a retry may help.
+    /// Time until the next try, if a retry may help.
     #[serde(default)]
     pub retry_after_seconds: Option<Span>,
     /// Exit code of a command that ends with this error.
     pub exit_code: u8,
-    /// The request was not refused: it is not known yet whether it takes effect.
+    /// Whether the request was not refused: it is not known yet whether it takes effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undecided: bool,
-    /// What is wrong with files of the daemon, where that is the reason: file, line and what is wrong.
+    /// The problems of the daemon's files, if these are the reason: file, line and problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<ConfigProblem>,
 }
@@ -152,14 +153,14 @@ impl RpcError {
         error.retry_after(Span::from_secs(1)).because(Reason::Stopping, None)
     }
 
-    /// The same with another JSON-RPC code.
+    /// The same error with another JSON-RPC code.
     #[must_use]
     pub fn with_code(mut self, code: i32) -> Self {
         self.code = code;
         self
     }
 
-    /// The same, with the reason for programs, and the thing that the reason is about.
+    /// The same error with a reason for programs, and the subject of the reason.
     #[must_use]
     pub fn because(mut self, reason: Reason, subject: impl Into<Option<Subject>>) -> Self {
         let subject = subject.into();
@@ -169,21 +170,21 @@ impl RpcError {
         self
     }
 
-    /// The same, with the time of the next try.
+    /// The same error with the time until the next try.
     #[must_use]
     pub fn retry_after(mut self, span: Span) -> Self {
         self.data.retry_after_seconds = Some(span);
         self
     }
 
-    /// The same, with what is wrong with files of the daemon.
+    /// The same error with the problems of the daemon's files.
     #[must_use]
     pub fn about(mut self, problems: Vec<ConfigProblem>) -> Self {
         self.data.problems = problems;
         self
     }
 
-    /// The same, for a request that may still take effect.
+    /// The same error for a request that may still take effect.
     #[must_use]
     pub fn undecided(mut self) -> Self {
         self.data.undecided = true;
@@ -215,7 +216,7 @@ pub enum RequestId {
     Number(i64),
     /// A text, such as a UUID.
     Text(String),
-    /// Null: it still is a request, and its reply has the id null.
+    /// Null: it still is a request, and its reply has the id null, too.
     Null,
 }
 
@@ -225,18 +226,18 @@ pub struct RawRequest<'a> {
     /// Must be `"2.0"`.
     #[serde(default, borrow)]
     pub jsonrpc: Option<std::borrow::Cow<'a, str>>,
-    /// Absent for a notification.
+    /// Absent in a notification.
     #[serde(default, deserialize_with = "present")]
     pub id: Option<RequestId>,
-    /// Method; absent in what is no request.
+    /// Name of the method; absent if this is not a request.
     #[serde(default, borrow)]
     pub method: Option<&'a RawValue>,
-    /// Parameters; an object where present.
+    /// Parameters; an object if present.
     #[serde(default, borrow)]
     pub params: Option<&'a RawValue>,
 }
 
-/// A field that is present counts as present, also when it is null.
+/// A field that is null counts as present.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
     RequestId::deserialize(deserializer).map(Some)
 }
@@ -259,12 +260,12 @@ pub struct Request<'a, P> {
 pub struct Response<R> {
     /// Version of JSON-RPC: always `"2.0"`.
     pub jsonrpc: String,
-    /// The request's id; null where it could not be read.
+    /// Id of the request; null if it could not be read.
     pub id: Option<RequestId>,
-    /// The result, where the request succeeded.
+    /// The result, if the request succeeded.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub result: Option<R>,
-    /// The error, where the request failed.
+    /// The error, if the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RpcError>,
 }
@@ -318,13 +319,13 @@ pub trait Method {
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// Why a request is not a valid call.
+/// Why a request is not a valid call of a method.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// There is no such method.
     #[error("no method {0:?}")]
     UnknownMethod(String),
-    /// The parameters do not fit it.
+    /// The parameters do not fit the method.
     #[error("bad parameters of {method}: {why}")]
     BadParams {
         /// Name of the method.
@@ -371,7 +372,7 @@ macro_rules! methods {
         /// The names of all methods.
         pub const METHODS: &[&str] = &[$($name),*];
 
-        /// What a method does, and what its parameters and its result look like.
+        /// Describes a method, with the schemas of its parameters and its result.
         #[cfg(feature = "schema")]
         pub(crate) fn described(
             method: &str,
@@ -395,7 +396,7 @@ macro_rules! methods {
             /// Reads the parameters of `method`.
             ///
             /// # Errors
-            /// Where there is no such method, or the parameters do not fit it.
+            /// If there is no such method, or the parameters do not fit it.
             pub fn parse(method: &str, params: Option<&RawValue>) -> Result<Self, CallError> {
                 let params = params.map_or("{}", RawValue::get);
                 match method {

@@ -1,4 +1,5 @@
-//! The view of a run: its state, what it waits for, where its time went, its transcript.
+//! The view of a run: its state, the reason why it waits, the use of its time, its transcript. Pure. Owns the format
+//! `harness.run/1` and the exit codes.
 
 mod waits;
 
@@ -97,13 +98,13 @@ pub mod exit {
     pub const FAILED: u8 = 1;
     /// The command was used wrongly, or the configuration is wrong.
     pub const USAGE: u8 = 2;
-    /// It needs an answer that no person may give.
+    /// The run needs an answer, and no person may give it.
     pub const NEEDS_ANSWER: u8 = 3;
     /// The provider refused the credentials.
     pub const CREDENTIALS: u8 = 4;
     /// The run was cancelled.
     pub const CANCELLED: u8 = 5;
-    /// No such run, or it no longer applies.
+    /// There is no such run, or the request no longer applies.
     pub const NOT_FOUND: u8 = 6;
     /// The daemon cannot be reached.
     pub const UNREACHABLE: u8 = 7;
@@ -121,7 +122,7 @@ pub mod exit {
     pub const INTERRUPTED: u8 = 130;
 }
 
-/// A run, complete but for its transcript.
+/// A run, without its transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunView {
@@ -129,9 +130,9 @@ pub struct RunView {
     pub schema: String,
     /// Id of the run.
     pub id: RunId,
-    /// Its name, when it has one.
+    /// Its name, if it has one.
     pub name: Option<Arc<str>>,
-    /// Root of its tree; its own id when it has no parent.
+    /// Root of its tree; its own id if it has no parent.
     pub root: RunId,
     /// The run inside of which it was submitted.
     pub parent: Option<RunId>,
@@ -151,25 +152,25 @@ pub struct RunView {
     pub owner: u32,
     /// State of the run.
     pub state: RunState,
-    /// What it waits for now, if it does.
+    /// What it waits for now, if it waits.
     pub waiting_for: Option<WaitingFor>,
     /// Directory in which its calls start.
     pub workdir: Arc<str>,
-    /// Names of the variables that the submit gave to its calls, beside those that every call has. Their values are
-    /// never shown. Left out in lists.
+    /// Names of the variables that the submit gave to its calls, in addition to those that every call has. Their values
+    /// are never shown. Left out in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Name of the provider that it asks.
     pub provider: Arc<str>,
-    /// Model, where the provider has more than one.
+    /// Its model, if the provider has more than one.
     pub model: Option<Arc<str>>,
     /// Its task, shortened to one line of at most 200 characters.
     pub title: String,
-    /// Number of inferences begun.
+    /// Number of inferences that have begun.
     pub steps: u32,
-    /// The limits that hold for the run.
+    /// The limits in force for the run.
     pub limits: Limits,
-    /// What happens when it asks a person something.
+    /// What happens when the run asks a person a question.
     pub on_interaction: OnInteraction,
     /// When it was submitted.
     pub submitted_at: Timestamp,
@@ -180,27 +181,27 @@ pub struct RunView {
     /// When a cancel or a limit told it to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_requested_at: Option<Timestamp>,
-    /// Its answer, when it succeeded.
+    /// Its answer, if it succeeded.
     pub answer: Option<Arc<str>>,
     /// Why it failed or was cancelled.
     pub error: Option<Arc<str>>,
-    /// Its exit code, when it has ended.
+    /// Its exit code, if it has ended.
     pub exit_code: Option<u8>,
     /// Tokens and cost of the run.
     pub usage: Usage,
     /// Tokens and cost of the run and of all its descendants, finished and live.
     pub usage_tree: Usage,
-    /// How long it spent on what.
+    /// The use of its time.
     pub timing: Timing,
     /// Questions and approvals that were refused because no person was there.
     pub denials: Vec<String>,
     /// State of its inference, once an attempt has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<InferenceView>,
-    /// The fallback that it uses, while its own provider is not asked.
+    /// The fallback that it uses while its own provider is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stand_in: Option<Arc<str>>,
-    /// The calls of the current step, while there is one.
+    /// The calls of the current step, if there is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<LiveCall>,
     /// Open questions of the run and of the runs below it, oldest first; at most 16.
@@ -282,12 +283,12 @@ pub struct Usage {
     pub cache_creation_input_tokens: u64,
     /// Output tokens among them that were spent on reasoning.
     pub reasoning_output_tokens: u64,
-    /// Cost in USD; `None` where no price is known.
+    /// Cost in USD; `None` if no price is known.
     pub cost_usd: Option<f64>,
 }
 
 impl Usage {
-    /// Adds the use of another inference or run. The sum has a cost only where both have one.
+    /// Adds the use of another inference or run. The sum has a cost only if both have one.
     pub fn add(&mut self, other: &Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
@@ -307,8 +308,8 @@ impl Usage {
     }
 }
 
-/// A budget reserve: the most that an inference may cost. It is held of every budget that pays for the inference, while
-/// that is wanted or under way.
+/// A budget reserve: the most that an inference may cost. It is held back in every budget that pays for the inference,
+/// from the wish for the inference until its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reserve {
@@ -316,7 +317,7 @@ pub struct Reserve {
     pub tokens: u64,
     /// Cost in billionths of a USD.
     pub nano_usd: u64,
-    /// Tokens of the answer, among these: its limit.
+    /// Tokens of the answer among these, which are its limit.
     pub answer_tokens: u32,
 }
 
@@ -328,7 +329,7 @@ impl Reserve {
         self.answer_tokens = self.answer_tokens.saturating_add(other.answer_tokens);
     }
 
-    /// Takes a released reserve away from this one.
+    /// Subtracts a released reserve.
     pub fn take_away(&mut self, other: &Self) {
         self.tokens = self.tokens.saturating_sub(other.tokens);
         self.nano_usd = self.nano_usd.saturating_sub(other.nano_usd);
@@ -341,14 +342,14 @@ impl Reserve {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "role", rename_all = "kebab-case")]
 pub enum Entry {
-    /// What a person said: the prompt, or a message.
+    /// A message of a person: the prompt, or a later message.
     User {
-        /// What the person wrote.
+        /// The text of the person.
         text: Arc<str>,
     },
     /// A message of the model, with its calls.
     Assistant {
-        /// What the model wrote; empty where it only asked for calls.
+        /// The text of the model; empty if it only asked for calls.
         text: Arc<str>,
         /// The calls, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "exact_size_list::deserialize")]
@@ -365,11 +366,11 @@ pub enum Entry {
         /// The result, with the id of its call.
         result: Arc<CallResult>,
     },
-    /// A summary: from here on it replaces the older part in the prompts, which had become too long for the model.
+    /// A summary. In the prompts it replaces the older part, which had become too long for the model.
     Summary {
         /// Text of the summary, by the model.
         text: Arc<str>,
-        /// Number of entries that it replaces, from the begin of the transcript on.
+        /// Number of entries that it replaces, from the beginning of the transcript.
         entries: u32,
         /// Places of those entries among them that the model still reads word for word: messages of people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -378,7 +379,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// A complete message of a model, with nothing that the provider wants back.
+    /// A complete message of a model, without data that the provider wants back.
     pub fn assistant(text: impl Into<Arc<str>>, calls: Vec<CallRequest>) -> Self {
         Self::Assistant { text: text.into(), calls, carried: None, cut: false }
     }
@@ -402,12 +403,12 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Compaction {
-    /// Number of entries that go into the summary, from the begin of the transcript on.
+    /// Number of entries that are summarised, from the beginning of the transcript.
     pub entries: u32,
-    /// Places of those entries among them that stay word for word beside it: messages of people.
+    /// Places of those entries among them that stay word for word in addition to the summary: messages of people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u32>,
-    /// Bytes of the older part that the model reads at most; longer texts in it are reduced to their begin and end.
+    /// Most bytes of the older part that the model reads; longer texts in it are reduced to their beginning and end.
     pub shown_bytes: u64,
     /// Most tokens of the summary.
     pub max_tokens: u32,
@@ -426,7 +427,7 @@ pub struct CallRequest {
     /// Why its arguments cannot be used, in words for the model. Such a call is never executed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<Arc<str>>,
-    /// The id that the provider gave it, where it gave one.
+    /// The id that the provider gave it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<Box<GivenId>>,
 }
@@ -438,8 +439,8 @@ impl CallRequest {
     }
 }
 
-/// The id that a provider gave to a call. It goes back to that provider with the call and its result, and to no other
-/// provider: some servers keep state under it, or in it.
+/// The id that a provider gave to a call. It is sent back to that provider with the call and its result, and to no
+/// other provider: some servers keep state under the id, or in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GivenId {
@@ -449,14 +450,14 @@ pub struct GivenId {
     pub provider: Arc<str>,
 }
 
-/// Blocks of a provider's answer, beside text and calls, that the provider wants back unchanged, such as signed
-/// thinking. Only the dialect that wrote them reads them, and no other dialect sends them.
+/// Blocks of a provider's answer, other than text and calls, that the provider wants back unchanged, such as signed
+/// thinking. Only the dialect that wrote them reads and sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Carried {
     /// Name of the dialect.
     pub dialect: Arc<str>,
-    /// Name of the provider that sent them, as configured; no other one gets them.
+    /// Name of the provider that sent them, as configured; no other provider gets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
     /// The blocks, as JSON text.
@@ -471,38 +472,38 @@ pub struct CallResult {
     pub call: CallId,
     /// Name of the tool.
     pub tool: Arc<str>,
-    /// Exit code of section 7: the process's own, 128 + signal, 124, 126, 127; `None` where no end was seen.
+    /// Exit code: that of the process, 128 + signal, 124, 126 or 127; `None` if its end was not seen.
     pub exit_code: Option<u8>,
     /// The signal that ended the process.
     pub signal: Option<i32>,
-    /// The time limit ended it.
+    /// Whether the time limit ended it.
     pub timed_out: bool,
-    /// A cancel ended it, or kept it from starting.
+    /// Whether a cancel ended it, or kept it from starting.
     pub cancelled: bool,
-    /// A restart of the daemon interrupted it.
+    /// Whether a restart of the daemon interrupted it.
     pub interrupted: bool,
     /// Whether the model is told that it failed.
     pub is_error: bool,
     /// The text that the model reads.
     pub envelope: Arc<str>,
-    /// About standard output, where a process ran.
+    /// Data about standard output, if a process ran.
     pub stdout: Option<StreamInfo>,
-    /// About standard error, where a process ran.
+    /// Data about standard error, if a process ran.
     pub stderr: Option<StreamInfo>,
-    /// CPU time of the process and what it waited for, in seconds.
+    /// CPU time of the process and of the children that it waited for, in seconds.
     pub cpu_seconds: Option<f64>,
     /// Largest resident size of one of its processes, in bytes.
     pub max_rss_bytes: Option<u64>,
-    /// The limit that it certainly reached; `None` where that is not certain.
+    /// The limit that it reached; `None` if that is not certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<CallLimit>,
-    /// It left processes running in the background, which end with its run, or with the daemon.
+    /// Whether it left processes running in the background. They end with its run, or with the daemon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_running: bool,
 }
 
 impl CallResult {
-    /// A plain-text result without an exit code: for a call without a process, or whose end was not seen.
+    /// A plain-text result without an exit code: for a call without a process, or one whose end was not seen.
     pub fn plain(call: CallId, tool: Arc<str>, text: impl Into<Arc<str>>, is_error: bool) -> Self {
         Self {
             call,
@@ -532,7 +533,7 @@ pub struct StreamInfo {
     pub bytes: u64,
     /// Number of bytes among them that the envelope leaves out.
     pub omitted: u64,
-    /// Path of the file with the whole stream; `None` when it is empty or could not be kept.
+    /// Path of the file with the whole stream; `None` if the stream is empty or could not be kept.
     pub path: Option<Arc<str>>,
 }
 
@@ -544,12 +545,12 @@ pub struct InteractionView {
     pub id: InteractionId,
     /// The run that waits.
     pub run: RunId,
-    /// Name of the run, when it has one.
+    /// Name of the run, if it has one.
     pub run_name: Option<Arc<str>>,
-    /// The run that submitted that run; none where an operator did. A child may be called as an operator's run is.
+    /// The run that submitted that run; `None` if an operator did. A child may have the name of an operator's run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
-    /// What kind.
+    /// Kind of the interaction.
     pub kind: InteractionKind,
     /// Text of the question.
     pub question: Arc<str>,

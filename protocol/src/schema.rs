@@ -1,7 +1,7 @@
 //! The protocol as JSON Schema (draft 2020-12), made from the types themselves.
 //!
 //! Requests and replies differ: a field with a default may be missing in a request, and is always present in a reply.
-//! So each side has definitions of its own.
+//! So each side has definitions of its own. Pure; must never add to what the types say.
 
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
@@ -73,7 +73,7 @@ impl Sides {
     fn definitions(mut self) -> Value {
         let mut received = self.received.take_definitions(true);
         for definition in received.values_mut().filter_map(Value::as_object_mut) {
-            // Additions of a newer daemon may be ignored.
+            // Clients must accept fields that a newer daemon adds.
             if definition.get("additionalProperties") == Some(&Value::Bool(false)) {
                 definition.remove("additionalProperties");
             }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_left_out_of_a_request_is_there_in_a_reply() {
+    fn a_field_that_is_optional_in_a_request_is_present_in_a_reply() {
         let document = of_method("run.list").unwrap();
         let required = |pointer: &str| document.pointer(pointer).cloned().unwrap_or_default();
         assert_eq!(required("/$defs/sent/ListParams/required"), Value::Null);

@@ -1,5 +1,5 @@
-//! Scripts of the embedded provider: turns from a file, so that a machine without a key and a network runs the real
-//! product.
+//! Scripts of the embedded provider: a file has the answers of the model, so that a machine without a key and without a
+//! network runs the real product. Pure. Owns the format; the daemon plays scripts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Turn {
     /// answer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// Calls that it asks for, in order.
+    /// Calls that the turn asks for, in order.
     #[serde(
         default,
         rename = "call",
@@ -90,12 +90,12 @@ impl Turn {
     }
 }
 
-/// An estimate of the memory of a text, with its place in a list and the allocator's overhead.
+/// An estimate of the memory of a text in a list, with the allocator's overhead.
 fn text(text: &str) -> usize {
     size_of::<String>() + OF_AN_ALLOCATION + text.len()
 }
 
-/// An estimate of the memory of a value beside its own place.
+/// An estimate of the memory that a value takes outside its own place.
 fn within(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -111,7 +111,7 @@ fn empty_object() -> Value {
     Value::Object(serde_json::Map::new())
 }
 
-/// What a provider does instead of answering.
+/// Faults of the scripted provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -122,7 +122,7 @@ pub enum Fault {
     Overloaded,
     /// It breaks off in the middle of its answer.
     Cut,
-    /// It sends nothing more.
+    /// It stops sending.
     Stall,
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// A7: whatever part of a script is large, its size is known to be large.
+    /// A7: a script with a large part counts as large, whichever part that is.
     #[test]
     fn a_script_is_as_large_as_what_it_holds() {
         let long = "x".repeat(100_000);

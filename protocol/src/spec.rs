@@ -1,4 +1,4 @@
-//! The specification of a run, and its limits.
+//! The specification of a run, and its limits. Pure. Owns the fields on the wire; the daemon checks their values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub struct RunSpec {
     /// Labels, for selectors and accounting.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The share of the lanes' capacity that the run uses. A run inside another one has that run's share, and may name
-    /// no other.
+    /// The share of the lanes' capacity that the run uses. A run inside another run has the share of that run, and may
+    /// name no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Arc<str>>,
-    /// Precedence within a lane. A run inside another one never goes before it.
+    /// Precedence within a lane. A run inside another run never has a higher one than that run.
     #[serde(default)]
     pub priority: Priority,
     /// Name of the provider, as configured.
@@ -42,30 +42,29 @@ pub struct RunSpec {
     /// Directory in which calls start; absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<Arc<str>>,
-    /// Identity of that folder: its device and inode, as `stat` gives them to the client. The submit is refused where
-    /// the path leads to another folder for the daemon. Where it is missing, the daemon fills in what it finds itself.
-    /// Since protocol 1.2.
+    /// Identity of that folder: its device and inode, as `stat` gives them to the client. The submit is refused if the
+    /// path leads to another folder for the daemon. If it is missing, the daemon looks for itself. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir_id: Option<FolderId>,
-    /// Environment variables for the calls, beside the allow-list and PATH.
+    /// Environment variables for the calls, in addition to the allow-list and PATH.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Limits at which the run must stop. A run inside another one has at most the limits of that one, those on steps,
-    /// tokens, cost and time included.
+    /// Limits at which the run must stop. A run inside another run has at most the limits of that run, also on steps,
+    /// tokens, cost and time.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// What happens when the run asks a person something.
+    /// What happens when the run asks a person a question.
     #[serde(default)]
     pub on_interaction: OnInteraction,
-    /// Names of the tools that it may call; all tools where missing. A run inside another one has at most the tools of
-    /// that one.
+    /// Names of the tools that it may call; all tools if missing. A run inside another run has at most the tools of
+    /// that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Arc<[Arc<str>]>>,
 }
 
 impl RunSpec {
-    /// Bytes that one byte of [`RunSpec::approximate_bytes`] takes as JSON at most: a control character takes six, and
-    /// the JSON syntax around the texts takes less than their places in memory.
+    /// Most bytes as JSON for each byte of [`RunSpec::approximate_bytes`]: a control character takes six, and the JSON
+    /// syntax around a text takes less than the place of the text in memory.
     pub const MOST_AS_JSON: usize = 6;
 
     /// An estimate of its bytes in memory. As JSON it takes at most [`RunSpec::MOST_AS_JSON`] times as much.
@@ -101,7 +100,7 @@ pub struct SpecChanges {
     /// The new precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// The new provider. Where no model is named beside it, the new provider's own is asked.
+    /// The new provider. If no model is named as well, the model becomes that of the new provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Arc<str>>,
     /// The new model, by its name at the provider.
@@ -110,10 +109,10 @@ pub struct SpecChanges {
     /// Variables that are added, or have another value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// New limits: each one that is set here. A deadline replaces both deadlines.
+    /// New limits: each limit that is set here. A deadline replaces both deadlines.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
-    /// What happens when it asks a person something.
+    /// What happens when the new run asks a person a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_interaction: Option<OnInteraction>,
 }
@@ -130,7 +129,7 @@ impl SpecChanges {
         let mut spec = spec.clone();
         let is_other = self.provider.is_some() && self.provider != spec.provider;
         if is_other {
-            // A model is named in the words of its provider.
+            // The name of a model is valid only for its provider.
             spec.model = None;
         }
         for (to, from) in [
@@ -152,8 +151,9 @@ impl SpecChanges {
     }
 }
 
-/// Limits of a run. At a limit of steps, tokens, cost or time the run ends; see the exit codes 9 and 124. The others
-/// hold for each process of its calls, and replace the configured ones; at these a call fails, and the run goes on.
+/// Limits of a run. A run ends at a limit of steps, tokens, cost or time; see the exit codes 9 and 124. The other
+/// limits hold for each process of its calls, and replace the configured ones; at such a limit the call fails, and the
+/// run continues.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -164,7 +164,7 @@ pub struct Limits {
     /// Input and output tokens together, of the run and all below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Cost in USD, of the run and all below it. Refused where no price is known.
+    /// Cost in USD, of the run and all below it. Refused if no price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost_usd: Option<f64>,
     /// Time spent in inference and execution.
@@ -179,7 +179,7 @@ pub struct Limits {
     /// Seconds of CPU time of a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<u64>,
-    /// Bytes of address space of a process; of memory of the whole run, where a cgroup sets it.
+    /// Bytes of address space of a process; if a cgroup sets it, of memory of the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space_bytes: Option<u64>,
     /// Open file descriptors of a process.
@@ -188,19 +188,19 @@ pub struct Limits {
     /// Bytes of a file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Processes of the run, where a cgroup sets it; else those of the same user on the whole machine, and root is not
-    /// bound by it.
+    /// Processes of the run, if a cgroup sets it. Otherwise processes of the same user on the whole machine; root is
+    /// not bound by that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
 }
 
 impl Limits {
-    /// Whether there is a budget that it shares with the runs below it.
+    /// Whether it has a budget that it shares with the runs below it.
     pub fn has_budget(&self) -> bool {
         self.max_tokens.is_some() || self.max_cost_usd.is_some()
     }
 
-    /// These limits; a limit that is not set is taken from `others`. A deadline replaces both of theirs.
+    /// These limits; those that are not set are taken from `others`. A deadline replaces both of theirs.
     #[must_use]
     pub fn or(&self, others: &Self) -> Self {
         let has_deadline = self.deadline_seconds.is_some() || self.deadline_at.is_some();
@@ -244,15 +244,15 @@ pub enum Priority {
     Low,
 }
 
-/// What happens when a run asks a person something.
+/// What happens when a run asks a person a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnInteraction {
-    /// It waits, as long as it takes.
+    /// The run waits, without a time limit.
     #[default]
     Wait,
-    /// The call is refused, the run goes on and its `denials` say so.
+    /// The call is refused; the run continues, and its `denials` record this.
     Deny,
     /// The run fails, with exit code 3.
     Fail,
@@ -303,9 +303,9 @@ mod tests {
         }
     }
 
-    /// U11: what is named changes, and nothing else does.
+    /// U11: the named fields change, and no others.
     #[test]
-    fn a_retry_changes_what_is_named_and_leaves_the_rest() {
+    fn a_retry_changes_the_named_fields_and_leaves_the_rest() {
         let first = r#"{"prompt":"go","name":"a","labels":{"k":"1","l":"2"},"provider":"p","model":"m","env":{"A":"1"},
             "limits":{"max_steps":5,"max_cost_usd":1.0,"deadline_at":"2026-11-30T11:00:00Z","open_files":64}}"#;
         for (changes, place, value) in [

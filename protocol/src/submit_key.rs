@@ -1,6 +1,6 @@
 //! The key that a client makes for one submit, so that it can send that submit again without a second run.
 //!
-//! Pure. The client brings the random number.
+//! Pure. Must never make a key: the client brings the random number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ impl SubmitKey {
         Self(number)
     }
 
-    /// The key of the line `index` of a batch whose first line has this one.
+    /// The key for the line `index` of a batch; this key is that of the first line.
     #[must_use]
     pub const fn of_line(self, index: u64) -> Self {
         Self(self.0.wrapping_add(index as u128))

@@ -86,7 +86,7 @@ pub fn refused(text: &str) -> Option<char> {
     None
 }
 
-/// Whether a joiner or a variation selector changes what is seen at its place.
+/// Whether a joiner or a variation selector changes the text that is seen at its place.
 const fn is_seen_between(before: Option<char>, c: char, after: Option<char>) -> bool {
     match (before, c, after) {
         (Some('#' | '*' | '0'..='9'), '\u{FE0F}', Some('\u{20E3}')) => true,
@@ -116,7 +116,7 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut at = error.source();
     while let Some(cause) = at {
         let said = cause.to_string();
-        // A short text may be part of another one by chance.
+        // A short text may occur in another one by chance.
         let is_said =
             if said.len() < 4 { text == said || text.ends_with(&format!(": {said}")) } else { text.contains(&said) };
         if !is_said && !said.is_empty() {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn the_kinds_are_those_of_unicode() {
         let unseen = Regex::new(r"^[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]$").unwrap();
-        // Signs of numbers and words are of the category `Cf`, and are seen.
+        // Signs of numbers and words are visible, although their category is `Cf`.
         let signs = Regex::new(r"^\p{Prepended_Concatenation_Mark}$").unwrap();
         let mut buffer = [0; 4];
         for c in '\0'..=char::MAX {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_refused_but_where_it_changes_what_is_seen() {
+    fn invisible_characters_are_refused_unless_they_change_visible_ones() {
         for c in ('\0'..=char::MAX).filter(|&c| is_invisible(c)) {
             for text in [format!("a{c}b"), format!("{c}a"), format!("a{c}"), format!("日{c}本"), format!("1{c}2")] {
                 assert_eq!(refused(&text), Some(c), "{text:?}");

@@ -1,4 +1,4 @@
-//! Instants and durations on the wire: RFC 3339 in UTC, and seconds. Never reads a clock.
+//! Instants and durations on the wire: RFC 3339 in UTC, and seconds. Pure: must never read a clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The last instant that can be written and read back: 9999-12-30T21:59:59.999999Z. Later ones are taken as this
+    /// The last instant that can be written and read back: 9999-12-30T21:59:59.999999Z. A later instant becomes this
     /// one.
     pub const MAX: Self = Self(253_402_207_199_999_999);
 
@@ -27,7 +27,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -127,8 +127,8 @@ impl Span {
         in_range.then(|| Self::from_micros(read(secs)))
     }
 
-    /// Like [`Span::from_secs_f64`], for a number from another program: [`Span::MAX`] or `most` for a longer one,
-    /// `None` for a number that is no duration.
+    /// Like [`Span::from_secs_f64`], for a number from another program: a number that is too long becomes `most`, or
+    /// [`Span::MAX`]; `None` for a number that is not a duration.
     pub fn from_secs_at_most(secs: f64, most: Self) -> Option<Self> {
         if secs.is_nan() || secs < 0.0 {
             return None;
@@ -165,7 +165,7 @@ impl Span {
         (!text.is_empty()).then(|| Self::from_secs_at_most(secs, Self::MAX))?
     }
 
-    /// `self - other`, zero when `other` is longer.
+    /// `self - other`, or zero if `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -278,9 +278,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<Span>("1.5").unwrap(), Span::from_micros(1_500_000));
     }
 
-    /// A8: at the bounds, beside them and far beyond.
+    /// A8: at the bounds, next to them and far beyond.
     #[test]
-    fn what_was_written_of_a_time_is_read_back_whatever_it_is() {
+    fn any_written_time_is_read_back() {
         let edges = [0, 1, 999_999, 1 << 32, 1 << 51, 1 << 52, (1 << 53) - 1, 1 << 53, 1 << 62, u64::MAX - 1, u64::MAX];
         let bounds = [Timestamp::MAX.as_micros(), Span::MAX.as_micros(), 253_402_300_799_999_999];
         for micros in edges.into_iter().chain(bounds.into_iter().flat_map(|bound| [bound - 1, bound, bound + 1])) {
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Timestamp>("\"9999-12-31T23:59:59.999999Z\"").unwrap(), Timestamp::MAX);
     }
 
-    /// A8: a value that is no duration is refused in our own files, and capped where another program says it.
+    /// A8: a value that is not a duration is refused in our own files, and capped if it comes from another program.
     #[test]
     fn an_absurd_duration_is_refused_or_capped() {
         let day = Span::from_secs(86_400);

@@ -1,7 +1,7 @@
 //! Variables of the environment that a client gives to a run's calls: which names are allowed, and how large they may
 //! be.
 //!
-//! Pure. Only the calls see the values: no error here contains one.
+//! Pure. Only the calls see the values: an error must never contain one.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const MOST_BYTES: usize = 1024 * 1024;
 /// Why a variable, or an environment as a whole, is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {
-    /// The name is empty, too long, or contains a character that no name has.
+    /// The name is empty, too long, or contains a character that is not allowed in names.
     #[error("{0} cannot be the name of an environment variable")]
     Name(String),
     /// The harness itself sets variables with this prefix.
@@ -110,7 +110,7 @@ mod tests {
 
     /// Entry U16 in `tests/README.md`.
     #[test]
-    fn what_cannot_be_a_variable_is_told_by_its_name_and_never_by_its_value() {
+    fn a_refused_variable_is_told_by_its_name_and_never_by_its_value() {
         for good in ["A", "_", "a.b-c", "SSH_AUTH_SOCK", "HARNESS", "harness_x", "ÄÖ", "BASH_FUNC_x%%"] {
             assert_eq!(check(&env(&[(good, "any value\n= at all")])), Ok(()), "{good}");
         }

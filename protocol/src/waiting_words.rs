@@ -12,9 +12,9 @@ use crate::time::{Span, Timestamp};
 
 /// Characters of an id within a sentence.
 const SHORT: usize = 8;
-/// Times closer than this are shown with seconds.
+/// Times that are nearer than this are shown with seconds.
 const SOON: Span = Span::from_secs(120);
-/// Name of the tool lane, the only one that is not a provider's.
+/// Name of the tool lane; every other lane has the name of its provider.
 const TOOL_LANE: &str = "tool";
 
 /// The present time, and the time zone of the reader.
@@ -55,14 +55,14 @@ impl Clock {
 pub struct Standing {
     /// The reason, in a few words.
     pub what: String,
-    /// The provider's error, or the run's question, where there is one.
+    /// The provider's error, or the run's question, if there is one.
     pub why: Option<String>,
-    /// The command that helps, or that none does.
+    /// The command that helps, or the remark that no command does.
     pub help: Option<String>,
 }
 
 impl Standing {
-    /// All of it, in one line.
+    /// The reason, the error and the help, in one line.
     pub fn line(&self) -> String {
         let mut line = self.what.clone();
         for (before, part) in [(": ", &self.why), ("; ", &self.help)] {
@@ -91,7 +91,7 @@ pub fn hold(limiter: Limiter, until: Option<Timestamp>, waiting: u32, clock: &Cl
     text
 }
 
-/// The command that helps against this limiter; `None` where nothing has to be done.
+/// The command that helps against this limiter; `None` if nothing has to be done.
 pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String> {
     let check = format!("harnessctl provider check {lane}");
     Some(match limiter {
@@ -113,7 +113,7 @@ pub fn help(limiter: Limiter, lane: &str, ends_by_itself: bool) -> Option<String
     })
 }
 
-/// Why a lane does not proceed; `None` where it grants, or would grant.
+/// Why a lane does not proceed; `None` if it grants permits, or would grant them.
 pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
     let waiting = lane.wanted();
     let held = lane.held.as_ref().filter(|held| held.limiter.is_none_or(|limiter| limiter == lane.limiter));
@@ -125,7 +125,7 @@ pub fn of_lane(lane: &LaneReport, clock: &Clock) -> Option<Standing> {
     })
 }
 
-/// Why a run does not proceed; `None` where it proceeds, or has ended.
+/// Why a run does not proceed; `None` if it proceeds, or has ended.
 pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
     if run.state.is_terminal() {
         return None;
@@ -140,7 +140,7 @@ pub fn of_run(run: &RunView, clock: &Clock) -> Option<Standing> {
     Some(waiting(&seen, waits?, clock))
 }
 
-/// The facts about a waiting run: the shown one, or one that it waits for.
+/// The facts about a waiting run: the run that is shown, or a run that it waits for.
 struct Seen<'r> {
     id: RunId,
     share: &'r str,
@@ -195,7 +195,7 @@ fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     let place = waits.position.map(|position| format!(" (place {position})")).unwrap_or_default();
     let said = waits.error.as_ref().or(run.inference.map(|inference| &inference.error));
     let why = said.filter(|_| waits.kind == WaitKind::Provider).map(|error| error.to_string());
-    // Between two attempts it is in no lane.
+    // Between two attempts the run is in no lane.
     if let (None, Some(next), Some(inference)) = (waits.limiter, waits.until, run.inference) {
         let what =
             format!("{noun} {id}: retry, try {} of {} at {}", inference.attempt, inference.attempts, clock.at(next));
@@ -217,7 +217,7 @@ fn in_lane(run: &Seen<'_>, waits: &WaitingFor, clock: &Clock) -> Standing {
     Standing { what, why, help }
 }
 
-/// The identity of a reason: the number of waiting runs and the place in the queue may change without a new reason.
+/// The identity of a reason: it stays the same while the number of waiting runs and the place in the queue change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     what: &'static str,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_has_its_word_its_end_and_who_waits() {
+    fn a_hold_has_its_word_its_end_and_the_number_of_waiting_runs() {
         for (limiter, until, waiting, told) in [
             (Limiter::Quota, Some(70_320), 41, "quota, until 06:34, 41 runs wait"),
             (Limiter::Quota, None, 1, "quota, until a provider check goes well, 1 run waits"),

@@ -1,4 +1,4 @@
-//! The kinds of events: each is defined here, once.
+//! The kinds of events: each is defined here, once. Pure; the world decides what an event does.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::spec::RunSpec;
 use crate::submit_key::SubmitKey;
 use crate::time::Timestamp;
 
-/// Defines the kinds twice: as they are on the wire, with the kind among the fields, and to be read where the kind is
-/// known before the fields, which is several times faster.
+/// Defines the kinds twice: for writing, with the kind among the fields, and for reading where the kind is known before
+/// the fields. The second way is several times faster.
 macro_rules! kinds {
     ($($kinds:tt)*) => {
-        /// What happened. Everything that the world is can be folded from these.
+        /// A kind of event, with its data. The whole world can be rebuilt from the events.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -37,22 +37,22 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The daemon began to serve. What was executing before was interrupted.
+    /// The daemon began to serve. Work that was in progress before was interrupted.
     DaemonStarted {
-        /// Widths by configuration, by lane.
+        /// The configured width of each lane.
         lanes: Vec<LaneWidth>,
-        /// Time of the last event before: nothing was done between then and now.
+        /// Time of the last event before. Between then and now the daemon did nothing.
         last_at: Timestamp,
     },
-    /// The time of events was set: it would have gone on from `from`, and goes on from the time of this event, which
-    /// may be before. Nothing becomes due or older by that; the numbers of events tell their order.
+    /// The clock was set: instead of `from`, it shows the time of this event, which may be earlier. Nothing becomes due
+    /// or older by that. The order of events follows from their numbers.
     ClockSet {
-        /// The time that it was.
+        /// The time that the clock would show without the change.
         from: Timestamp,
     },
-    /// No new work starts from here on.
+    /// From here on the daemon starts no new work.
     DrainStarted,
-    /// New work starts again.
+    /// The daemon starts new work again.
     DrainEnded,
     /// A relief widened a lane.
     LaneRelieved {
@@ -78,14 +78,14 @@ kinds! {
     LaneResized {
         /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
-        /// Its width, reliefs left out.
+        /// Its width, without the reliefs.
         width: u32,
     },
-    /// The configuration gives a lane another width; one that was set by hand stays.
+    /// The configuration gives a lane another width. A width that was set by hand stays.
     LaneConfigured {
         /// Name of the lane: `tool`, or the name of a provider.
         lane: Arc<str>,
-        /// Its width by configuration.
+        /// Its configured width.
         width: u32,
     },
     /// A lane stopped granting permits.
@@ -102,14 +102,14 @@ kinds! {
     ProviderHeld {
         /// Name of the provider.
         provider: Arc<str>,
-        /// Why, as its lane reports it.
+        /// The reason, as its lane reports it.
         limiter: Limiter,
-        /// Until when; `None` is until the configuration is read again, or a check of the provider goes well.
+        /// End of the hold; `None`: until the configuration is read again, or a check of the provider succeeds.
         until: Option<Timestamp>,
         /// The provider's error, in words.
         error: Arc<str>,
-        /// When the time is over, one run probes the provider; each further hold of this kind is longer than the one
-        /// before.
+        /// Whether one run probes the provider at the end of the hold. Each further hold of this kind is longer than
+        /// the one before.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         probe: bool,
     },
@@ -117,13 +117,13 @@ kinds! {
     ProviderReleased {
         /// Name of the provider.
         provider: Arc<str>,
-        /// Inferences at once, until it answers.
+        /// Most inferences at once, until the provider answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most: Option<u32>,
     },
     /// A run was submitted.
     RunSubmitted {
-        /// Its number: runs are served in this order where nothing else decides.
+        /// Its number. If no other rule decides, runs are served in the order of these numbers.
         number: u64,
         /// Numeric user id of its owner.
         owner: u32,
@@ -136,15 +136,15 @@ kinds! {
         /// The finished run whose transcript it continues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         continues: Option<RunId>,
-        /// Key by which the submit can be repeated without effect.
+        /// Key under which the same submit can be sent again without a second run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<Arc<str>>,
-        /// Key that the client made for this submit alone. Not shown to subscribers.
+        /// Key that the client made for this submit alone. Subscribers do not get it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         submit_key: Option<SubmitKey>,
         /// Its specification, with the defaults filled in.
         spec: Arc<RunSpec>,
-        /// The transcript that it continues, where it continues another run. Not shown to subscribers.
+        /// The transcript that it continues, if it continues another run. Subscribers do not get it.
         #[serde(default, skip_serializing_if = "is_empty")]
         earlier: Arc<[Entry]>,
     },
@@ -152,10 +152,10 @@ kinds! {
     StepBegun {
         /// Number of the step, from 1.
         step: u32,
-        /// The provider, where it is a fallback: the one that the run asked for fails.
+        /// The provider, if it is a fallback: the provider that the run asked for fails.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
-        /// The budget reserve for this inference, where a budget pays for it.
+        /// The budget reserve for this inference, if it has a budget.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
@@ -165,9 +165,9 @@ kinds! {
     StepPostponed {
         /// Number of the step.
         step: u32,
-        /// The run whose budget that is: itself, or one above it.
+        /// The run with the budget: this run, or a run above it.
         budget_of: RunId,
-        /// The provider, where it waits for that.
+        /// The provider, if the run waits for its circuit breaker.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
     },
@@ -175,7 +175,7 @@ kinds! {
     InferenceStarted {
         /// Number of the step, from 1.
         step: u32,
-        /// Attempt at it, from 1.
+        /// Number of the attempt at this step, from 1.
         attempt: u32,
     },
     /// The model answered.
@@ -204,12 +204,12 @@ kinds! {
         attempt: u32,
         /// What went wrong, in words.
         error: Arc<str>,
-        /// When it is retried; `None` when it is not.
+        /// Time of the next attempt; `None` if there is none.
         retry_at: Option<Timestamp>,
         /// What the failure means for the provider's circuit breaker.
         #[serde(default, skip_serializing_if = "ProviderFault::is_unknown")]
         fault: ProviderFault,
-        /// Tokens and cost all the same, as far as the provider reported them.
+        /// Tokens and cost, as far as the provider reported them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
     },
@@ -218,12 +218,12 @@ kinds! {
     CompactionBegun {
         /// Number of the step.
         step: u32,
-        /// The provider, where it is another one than the run asked for.
+        /// The provider, if it is a fallback.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         provider: Option<Arc<str>>,
         /// The part of the transcript that is summarised.
         plan: Arc<Compaction>,
-        /// The budget reserve for the summary, where a budget pays for it.
+        /// The budget reserve for the summary, if it has a budget.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reserve: Option<Reserve>,
     },
@@ -231,9 +231,9 @@ kinds! {
     CompactionFinished {
         /// Number of the step, from 1, that waited for the summary.
         step: u32,
-        /// The summary, as it stands in the prompts from here on.
+        /// The summary, as the prompts have it from here on.
         text: Arc<str>,
-        /// Number of entries that it replaces in the prompts, from the begin of the transcript on.
+        /// Number of entries that it replaces in the prompts, from the beginning of the transcript.
         entries: u32,
         /// Places of those entries among them that the model still reads word for word: messages of people.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -245,7 +245,7 @@ kinds! {
     BatchQueued,
     /// The batch waits, without a permit.
     BatchParked,
-    /// The batch gave back the permits that it held beyond those that its calls use.
+    /// The batch gave back permits that its calls do not use.
     BatchYielded {
         /// Permits that it keeps.
         keeps: u32,
@@ -276,7 +276,7 @@ kinds! {
         call: CallId,
         /// Ids of the runs that it waits for.
         runs: Vec<RunId>,
-        /// The end of one of them is enough.
+        /// Whether the end of one of them is enough.
         any: bool,
     },
     /// A call has its result.
@@ -305,20 +305,21 @@ kinds! {
         /// Id of the interaction.
         interaction: InteractionId,
     },
-    /// Something was refused because no person was there to allow or to answer it.
+    /// A request was refused because no person was there to allow or to answer it.
     Denied {
-        /// What was refused, in words.
+        /// The refused request, in words.
         what: Arc<str>,
     },
     /// A message for the run arrived; the model reads it before its next answer.
     MessageReceived {
         /// Text of the message.
         text: Arc<str>,
-        /// The key that its sender made for it alone, so that it can be sent again.
+        /// The key that its sender made for it alone, so that the same message can be sent again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         submit_key: Option<SubmitKey>,
     },
-    /// After another boot its working directory was found again: the same inode, on this device now.
+    /// After another boot its working directory was found again: it has the same inode, and its device has another
+    /// number.
     WorkdirFound {
         /// The folder, with its present device.
         folder: FolderId,
@@ -327,9 +328,9 @@ kinds! {
     RunPaused,
     /// The run is no longer paused.
     RunResumed,
-    /// The run is being ended: what executes is interrupted, nothing else starts.
+    /// The run is being ended: work in progress is interrupted, and nothing else starts.
     RunStopping {
-        /// What makes it end.
+        /// The reason for that.
         reason: StopReason,
         /// The processes are killed at once, without SIGTERM and a grace period before it.
         force: bool,
@@ -339,14 +340,14 @@ kinds! {
         /// How it ended, with its answer or its error.
         ending: Ending,
     },
-    /// The run left the world's memory: from here on it is answered from the journal.
+    /// The run left the world's memory. From here on the journal answers for it.
     RunArchived,
     /// These finished runs were removed from the journal and the disk. This event is their only trace.
     RunsPruned {
         /// Ids of the removed runs.
         runs: Vec<RunId>,
     },
-    /// Old events of the daemon, its lanes and providers were removed, which had no meaning any more.
+    /// Old events of the daemon, its lanes and providers were removed, which no longer affected the present state.
     EventsPruned {
         /// Numbers of the removed events.
         events: Vec<Seq>,
@@ -354,10 +355,11 @@ kinds! {
 }
 
 impl EventBody {
-    /// What `json` says, whose kind is known: an object with the fields, and whatever else, as [`Serialize`] writes it.
+    /// Reads an event whose kind is known. `json` is an object with its fields, and perhaps others, as [`Serialize`]
+    /// writes it.
     ///
     /// # Errors
-    /// Where that is no such event.
+    /// If it is not an event of that kind.
     pub fn of_kind(kind: &str, json: &str) -> Result<Self, serde_json::Error> {
         ByKind::deserialize(OfKind { kind, json })
     }
@@ -411,7 +413,7 @@ impl EventBody {
     }
 }
 
-/// An enum, of which kind and fields come from two places.
+/// Gives serde an enum whose kind and fields come from two places.
 struct OfKind<'de> {
     kind: &'de str,
     json: &'de str,

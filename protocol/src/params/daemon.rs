@@ -1,4 +1,4 @@
-//! Parameters and replies of the methods about the daemon itself.
+//! Parameters and replies of the methods about the daemon itself. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::time::{Span, Timestamp};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HelloParams {
-    /// Major version of the caller's protocol; 0, or nothing, only asks for the daemon's.
+    /// Major version of the caller's protocol. 0, or no value, only asks for the daemon's version.
     #[serde(default)]
     pub protocol_major: u32,
     /// Minor version of the caller's protocol.
@@ -54,9 +54,9 @@ pub struct DaemonStatusReply {
     pub started_at: Timestamp,
     /// `serving`, `draining` or `held`.
     pub health: Health,
-    /// Why it is held, while it is.
+    /// Why it is held, while it is held.
     pub held: Option<String>,
-    /// It is held, and cannot even record cancels, answers and prunes.
+    /// Whether it is held and cannot even record cancels, answers and prunes.
     #[serde(default)]
     pub stuck: bool,
     /// Path of the socket that it serves.
@@ -75,15 +75,15 @@ pub struct DaemonStatusReply {
     pub last_seq: Seq,
     /// Connections that are open now.
     pub connections: u32,
-    /// Resident memory of the daemon, in bytes, where it can be read.
+    /// Resident memory of the daemon in bytes, if it can be read.
     pub rss_bytes: Option<u64>,
-    /// Open descriptors of the daemon, where they can be counted.
+    /// Open descriptors of the daemon, if they can be counted.
     pub open_files: Option<u32>,
     /// Bytes that its state takes on disk.
     #[serde(default)]
     pub disk: DiskUsage,
-    /// The greatest number of other clients' requests that a request of this connection has waited behind, once none of
-    /// its own was ahead of it.
+    /// The most requests of other clients that a request of this connection has waited behind, counted once it was the
+    /// first of its connection.
     #[serde(default)]
     pub waited_behind: u64,
     /// Its journal, and the problems that a start found there.
@@ -100,11 +100,11 @@ pub struct DaemonStatusReply {
 pub struct DiskUsage {
     /// The journal, with its write-ahead log.
     pub journal_bytes: u64,
-    /// The outputs of calls, where they have been counted.
+    /// The outputs of calls, if they have been counted.
     pub output_bytes: Option<u64>,
-    /// The reserve file, which is given up when the disk is full.
+    /// The reserve file, which the daemon removes when the disk is full.
     pub ballast_bytes: u64,
-    /// Free bytes of that disk, where that is known.
+    /// Free bytes of that disk, if known.
     pub free_bytes: Option<u64>,
 }
 
@@ -144,9 +144,10 @@ pub struct DrainReply {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BackupParams {
-    /// File to write, absolute. It must not be there.
+    /// File to write, absolute. It must not exist.
     pub to: String,
-    /// Copy what calls wrote as well, into a directory beside it: the same name with `.outputs` behind it.
+    /// Whether to copy the outputs of calls as well, into a directory beside the file: its name with `.outputs` at the
+    /// end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outputs: bool,
 }
@@ -157,7 +158,7 @@ pub struct BackupParams {
 pub struct BackedUp {
     /// Bytes of the copy.
     pub bytes: u64,
-    /// Bytes of the outputs, where they were asked for.
+    /// Bytes of the outputs, if they were copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! The daemon's reports about its journal: which one it is, and what a start found wrong with it.
+//! The daemon's reports about its journal: its identity, and the problems that a start found in it. Pure. Owns the
+//! words for these problems.
 
 use std::fmt;
 
@@ -18,7 +19,7 @@ pub struct JournalReport {
     /// Number of the first event of the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Seq>,
-    /// Problems of the journal. Empty where there are none.
+    /// Problems of the journal; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
 }
@@ -28,7 +29,7 @@ pub struct JournalReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Finding {
-    /// There was a journal here, and it is gone: a new one was begun.
+    /// There was a journal here, and it is gone: a new one was made.
     JournalGone {
         /// Number of the journal's last event.
         had: Seq,
@@ -54,7 +55,7 @@ pub enum Finding {
     UnknownOutputs {
         /// Number of such runs.
         runs: u64,
-        /// Where they are now; absent where they stay in their places.
+        /// Their present place; absent if they were not moved.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moved_to: Option<String>,
     },
@@ -70,7 +71,7 @@ pub enum Finding {
     },
 }
 
-/// Tells the problem in words, with what to do.
+/// Says in words what the problem is, and what to do.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

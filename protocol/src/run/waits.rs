@@ -1,4 +1,5 @@
-//! What a run waits for, the state of its inference, and where its time went. Reached through [`crate::run`].
+//! The reason why a run waits, the state of its inference, and the use of its time. Reached through [`crate::run`].
+//! Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,13 +12,13 @@ use crate::id::{InteractionId, RunId};
 use crate::lane::Limiter;
 use crate::time::{Span, Timestamp};
 
-/// What a run waits for.
+/// The reason why a run waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitingFor {
-    /// What kind of thing it waits for.
+    /// Kind of the awaited thing.
     pub kind: WaitKind,
-    /// The thing itself: a lane or provider by name, an interaction or a run by id.
+    /// The awaited thing: a lane or provider by name, an interaction or a run by id.
     pub id: String,
     /// When the wait began.
     pub since: Timestamp,
@@ -26,7 +27,7 @@ pub struct WaitingFor {
     /// Why the lane grants it no permit, as the lane reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
-    /// When the wait ends, where that is known: the end of a hold, or the next attempt.
+    /// When the wait ends, if known: the end of a hold, or the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// Number of runs that wait there, this one included.
@@ -35,12 +36,12 @@ pub struct WaitingFor {
     /// Error of the provider whose circuit breaker is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<str>>,
-    /// Where it waits for a run that does not proceed either: that run, or the last one in a chain of waits.
+    /// If it waits for a run that does not proceed either: that run, or the last run in a chain of waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<Box<HeldRun>>,
 }
 
-/// A run that does not proceed, and that others wait for: the last one in the chain of waits.
+/// A run that does not proceed, and that others wait for: the last run in the chain of waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldRun {
@@ -56,7 +57,7 @@ pub struct HeldRun {
 }
 
 impl WaitingFor {
-    /// A wait of which only this is known.
+    /// A wait with only these data.
     pub fn new(kind: WaitKind, id: impl Into<String>, since: Timestamp) -> Self {
         let id = id.into();
         Self { kind, id, since, position: None, limiter: None, until: None, runs: None, error: None, because: None }
@@ -79,7 +80,8 @@ pub struct OpenQuestion {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InferenceView {
-    /// The attempt that is under way, or comes next, from 1. Attempts during a hold of the provider do not count.
+    /// Number of the attempt in progress, or of the next one, from 1. Attempts during a hold of the provider do not
+    /// count.
     pub attempt: u32,
     /// Number of attempts after which the run fails.
     pub attempts: u32,
@@ -89,7 +91,7 @@ pub struct InferenceView {
     pub fault: ProviderFault,
     /// When the last attempt failed.
     pub failed_at: Timestamp,
-    /// When the next attempt is due; absent where one is under way, or where the lane decides.
+    /// When the next attempt is due; absent if an attempt is in progress, or if the lane decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<Timestamp>,
 }
@@ -134,7 +136,7 @@ impl fmt::Display for WaitKind {
     }
 }
 
-/// A word that names no kind of wait.
+/// A word that is not the name of a kind of wait.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a run waits for lane, provider, person, run, budget or storage, or is paused; {0:?} is none of these")]
 pub struct UnknownWait(String);
@@ -154,7 +156,7 @@ pub struct Timing {
     pub queued: Span,
     /// Waiting for a permit of the tool lane, or of the provider's.
     pub lane: Span,
-    /// An inference was under way.
+    /// An inference was in progress.
     pub model: Span,
     /// Waiting for the next attempt at an inference.
     pub retry: Span,
@@ -164,7 +166,7 @@ pub struct Timing {
     pub waiting: Span,
     /// The run was paused.
     pub paused: Span,
-    /// The daemon did not run. Absent where it always ran.
+    /// The daemon did not run. Absent if it always ran.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub down: Span,
 }
@@ -181,17 +183,17 @@ impl Timing {
     }
 }
 
-/// What a failed inference means for its provider.
+/// The meaning of a failed inference for its provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderFault {
-    /// Nothing: the inference was interrupted, or cancelled.
+    /// None: the inference was interrupted, or cancelled.
     #[default]
     Unknown,
-    /// The provider fails, cannot be reached, or breaks off.
+    /// The provider fails, cannot be reached, or breaks off its answer.
     Failing,
-    /// The provider wants to be asked less often.
+    /// The provider wants fewer requests.
     RateLimit,
     /// A limit of the account behind it is used up.
     Quota,
@@ -199,16 +201,16 @@ pub enum ProviderFault {
     Credentials,
     /// Its key cannot be found, so it was not asked.
     NoKey,
-    /// Nothing: it works, and refuses this request.
+    /// None: the provider works, and refuses this request.
     Refused,
-    /// Nothing: it works, and the prompt is too long for its model.
+    /// None: the provider works, and the prompt is too long for its model.
     ContextTooLong,
-    /// Nothing: its answer is larger than the daemon reads.
+    /// None: the provider works, and its answer is larger than the daemon reads.
     AnswerTooLarge,
 }
 
 impl ProviderFault {
-    /// Whether the failure means nothing.
+    /// Whether the failure has no meaning for the provider.
     pub const fn is_unknown(&self) -> bool {
         matches!(self, Self::Unknown)
     }

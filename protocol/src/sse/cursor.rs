@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_an_error_and_never_zero() {
+    fn a_cursor_that_is_no_number_is_an_error_and_never_zero() {
         for text in ["", " ", "+1", "-1", " 1", "1 ", "0x1", "1e3", "1_000", "١", "18446744073709551616", "null", "1\n"]
         {
             assert_eq!(text.parse::<Cursor>(), Err(CursorError), "{text:?}");

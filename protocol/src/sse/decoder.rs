@@ -71,7 +71,7 @@ pub struct Decoder {
     too_large: bool,
     /// Number of bytes of the open event's whole lines.
     pub(super) size: usize,
-    /// The begin of an unfinished line.
+    /// The beginning of an unfinished line.
     line: Vec<u8>,
     pub(super) held: Held,
     pub(super) id: String,
@@ -83,16 +83,16 @@ pub struct Decoder {
 }
 
 impl fmt::Debug for Decoder {
-    /// Without what came in: it may be a secret.
+    /// Leaves out the bytes that came in: they may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decoder").field("limit", &self.limit).field("at", &self.at).finish_non_exhaustive()
     }
 }
 
 impl Decoder {
-    /// A decoder for events of at most `limit` bytes: the lines of an event, each with one byte for its end, without
-    /// comments. What it holds is a small multiple of that at most, and it keeps it: its buffers are used again for
-    /// each event.
+    /// A decoder for events of at most `limit` bytes. The size of an event is that of its lines, each with one byte for
+    /// its end, without comments. The decoder's memory is at most a small multiple of that. It keeps its buffers, and
+    /// uses them again for each event.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -111,56 +111,55 @@ impl Decoder {
         }
     }
 
-    /// Gives a line `error: …` as an event of the name `error` with what the line says as its data, as some model
-    /// servers mean it, and so a line that begins with `{"error"`. The standard ignores both.
+    /// Makes an event of the name `error` from a line `error: …`, as some model servers mean it; its data are the rest
+    /// of the line. Also from a line that begins with `{"error"`. The standard ignores both.
     #[must_use]
     pub fn telling_errors(mut self) -> Self {
         self.tells_errors = true;
         self
     }
 
-    /// Takes the next chunk of the stream. Its events are then asked for, one by one.
+    /// Takes the next chunk of the stream. The caller then asks for its events one by one.
     #[inline]
     pub fn push<'d, 'c>(&'d mut self, chunk: &'c [u8]) -> Events<'d, 'c> {
         Events::new(self, chunk)
     }
 
-    /// The cursor of the stream: the last `id` of an event that was whole. It is what `Last-Event-ID` takes; empty
-    /// where there was none.
+    /// The cursor of the stream, for `Last-Event-ID`: the last `id` of a complete event; empty if there was none.
     pub fn last_event_id(&self) -> &str {
         &self.id
     }
 
-    /// How long the server wants us to wait before we connect again.
+    /// How long the server asks us to wait before we connect again.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// Whether something of an event has come whose end has not. Where a stream ends so, it was cut.
+    /// Whether an event has begun and has not ended. A stream that ends here was cut.
     pub fn is_inside_event(&self) -> bool {
         self.size > 0 || self.too_large || matches!(self.at, At::InLine)
     }
 
-    /// Makes ready for the stream of a new connection: drops what is unfinished, keeps the cursor and the time to wait.
+    /// Prepares for the stream of a new connection: drops unfinished data, keeps the cursor and the time to wait.
     pub fn reconnect(&mut self) {
         self.forget();
         self.at = At::Start(0);
         self.too_large = false;
     }
 
-    /// Whether the next byte begins an event, and nothing of it has come.
+    /// Whether the next byte begins an event, and none of its bytes has come.
     #[inline]
     pub(super) fn is_between_events(&self) -> bool {
         self.is_at_line() && self.size == 0
     }
 
-    /// Whether the next byte begins a line of an event: what comes can be read where it lies.
+    /// Whether the next byte begins a line of an event, so that the line can be read in place.
     #[inline]
     pub(super) fn is_at_line(&self) -> bool {
         self.at == At::LineStart && !self.too_large
     }
 
-    /// Goes on where the chunk before has ended, up to the start of a line of an event, or to the end of the chunk.
+    /// Continues where the previous chunk ended, up to the start of a line of an event, or to the end of the chunk.
     pub(super) fn resume(&mut self, chunk: &mut &[u8]) -> Result<(), EventTooLarge> {
         while let Some(&first) = chunk.first() {
             match self.at {
@@ -203,7 +202,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Puts the rest of a chunk, the beginning of a line, aside.
+    /// Keeps the rest of a chunk, which is the beginning of a line.
     pub(super) fn begin_line(&mut self, rest: &[u8]) -> Result<(), EventTooLarge> {
         if rest.first() == Some(&b':') {
             self.at = At::InComment;
@@ -219,7 +218,7 @@ impl Decoder {
             return Err(self.refuse());
         }
         match part {
-            // Streams that come byte by byte exist.
+            // Some streams come byte by byte.
             [byte] => self.line.push(*byte),
             _ => self.line.extend_from_slice(part),
         }
@@ -227,7 +226,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Reads the line in the buffer, which has ended.
+    /// Reads the complete line in the buffer.
     fn take_line(&mut self) -> Result<(), EventTooLarge> {
         self.count(self.line.len())?;
         match Field::parse(&self.line) {
@@ -282,7 +281,7 @@ impl Decoder {
         end
     }
 
-    /// As [`Decoder::find_end`], where there may be few bytes: looking at them costs less than setting up a search.
+    /// Like [`Decoder::find_end`], for few bytes: to look at each costs less than to set up a search.
     #[inline]
     pub(super) fn find_end_in_few(&mut self, rest: &[u8]) -> Option<usize> {
         if rest.len() >= 8 {
@@ -315,14 +314,14 @@ impl Decoder {
         *chunk = &chunk[self.behind_end(chunk, end)..];
     }
 
-    /// For the tests that count what a stream costs.
+    /// Counts copied bytes, for the tests of the decoder's cost.
     #[inline]
     pub(super) fn copied(&mut self, _bytes: usize) {
         #[cfg(test)]
         self.work.copy(_bytes);
     }
 
-    /// As [`Decoder::copied`]: bytes that were checked to be text.
+    /// Counts bytes that were checked as UTF-8, for the tests of the decoder's cost.
     #[inline]
     pub(super) fn checked(&mut self, _bytes: usize) {
         #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The event that a decoder lends, and how bytes become text.
+//! The event that a decoder lends, and the conversion of bytes to text. Must never keep a byte.
 
-/// One event. It borrows from the chunk that it came in, or from the decoder where it came in several.
+/// One event. It borrows from its chunk, or from the decoder if it came in several chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Its name: `message` where the stream gives none, or an empty one.
+    /// Its name: `message` if the stream gives none, or an empty one.
     pub name: &'a str,
     /// Its data lines, with a line feed between each two.
     pub data: &'a str,
-    /// The cursor of the stream after this event: the last `id` so far; empty where there was none.
+    /// The cursor of the stream after this event: the last `id` so far; empty if there was none.
     pub id: &'a str,
 }
 

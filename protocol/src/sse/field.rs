@@ -1,4 +1,4 @@
-//! One line of a stream as a field. Keeps no state between lines.
+//! Splits one line of a stream into a field and its value. Keeps no state between lines.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ pub(super) enum Field<'a> {
     /// An id without NUL.
     Id(&'a [u8]),
     Retry(Duration),
-    /// An error in a line of its own, and its position in the line: no field of the standard, so ignored unless the
-    /// caller wants it.
+    /// An error in a line of its own, and its position in the line. The standard has no such field, so it is ignored
+    /// unless the caller wants it.
     Error {
         /// Position of `error` in the line.
         word: usize,
@@ -49,10 +49,10 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The name of an event that is made of such an error line.
+/// The name of the event that is made from such a line.
 pub(super) const ERROR: &[u8] = b"error";
 
-/// The value, if the field has this name: the text after the colon and one space; empty where there is no colon.
+/// The value, if the field has this name: the text after the colon and one space; empty if there is no colon.
 #[inline]
 fn value_of<'a, const N: usize>(name: &[u8; N], line: &'a [u8]) -> Option<&'a [u8]> {
     let (found, rest) = line.split_first_chunk::<N>()?;
@@ -66,8 +66,8 @@ fn value_of<'a, const N: usize>(name: &[u8; N], line: &'a [u8]) -> Option<&'a [u
     }
 }
 
-/// ASCII digits only. A number of more than 32 bits means seven weeks, like the greatest of 32 bits: no client waits
-/// longer, and sums with it cannot overflow.
+/// Milliseconds, of ASCII digits only. A number over 32 bits counts as the largest number of 32 bits, seven weeks: no
+/// client waits longer, and sums with it cannot overflow.
 fn milliseconds(value: &[u8]) -> Option<Duration> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;

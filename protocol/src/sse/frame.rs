@@ -1,4 +1,4 @@
-//! Writes our own frames. Owns their format; knows neither their content nor their destination.
+//! Writes our own frames. Owns their format; must never know their content or their destination.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -22,7 +22,7 @@ use super::name::EventName;
 pub struct Frame<'a> {
     /// Name of the event. Without one, readers call it `message`.
     pub event: Option<EventName<'a>>,
-    /// The cursor of a reader that has seen it.
+    /// The cursor of a reader that has seen the event.
     pub id: Option<Cursor>,
 }
 
@@ -38,7 +38,7 @@ impl Frame<'_> {
     /// Appends an event with `payload` as JSON.
     ///
     /// # Errors
-    /// Only where `payload` has no JSON form, such as a map whose keys are not texts; then nothing is appended.
+    /// Only if `payload` has no JSON form, such as a map whose keys are not texts; nothing is appended then.
     pub fn json<T: serde::Serialize + ?Sized>(&self, payload: &T, out: &mut Vec<u8>) -> serde_json::Result<()> {
         let start = out.len();
         self.head(out);
@@ -48,7 +48,7 @@ impl Frame<'_> {
             out.truncate(start);
             return Err(error);
         }
-        // Only raw JSON from elsewhere has line breaks, between its tokens.
+        // Only raw JSON of other programs has line breaks, between its tokens.
         if memchr::memchr2(b'\n', b'\r', &out[json..]).is_some() {
             let broken = out.split_off(json);
             out.truncate(json - b"data: ".len());
@@ -76,11 +76,11 @@ pub fn keep_alive(out: &mut Vec<u8>) {
 }
 
 fn field(name: &str, value: impl Display, out: &mut Vec<u8>) {
-    // A write to memory does not fail.
+    // A write to memory cannot fail.
     let _ = writeln!(out, "{name}: {value}");
 }
 
-/// `k` line breaks, `k + 1` data lines.
+/// Appends a data line for each line of the payload: `k` line breaks make `k + 1` data lines.
 fn lines(mut payload: &[u8], out: &mut Vec<u8>) {
     loop {
         let end = memchr::memchr2(b'\n', b'\r', payload);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_json_form_leaves_nothing_behind() {
+    fn a_value_without_a_json_form_leaves_nothing_behind() {
         let mut out = b"before".to_vec();
         let broken = std::collections::BTreeMap::from([(vec![1], 2)]);
         assert!(Frame { event: None, id: Some(Cursor(Seq(1))) }.json(&broken, &mut out).is_err());
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(
+        fn written_frames_are_read_back(
             frames in proptest::collection::vec((proptest::option::of("[^\r\n]{1,12}"), proptest::option::of(any::<u64>()), payload()), 1..6),
             chunk in 1usize..40,
         ) {

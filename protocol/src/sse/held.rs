@@ -1,14 +1,14 @@
-//! The copied parts of an event whose end has not come yet.
+//! The copied parts of an event whose end has not come yet. Owns the buffers; must never interpret their bytes.
 
 /// Fields of the open event that had to be copied. The buffers keep their capacity from event to event.
 #[derive(Clone, Default)]
 pub(super) struct Held {
-    /// Which of the buffers hold a field of the open event.
+    /// The fields of the open event that the buffers hold.
     pub(super) has: Fields,
     name: Vec<u8>,
     id: Vec<u8>,
     data: Vec<u8>,
-    /// Position of the data: before it is the name of the field, where the buffer was a whole line.
+    /// Start of the data. If the buffer was a whole line, the field's name is before it.
     data_start: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Fields {
 }
 
 impl Held {
-    /// The buffer of the name. Only `has` says which of these three is a field of the event.
+    /// The bytes of the name. They belong to the event only if `has` says so; the same holds for the other two.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -58,8 +58,8 @@ impl Held {
         self.data.extend_from_slice(value);
     }
 
-    /// Takes a whole line as the first data line without copying it: its value begins at `start`. In its place `line`
-    /// gets an empty buffer.
+    /// Takes a whole line as the first data line, without a copy. Its value begins at `start`. `line` gets an empty
+    /// buffer in exchange.
     pub(super) fn take_data_line(&mut self, line: &mut Vec<u8>, start: usize) {
         std::mem::swap(&mut self.data, line);
         self.data_start = start;

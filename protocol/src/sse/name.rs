@@ -1,4 +1,4 @@
-//! Names of events. A name that contains a line break cannot be constructed.
+//! Names of events. A name that contains a line break cannot be constructed. Pure.
 
 /// The name of an event that we send: one line, not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

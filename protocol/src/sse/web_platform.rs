@@ -1,4 +1,4 @@
-//! The public web-platform cases for event streams, restated: what comes in, and what a reader sees of it.
+//! The public web-platform cases for event streams, restated: the bytes of a stream, and the events that a reader gets.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;

@@ -1,17 +1,17 @@
-//! Promises of the decoder beyond the public cases: the limit, the cursor, stopping early, and the cost of a stream.
+//! Tests of the decoder beyond the public cases: the limit, the cursor, stopping early, and the cost of a stream.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 use crate::sse::Event;
 
-/// What the decoder has done to the bytes that it was given. Tests count this where time would lie.
+/// The work of a decoder. Tests count it, since a measured time would not be reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::sse) struct Work {
     /// Bytes that were searched for the end of their line.
     searched: usize,
-    /// Bytes that went into a buffer.
+    /// Bytes that were copied into a buffer.
     copied: usize,
-    /// Bytes that were checked to be text.
+    /// Bytes that were checked as UTF-8.
     checked: usize,
 }
 
@@ -107,7 +107,7 @@ fn a_refused_event_does_not_move_the_cursor() {
 }
 
 #[test]
-fn whoever_stops_early_goes_on_with_the_rest() {
+fn a_caller_that_stops_early_goes_on_with_the_rest() {
     let mut decoder = Decoder::new(100);
     let mut events = decoder.push(b"data: a\n\ndata: b\n\nda");
     assert_eq!(events.next().unwrap().unwrap().data, "a");
@@ -146,7 +146,7 @@ fn a_new_connection_keeps_the_cursor_and_drops_the_rest() {
 }
 
 #[test]
-fn what_is_no_text_is_replaced_wherever_it_is_split() {
+fn invalid_text_is_replaced_wherever_it_is_split() {
     let stream =
         b"event: n\xff\nid: \xf0\x9f\x98\ndata: \xe2\x82\xac \xe2\x82 \xf0\x9f\x98\x80\xc0\xaf\xed\xa0\x80\n\n";
     assert_eq!(whole_and_by_byte(100, stream), ["€ \u{FFFD} 😀\u{FFFD}\u{FFFD}\u{FFFD}\u{FFFD}\u{FFFD}"]);
