@@ -22,44 +22,44 @@ pub struct Cli {
     /// Socket to serve [default: $HARNESS_SOCKET, or harness/control.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Directory with everything that lasts [default: $HARNESS_STATE_DIR, or ~/.local/state/harness]
+    /// Directory for all files that are kept [default: $HARNESS_STATE_DIR, or ~/.local/state/harness]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Configuration; conf.d/*.toml beside it is read too [default: $HARNESS_CONFIG, or harness/config.toml]
+    /// Configuration file; conf.d/*.toml beside it is read, too [default: $HARNESS_CONFIG, or harness/config.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Leave the terminal, log to a file in the state directory, print what is done until it serves, and then `ready`
+    /// Leave the terminal, log to a file in the state directory, print each step of the start, and then `ready`
     #[arg(long)]
     pub on_demand: bool,
     /// What to log: off, error, warn, info, debug, trace, or targets such as `harnessd::driver=debug`
     #[arg(long, value_name = "LEVEL", env = "HARNESS_LOG", default_value = "info")]
     pub log: Filter,
-    /// What to do in place of serving
+    /// A task instead of serving
     #[command(subcommand)]
     pub verb: Option<Verb>,
 }
 
-/// What is done where no daemon serves.
+/// Tasks that need no daemon.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 pub enum Verb {
-    /// Put a backup in the place of the journal; what was there is moved into a directory of its own
+    /// Replace the journal by a backup; the old journal is moved into a directory of its own
     Restore {
-        /// The backup, as `harnessctl daemon backup` makes it
+        /// The backup, made by `harnessctl daemon backup`
         file: PathBuf,
-        /// Only look whether it can be put in place; a daemon may serve meanwhile
+        /// Only check whether it can be put in place; a daemon may serve meanwhile
         #[arg(long)]
         check: bool,
     },
-    /// Read what can be read of a damaged journal, and make a new one of it
+    /// Copy the readable part of a damaged journal into a new journal
     Salvage {
         /// The damaged journal
         from: PathBuf,
-        /// The new one; it must not be there
+        /// The new journal; the file must not exist
         to: PathBuf,
     },
 }
 
-/// Where everything is; absolute.
+/// The paths of the daemon, all absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
     /// The control socket.
@@ -70,13 +70,13 @@ pub struct Paths {
     pub config: ConfigSource,
 }
 
-/// Variables that are read before anything else is known.
+/// Variables that are needed to read the command line.
 const READ_FIRST: &[&str] = &["HARNESS_LOG"];
 
-/// Whether the variables that the command line is read with can be read.
+/// Checks that the variables that are needed to read the command line can be read.
 ///
 /// # Errors
-/// The first that cannot.
+/// The first variable that cannot.
 pub fn readable(var: &dyn Fn(&str) -> Option<OsString>) -> Result<(), NotUtf8> {
     let variables = Variables::new(var);
     READ_FIRST.iter().for_each(|name| drop(variables.get(name)));
@@ -84,10 +84,10 @@ pub fn readable(var: &dyn Fn(&str) -> Option<OsString>) -> Result<(), NotUtf8> {
 }
 
 impl Cli {
-    /// The paths, by the options and by the environment of this process.
+    /// The paths, from the options and from the environment of this process.
     ///
     /// # Errors
-    /// Where a variable that tells one of them is not UTF-8, or the current directory is needed and gone.
+    /// If a variable for one of them is not UTF-8, or if the current directory is needed and gone.
     pub fn paths(&self) -> anyhow::Result<Paths> {
         let var = |name: &str| std::env::var_os(name);
         let variables = Variables::new(&var);

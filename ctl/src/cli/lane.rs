@@ -38,7 +38,7 @@ pub(crate) enum LaneVerb {
     /// Set the width of a lane: `resize 8`, `resize local 8`
     #[command(after_help = "Example: harnessctl lane resize local 8")]
     Resize(ResizeArgs),
-    /// Grant no more permits of a lane; calls and inferences that have one go on
+    /// Grant no more permits of a lane; calls and inferences that have a permit continue
     #[command(after_help = "Example: harnessctl lane pause")]
     Pause(OneLane),
     /// Grant permits of a paused lane again
@@ -49,13 +49,13 @@ pub(crate) enum LaneVerb {
 /// Arguments of `relieve`.
 #[derive(Debug, Args)]
 pub(crate) struct RelieveArgs {
-    /// The lane; `tool` where left out
+    /// The lane; `tool` if left out
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
-    /// Permits to add; 1 where left out
+    /// Permits to add; 1 if left out
     #[arg(long, value_name = "N", value_parser = permits, conflicts_with = "undo")]
     pub(crate) by: Option<u32>,
-    /// Duration of the relief; without an end where left out
+    /// Duration of the relief; without an end if left out
     #[arg(long = "for", value_name = "DURATION", value_parser = some_time, conflicts_with = "undo")]
     pub(crate) during: Option<Span>,
     /// Undo this relief
@@ -66,10 +66,10 @@ pub(crate) struct RelieveArgs {
 /// Arguments of `lane resize`.
 #[derive(Debug, Args)]
 pub(crate) struct ResizeArgs {
-    /// The lane (`tool` where left out) and the width, in any order
+    /// The lane (`tool` if left out) and the width, in any order
     #[arg(value_name = "LANE | N", required_unless_present = "width", num_args = 1..=2)]
     pub(crate) words: Vec<String>,
-    /// The width, as an option in place of a word
+    /// The width, as an option instead of an argument
     #[arg(long, visible_alias = "to", value_name = "N", value_parser = width)]
     pub(crate) width: Option<u32>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct ResizeArgs {
 /// One lane, or the tool lane.
 #[derive(Debug, Args)]
 pub(crate) struct OneLane {
-    /// The lane; `tool` where left out
+    /// The lane; `tool` if left out
     #[arg(value_name = "LANE")]
     pub(crate) lane: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The command line as text: its grammar and its help. The commands decide what it means.
+//! The command line as text: its grammar and its help. Must never decide what an argument means: the commands do.
 
 pub(crate) mod lane;
 pub(crate) mod provider;
@@ -20,65 +20,66 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  succeeded (of several: all)           8    still running: the wait's time is up
   1  the run failed (of several: any)      9    a budget ended it
-  2  usage or configuration error          70   a fault of ours
-  3  needs an answer that nobody may give  75   refused for now: try later
+  2  usage or configuration error          70   internal error (bug)
+  3  asks, and no person may answer        75   refused for now: try later
   4  the provider refused the credentials  124  its own time limit ended it
   5  cancelled                             130  detached with Ctrl-C, the run goes on
   6  no such run, or no longer applies
   7  the daemon cannot be reached
 
-Of several runs the worst of their codes: 8 before 70, 4, 1, 9, 124, 3, 6, 5 and 0.
+With several runs, the exit code is the worst of theirs: 8 before 70, 4, 1, 9, 124, 3, 6, 5 and 0.
 
-A RUN is an id, the start of one, a name, or @last (your latest); - reads ids from standard input.
-Runs are selected as well: -l KEY=VALUE, --state STATE, --waiting-for lane, --all.";
+A RUN is an id, the start of an id, a name, or @last (your latest run); - reads ids from standard input.
+Options select runs as well: -l KEY=VALUE, --state STATE, --waiting-for lane, --all.";
 
 const LANES: &str = "\
 Example: harnessctl lane tool --watch
 
-  permits   in use; width is how many there are
-  wanted    permits that runs wait for: harnessctl list --waiting-for lane (resuming: those that had one before)
-  busy      runs that hold one
-  parked    runs that wait for a person or another run, without one
-  limiter   what keeps the next permit from being granted
-A run that is queued is something else: it waits for its first inference, in the lane of its provider.";
+  permits   permits in use; width is the number of permits in all
+  wanted    permits that runs wait for: harnessctl list --waiting-for lane (resuming: of runs that had one before)
+  busy      runs that hold a permit
+  parked    runs that wait for a person or another run, without a permit
+  limiter   the reason why the next permit is not granted
+A run in the state `queued` waits for its first inference, in the lane of its provider.";
 
 const WAITED: &str = "\
 Examples:
-  harnessctl wait nightly                             its answer alone
-  harnessctl wait A B C                               a line each as they end: ID STATE EXIT TEXT
-  harnessctl wait --any A B C                         the line of the first that ends
-  harnessctl wait -l team=a --timeout 10m             all that match now; those that ended already count
+  harnessctl wait nightly                             print only its answer
+  harnessctl wait A B C                               print a line for each run as it ends: ID STATE EXIT TEXT
+  harnessctl wait --any A B C                         print the line of the first run that ends
+  harnessctl wait -l team=a --timeout 10m             all runs that match now, also ended ones
   harnessctl submit --batch runs.jsonl | harnessctl wait -
 
-Of one run that is named the answer is printed, of anything else a line each. With --all alone: every live run.
-A question of a run, or of one below it, is told on standard error, with the command that answers it.";
+If exactly one run is named, its answer is printed; otherwise a line for each run. --all alone means every live run.
+A question of a run, or of a run below it, is printed on standard error, with the command that answers it.";
 
 const FOLLOWED: &str = "\
 Example: harnessctl follow nightly
 
-Lines of several runs begin with the name of theirs, or the start of its id. With --all alone: every live run.
-Where standard input and standard error are a terminal, a question of a run, or of one below it, is asked there and one line is read as its
-answer. Ctrl-D leaves it open and goes on, Ctrl-C leaves it open and detaches; harnessctl reply answers it later.";
+With several runs, each line begins with the name of its run, or the start of its id. --all alone means every live run.
+If standard input and standard error are a terminal, a question of a run, or of a run below it, is asked there, and
+one line is read as its answer. Ctrl-D leaves the question open and continues; Ctrl-C leaves it open and detaches.
+harnessctl reply answers it later.";
 
 const RETRIED: &str = "\
 Examples:
   harnessctl retry --follow @last
   harnessctl retry -l job=nightly --state failed --model big --max-cost 2 --max-steps 800
 
-Settings that are named take the place of those that the run had; labels and variables are added to them.
-Runs that are selected and not named: those that failed, where no --state is given. Left out are runs that were tried again already, and
-runs below one that is tried again.";
+A setting that is given replaces the setting of the run; labels and variables are added.
+Selected runs, without --state, are those that failed. Runs that were retried already are left out, and so are runs
+below a run that is retried.";
 
 const EXPORTED: &str = "\
 Example: harnessctl export nightly --dir /tmp/nightly
 
-The directory is made, or must be empty, and holds:
-  run.json                the run, as `show --json` has it, without its transcript
-  events.jsonl            everything that happened to it, one event a line
-  transcript.jsonl        its transcript, one entry a line
-  script.toml             what its model said, as a script: harnessctl submit --script DIR/script.toml
-  outputs/CALL.stdout     what its calls wrote, as bytes; likewise CALL.stderr
-It appears once it is whole. Of variables of the environment there are names, and no values.";
+The directory is made if it is missing, or else must be empty. It gets:
+  run.json                the run as `show --json` prints it, without its transcript
+  events.jsonl            its events, one on each line
+  transcript.jsonl        its transcript, one entry on each line
+  script.toml             its model's answers, as a script: harnessctl submit --script DIR/script.toml
+  outputs/CALL.stdout     the output of its calls, as bytes; likewise CALL.stderr
+The directory gets its name when it is complete. For variables of the environment it has the names and no values.";
 
 /// Submit agent runs, follow them, answer them, and watch the lanes fill up.
 #[derive(Debug, Parser)]
@@ -94,10 +95,10 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Write JSON: one object, or one a line for lists and streams
+    /// Write JSON: one object; for lists and streams, one object on each line
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub(crate) json: bool,
-    /// The daemon's socket, in place of HARNESS_SOCKET, the user's and the system's
+    /// The daemon's socket, instead of HARNESS_SOCKET, the user's socket and the system's
     #[arg(long, global = true, value_name = "PATH", help_heading = "Everywhere")]
     pub(crate) socket: Option<PathBuf>,
     /// Never start a daemon
@@ -113,19 +114,19 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Queue a run, and print its id
     Submit(Box<submit::SubmitArgs>),
-    /// List runs: all live ones, and the latest that finished
+    /// List runs: all live runs, and the latest finished ones
     #[command(visible_alias = "ls", after_help = "Example: harnessctl list -l team=a --waiting-for lane,provider")]
     List(runs::ListArgs),
     /// Show a run, or several
     #[command(after_help = "Example: harnessctl show --answer @last")]
     Show(runs::ShowArgs),
-    /// Follow runs until they end, and exit as they do. On a terminal, questions are asked and answered here
+    /// Follow runs until they end, and exit with their exit code. On a terminal, their questions are asked and answered
     #[command(after_help = FOLLOWED)]
     Follow(runs::FollowArgs),
-    /// Print the transcript of a run, or of several, or the output of one of its calls
+    /// Print the transcripts of runs, or the output of one call
     #[command(after_help = "Example: harnessctl logs @last --call 1 --stream stderr --tail 20")]
     Logs(runs::LogsArgs),
-    /// Wait for runs, and print how each ended as soon as it has
+    /// Wait for runs, and print the result of each as soon as it ends
     #[command(after_help = WAITED)]
     Wait(runs::WaitArgs),
     /// End runs and the runs below them
@@ -134,19 +135,19 @@ pub(crate) enum Verb {
     /// Pause runs: nothing new starts in them
     #[command(after_help = "Example: harnessctl pause nightly")]
     Pause(select::ChangeArgs),
-    /// Let paused runs go on
+    /// Let paused runs continue
     #[command(after_help = "Example: harnessctl resume --state paused")]
     Resume(select::ChangeArgs),
-    /// Submit the specification of a finished run again, as a new run; of several, each
+    /// Submit the specifications of finished runs again, as new runs
     #[command(after_help = RETRIED)]
     Retry(Box<runs::RetryArgs>),
-    /// Send a message to runs; a finished one goes on as a new run
+    /// Send a message to runs; a finished run continues as a new run
     #[command(after_help = "Example: harnessctl message nightly \"leave the tests alone\"")]
     Message(runs::MessageArgs),
-    /// Remove finished runs for good: their events, transcripts and outputs. Never a live one
+    /// Remove finished runs for good: their events, transcripts and outputs. A live run is never removed
     #[command(after_help = "Example: harnessctl prune --older-than 30d --keep 1000 --dry-run")]
     Prune(runs::PruneArgs),
-    /// Write everything about a run into a directory, complete enough to be replayed; of several, into one each
+    /// Write all data of a run into a directory, complete enough for a replay; with several runs, a directory each
     #[command(after_help = EXPORTED)]
     Export(runs::ExportArgs),
     /// List the questions that wait for an answer
@@ -155,25 +156,25 @@ pub(crate) enum Verb {
     /// Answer a question; the first answer wins
     #[command(after_help = "Example: harnessctl reply nightly yes")]
     Reply(runs::ReplyArgs),
-    /// Show the lanes, or change one
+    /// Show the lanes, or change a lane
     #[command(after_help = LANES)]
     Lane(lane::LaneArgs),
     /// Widen a lane so that waiting calls or inferences can run
     #[command(after_help = "Example: harnessctl relieve --by 4 --for 30m")]
     Relieve(lane::RelieveArgs),
-    /// List the providers, or check one
+    /// List the providers, or check a provider
     #[command(after_help = "Example: harnessctl provider check local")]
     Provider(provider::ProviderArgs),
-    /// Check the daemon, its lanes, and each provider by a short request
+    /// Check the daemon, its lanes, and each provider, with a short request
     #[command(after_help = "Example: harnessctl doctor")]
     Doctor(provider::DoctorArgs),
     /// Add up the tokens and the cost of runs, in groups
     #[command(after_help = "Example: harnessctl usage --by label.team --since 30d")]
     Usage(usage::UsageArgs),
-    /// Print events, one JSON object a line
+    /// Print events, one JSON object on each line
     #[command(after_help = "Example: harnessctl events -f --after 0 --kind run-finished")]
     Events(EventsArgs),
-    /// Start, stop, look at or back up the daemon
+    /// Start, stop, inspect or back up the daemon
     #[command(after_help = "Example: harnessctl daemon status")]
     Daemon(DaemonArgs),
     /// Print the JSON Schema of the control protocol, or of one method
@@ -192,13 +193,13 @@ pub(crate) enum Verb {
 /// Arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only events after this number; 0 is all of them
+    /// Only events after this number; 0 means all events
     #[arg(long, value_name = "SEQ", conflicts_with = "from", value_parser = values::seq)]
     pub(crate) after: Option<u64>,
     /// Only events from this number on
     #[arg(long, value_name = "SEQ", value_parser = values::seq)]
     pub(crate) from: Option<u64>,
-    /// Follow the events as they happen. Without a number: only from now on
+    /// Follow the events as they happen; without a number, only from now on
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Only events of this run
@@ -210,7 +211,7 @@ pub(crate) struct EventsArgs {
     /// Only this kind of event; may be repeated
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     pub(crate) kinds: Vec<String>,
-    /// Also live output, piece by piece
+    /// Also print live output, piece by piece
     #[arg(long, requires = "follow")]
     pub(crate) deltas: bool,
 }
@@ -226,14 +227,14 @@ pub(crate) struct SchemaArgs {
 const BACKUP: &str = "\
 Example: harnessctl daemon backup /var/backups/harness.db
 
-The copy is whole by itself: every run that was acknowledged before is in it. To go on from it: harnessctl daemon restore FILE.
-The outputs of calls are files beside the journal; with --outputs they are copied as well, and restored with it.";
+The copy is complete: it has every run that was acknowledged before. To continue from it: harnessctl daemon restore FILE.
+The outputs of calls are files beside the journal. With --outputs they are copied too, and restored with it.";
 const RESTORE: &str = "\
 Example: harnessctl daemon restore /var/backups/harness.db
 
-What was in the place is moved into the directory `replaced` of the state directory; nothing is deleted. Outputs beside the backup
-(FILE.outputs) take the place of those that were there. The next start begins a new epoch of events: numbers go on far behind the last
-one, and whoever follows is told of the gap.";
+The old journal is moved into the directory `replaced` of the state directory; nothing is deleted. Outputs beside the
+backup (FILE.outputs) replace the present outputs. The next start begins a new epoch of events: their numbers continue
+far behind the last number, and followers are told of the gap.";
 
 /// Arguments of `daemon`.
 #[derive(Debug, Args)]
@@ -245,21 +246,21 @@ pub(crate) struct DaemonArgs {
 /// Changes and views of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub(crate) enum DaemonVerb {
-    /// Start the daemon, unless it runs
+    /// Start the daemon, if it does not run
     #[command(after_help = "Example: harnessctl daemon start")]
     Start,
-    /// Stop the daemon, and wait until it has ended. Running calls are interrupted; nothing is lost, and all runs go on
-    /// with the next start
+    /// Stop the daemon, and wait until it has ended. Running calls are interrupted; nothing is lost, and all runs
+    /// continue with the next start
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m; harnessctl daemon stop")]
     Stop {
-        /// Do not ask, also where runs are live
+        /// Do not ask, even if runs are live
         #[arg(short, long)]
         yes: bool,
     },
-    /// Show the health and the counts of the daemon
+    /// Show the health of the daemon, and its counts
     #[command(after_help = "Example: harnessctl daemon status --json")]
     Status,
-    /// Start nothing new, and wait until nothing executes
+    /// Start no new work, and wait until nothing executes
     #[command(after_help = "Example: harnessctl daemon drain --timeout 5m")]
     Drain {
         /// Wait at most this long (exit code 8 if something still executes)
@@ -272,7 +273,7 @@ pub(crate) enum DaemonVerb {
     /// Read the configuration again
     #[command(after_help = "Example: harnessctl daemon reload")]
     Reload,
-    /// Copy the journal to a new file, while the daemon goes on
+    /// Copy the journal to a new file, while the daemon serves
     #[command(after_help = BACKUP)]
     Backup {
         /// The file to write; it must not exist. The daemon writes it, as its own user
@@ -285,10 +286,10 @@ pub(crate) enum DaemonVerb {
     /// Stop the daemon, and replace its journal by a backup
     #[command(after_help = RESTORE)]
     Restore {
-        /// The backup, as `daemon backup` made it
+        /// The backup, made by `daemon backup`
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Do not ask, also where runs are live
+        /// Do not ask, even if runs are live
         #[arg(short = 'y', long)]
         yes: bool,
     },

@@ -15,7 +15,7 @@ pub(crate) enum ProviderVerb {
     /// List the providers, their configuration and their state
     #[command(visible_alias = "ls", after_help = "Example: harnessctl provider list --json")]
     List,
-    /// Check that a provider is reachable and that key and model are valid. A lane that was held for that goes on
+    /// Check that a provider is reachable and that key and model are valid. A success ends a hold of its lane
     #[command(after_help = "Example: harnessctl provider check local")]
     Check(CheckArgs),
 }
@@ -23,9 +23,9 @@ pub(crate) enum ProviderVerb {
 /// Arguments of `provider check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The provider; all of them where left out
+    /// The provider; all providers if left out
     pub(crate) provider: Option<String>,
-    /// The model to ask for, in place of the configured one
+    /// The model to ask for, instead of the configured one
     #[arg(long)]
     pub(crate) model: Option<String>,
 }
@@ -33,6 +33,6 @@ pub(crate) struct CheckArgs {
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Only this provider; all of them where left out
+    /// Only this provider; all providers if left out
     pub(crate) provider: Option<String>,
 }

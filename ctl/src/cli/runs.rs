@@ -43,7 +43,7 @@ pub(crate) struct ShowArgs {
 pub(crate) struct FollowArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Also write the answer to FILE; of several runs, a line each: ID STATE EXIT TEXT
+    /// Also write the answer to FILE; with several runs, a line for each: ID STATE EXIT TEXT
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct LogsArgs {
     /// Only this stream of the call
     #[arg(long, requires = "call")]
     pub(crate) stream: Option<StreamWord>,
-    /// Print the bytes unchanged; standard output where no stream is named
+    /// Print the bytes unchanged; those of standard output if no stream is named
     #[arg(long, requires = "call")]
     pub(crate) raw: bool,
     /// Only the last N lines
@@ -93,10 +93,10 @@ impl From<StreamWord> for OutputStream {
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Wait for the first run that ends, print its line, and exit as it did
+    /// Wait for the first run that ends, print its line, and exit with its exit code
     #[arg(long)]
     pub(crate) any: bool,
-    /// Wait for this state in place of an end; may be repeated. Reaching it is success
+    /// Wait for this state instead of the end; may be repeated. Reaching the state is success
     #[arg(id = "reached", long = "for", value_name = "STATE", value_parser = state, value_delimiter = ',')]
     pub(crate) reached: Vec<RunState>,
     /// Wait at most this long (exit code 8)
@@ -125,7 +125,7 @@ pub(crate) struct PruneArgs {
     /// Only runs that ended at least this long ago: 12h, 30d
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) older_than: Option<Span>,
-    /// Keep the N runs that ended last, of those selected
+    /// Keep those N of the selected runs that ended last
     #[arg(long, value_name = "N", value_parser = runs)]
     pub(crate) keep: Option<u32>,
     /// Remove nothing, only print the runs
@@ -138,7 +138,7 @@ pub(crate) struct PruneArgs {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// The directory to write: new or empty; of several runs, it gets one directory for each, named by its id
+    /// The directory to write: new or empty; with several runs, it gets a directory for each run, named by its id
     #[arg(short, long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }
@@ -148,10 +148,10 @@ pub(crate) struct ExportArgs {
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     pub(crate) change: ChangeArgs,
-    /// Also runs that other runs have submitted: the new ones are yours, and belong to no tree
+    /// Also runs that other runs have submitted: the new runs are yours, and belong to no tree
     #[arg(long, help_heading = "Which runs")]
     pub(crate) children: bool,
-    /// A label that the new runs have as well, or with another value; may be repeated
+    /// A label to add to the new runs, or to change in them; may be repeated
     #[arg(long = "add-label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) add_labels: Vec<(String, String)>,
     #[command(flatten)]
@@ -165,10 +165,10 @@ pub(crate) struct RetryArgs {
 /// Options for a request that must take effect exactly once.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
-    /// Repeat a request of unknown outcome, under the key that it printed: it never takes effect twice
+    /// Repeat a request with an unknown outcome, under the key that it printed: it never takes effect twice
     #[arg(long, value_name = "KEY")]
     pub(crate) again: Option<SubmitKey>,
-    /// Retry for so long while the daemon refuses for now, or is gone; the request takes effect once
+    /// Retry for this long while the daemon refuses for now, or is gone; the request takes effect once
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) retry_for: Option<Span>,
 }
@@ -181,7 +181,7 @@ pub(crate) struct MessageArgs {
     pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Do not ask on a terminal about more than one run
+    /// Do not ask before more than one run is changed
     #[arg(short, long)]
     pub(crate) yes: bool,
     #[command(flatten)]
@@ -200,7 +200,7 @@ pub(crate) struct PendingArgs {
 /// Arguments of `reply`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
-    /// The question, by its id or the start of it, or the run that waits for the answer
+    /// The question, by its id or the start of its id; or the run that waits for the answer
     pub(crate) id: String,
     /// The answer; `-` reads it from standard input
     #[arg(value_name = "TEXT | -")]

@@ -9,7 +9,7 @@ use super::values::{label, state, waiting};
 /// Options that select runs, beside their names.
 #[derive(Debug, Args, Default)]
 pub(crate) struct FilterArgs {
-    /// Only runs with this label; may be repeated, then all must hold
+    /// Only runs with this label; may be repeated: a run must have all of them
     #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = label, help_heading = "Which runs")]
     pub(crate) labels: Vec<(String, String)>,
     /// Only runs in this state; may be repeated
@@ -39,7 +39,7 @@ impl FilterArgs {
 /// The runs of a command. All given criteria must hold.
 #[derive(Debug, Args, Default)]
 pub(crate) struct SelectArgs {
-    /// The runs; `-` reads their ids from standard input, the first word of each line, or `id` of JSON objects
+    /// The runs; `-` reads their ids from standard input: the first word of each line, or `id` of JSON objects
     #[arg(value_name = "RUN | -")]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) struct SelectArgs {
 pub(crate) struct ChangeArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Do not ask on a terminal about more than one run
+    /// Do not ask before more than one run is changed
     #[arg(short, long)]
     pub(crate) yes: bool,
 }

@@ -12,12 +12,12 @@ use super::values::{Deadline, call_limit, deadline, duration, label, some_time, 
 
 const EXAMPLES: &str = "\
 Examples:
-  harnessctl submit \"summarise the failures in ./log\"             queue it, print the id
-  harnessctl submit --wait \"name the capital of France\"           print the answer alone
+  harnessctl submit \"summarise the failures in ./log\"             queue it, and print the id
+  harnessctl submit --wait \"name the capital of France\"           print only the answer
   git diff | harnessctl submit - --follow                          the prompt from standard input
   harnessctl submit --script demo.toml --follow                    turns from a file: no key, no network
   harnessctl submit -C ~/src/app --name nightly -l team=a --max-time 30m \"run the tests\"
-  harnessctl submit --batch runs.jsonl --wait                      one run a line: {\"prompt\":\"…\"}";
+  harnessctl submit --batch runs.jsonl --wait                      one run for each line: {\"prompt\":\"…\"}";
 
 /// Arguments of `submit`.
 #[derive(Debug, Args)]
@@ -31,22 +31,22 @@ pub(crate) struct SubmitArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) then: ThenArgs,
-    /// Directory in which its calls start; this directory where left out. Refused where the daemon sees another folder
-    /// there, as from inside a container
+    /// Directory in which its calls start; the current directory if left out. Refused if the path means another folder
+    /// to the daemon, as from inside a container
     #[arg(short = 'C', long = "workdir", value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
     /// Turns for the scripted provider, in TOML (`-`: standard input); no prompt is needed with it
     #[arg(long, value_name = "FILE")]
     pub(crate) script: Option<PathBuf>,
-    /// Submit one run for each line of FILE (`-`: standard input), a JSON object with the fields of a run specification
-    /// and, if need be, `script_file`; the other flags are defaults for every line
+    /// Submit one run for each line of FILE (`-`: standard input). A line is a JSON object with the fields of a run
+    /// specification, and perhaps `script_file`; the other options are defaults for every line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "follow"])]
     pub(crate) batch: Option<PathBuf>,
-    /// Makes the submit repeatable: the same key gives the same run
+    /// Make the submit repeatable: the same key gives the same run
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// Repeat a submit of unknown outcome, under the key that it printed: a run that was queued is found, and none is
-    /// queued twice
+    /// Repeat a submit with an unknown outcome, under the key that it printed: a run that was queued is found, and no run
+    /// is queued twice
     #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
     pub(crate) again: Option<SubmitKey>,
     /// A label; may be repeated
@@ -54,7 +54,7 @@ pub(crate) struct SubmitArgs {
     pub(crate) labels: Vec<(String, String)>,
     #[command(flatten)]
     pub(crate) settings: ChangesArgs,
-    /// Retry for so long while the daemon refuses for now, or is gone; the run is queued once
+    /// Retry for this long while the daemon refuses for now, or is gone; the run is queued once
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) retry_for: Option<Span>,
 }
@@ -74,12 +74,12 @@ pub(crate) struct ChangesArgs {
     /// The model, as its provider names it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// An environment variable for its calls: with a value, or with its value here; may be repeated. Calls get nothing
-    /// else of this environment but PATH and the variables of [tool.shell] pass in the configuration (so git and ssh
-    /// want --env SSH_AUTH_SOCK), and of the daemon's HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
+    /// An environment variable for its calls: KEY=VALUE, or KEY for its value here; may be repeated. From this environment
+    /// calls get only these, PATH, and the variables of [tool.shell] pass in the configuration (git and ssh often need
+    /// --env SSH_AUTH_SOCK); from the daemon's: HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
-    /// A file of such variables, one a line
+    /// A file with such variables, one on each line
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// End it after this number of inferences
@@ -88,7 +88,7 @@ pub(crate) struct ChangesArgs {
     /// End it after this number of tokens
     #[arg(long, value_name = "N", value_parser = tokens)]
     pub(crate) max_tokens: Option<u64>,
-    /// End it before it costs more than this, in USD; refused where no price is configured
+    /// End it before it costs more than this, in USD; refused if no price is configured
     #[arg(long, value_name = "USD", value_parser = usd)]
     pub(crate) max_cost: Option<f64>,
     /// End it after this time in inference and execution: 90, 1.5s, 10m, 2h
@@ -104,7 +104,7 @@ pub(crate) struct ChangesArgs {
     /// Precedence within a lane
     #[arg(long)]
     pub(crate) priority: Option<PriorityWord>,
-    /// What happens when it asks a person something; `fail` where no person is at a terminal, else `wait`
+    /// What happens when it asks a person a question; without a terminal `fail`, else `wait`
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_interaction: Option<OnInteractionWord>,
 }
@@ -112,13 +112,13 @@ pub(crate) struct ChangesArgs {
 /// The steps after a submit.
 #[derive(Debug, Args, Default)]
 pub(crate) struct ThenArgs {
-    /// Follow it until it ends, and exit as it does
+    /// Follow it until it ends, and exit with its exit code
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Wait until it ends, print only the answer, and exit as it does
+    /// Wait until it ends, print only the answer, and exit with its exit code
     #[arg(short, long)]
     pub(crate) wait: bool,
-    /// Wait, and write the answer (of a batch: the lines) to FILE instead
+    /// Wait, and write the answer to FILE instead; with a batch, the lines
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -147,9 +147,9 @@ impl From<PriorityWord> for Priority {
 /// Values of `--on-interaction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnInteractionWord {
-    /// It waits without a time limit
+    /// The run waits, without a time limit
     Wait,
-    /// The question is refused, the run goes on
+    /// The question is refused, and the run continues
     Deny,
     /// The run fails with exit code 3
     Fail,

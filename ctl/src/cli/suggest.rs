@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Commands of other tools, and the ones that do the same here.
+/// Commands of other tools, and the commands with the same meaning here.
 const MEANT: &[(&str, &str)] = &[
     ("run", "submit"),
     ("start", "submit"),
@@ -95,7 +95,7 @@ pub(crate) fn improve(error: &mut clap::Error) {
     } else if usage.contains("harnessctl [OPTIONS] <") || usage.contains("harnessctl <") {
         meant(MEANT, typed)
     } else {
-        // What looks like it is all that is known of the verbs of another verb.
+        // For the verbs of another verb, only the spelling is known.
         None
     };
     if let Some(meant) = meant {
@@ -119,7 +119,7 @@ mod tests {
 
     /// Entry U5 in `tests/README.md`.
     #[test]
-    fn a_verb_of_another_tool_gets_the_one_that_does_the_same() {
+    fn a_verb_of_another_tool_gets_the_verb_with_the_same_meaning() {
         let verbs = Cli::command();
         for (typed, ours) in MEANT {
             let mut error = Cli::try_parse_from(["harnessctl", typed]).unwrap_err();

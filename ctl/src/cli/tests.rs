@@ -52,7 +52,7 @@ fn the_examples_of_the_help_are_commands() {
     examples(&Cli::command(), &mut all);
     assert!(all.len() > 25, "{all:?}");
     for line in all {
-        // Without what only a shell reads.
+        // The part before characters that only a shell reads.
         let command = line.split(['|', '>', ';']).next().unwrap();
         let words: Vec<&str> = command.split_whitespace().skip(1).map(|word| word.trim_matches('"')).collect();
         let words = if command.contains('"') { words[..3].to_vec() } else { words };
@@ -131,7 +131,7 @@ fn the_verbs_of_the_manual_are_there() {
 }
 
 #[test]
-fn what_makes_no_sense_is_a_usage_error() {
+fn arguments_without_sense_are_a_usage_error() {
     for words in [
         &["submit", "--batch", "f", "hi"][..],
         &["submit", "--batch", "f", "--follow"],

@@ -14,7 +14,7 @@ use super::values::duration;
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
-    /// Groups: label.KEY, provider, model, share, state, owner or day (of the submit, in UTC); several with commas
+    /// Groups: label.KEY, provider, model, share, state, owner or day (of the submit, in UTC); separated by commas
     #[arg(long, value_name = "WHAT", default_value = "provider", value_delimiter = ',')]
     pub(crate) by: Vec<By>,
     /// Only runs submitted within this time: 12h, 30d
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_written_group_reads_back() {
         for text in ["label.team", "provider", "model", "share", "state", "owner", "day"] {
             assert_eq!(text.parse::<By>().unwrap().to_string(), text);
         }

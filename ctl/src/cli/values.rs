@@ -1,4 +1,4 @@
-//! Values on the command line: numbers, durations, labels, deadlines.
+//! Parses values on the command line: numbers, durations, labels, deadlines. Pure: must never read a clock.
 
 use harness_protocol::limit::CallLimit;
 use harness_protocol::time::{Span, Timestamp};
@@ -16,7 +16,7 @@ pub(crate) fn number(text: &str, least: u64, most: u64) -> Result<u64, String> {
     match text.parse() {
         Ok(number) if number < least => Err(format!("{least} is the least")),
         Ok(number) if number <= most => Ok(number),
-        // Digits alone that do not fit are too many.
+        // A number of digits that does not fit is too large.
         _ => Err(format!("{most} is the most")),
     }
 }
@@ -141,7 +141,7 @@ fn bytes(text: &str, least: u64, most: u64) -> Result<u64, String> {
         "T" | "TiB" => 40,
         _ => return Err(format!("{text:?} is no number of bytes: 1000000, 64MiB, 2GiB")),
     };
-    // What does not even fit is too many, too.
+    // A number that does not fit is too large, too.
     let value = number(digits, 0, most)?.saturating_mul(1 << bits);
     number(&value.to_string(), least, most)
 }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_told_with_the_bound() {
+    fn a_value_out_of_bounds_is_told_with_the_bound() {
         assert_eq!(permits("99999999999").unwrap_err(), "1000000 is the most");
         assert_eq!(permits("1000001").unwrap_err(), "1000000 is the most");
         assert_eq!(permits("1000000"), Ok(1_000_000));
