@@ -1,4 +1,4 @@
-//! Opens a connection to a Unix socket within a time limit, and sorts the errors.
+//! Opens a connection to a Unix socket within a time limit, and sorts the errors. Must never start a daemon.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ impl From<Errno> for ConnectError {
         match error {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ECONNREFUSED => Self::Absent,
             Errno::EACCES | Errno::EPERM => Self::Denied,
-            // A listener whose queue is full for so long does not run.
+            // A listener whose queue stays full for so long does not run.
             Errno::EAGAIN => Self::Other(io::Error::new(io::ErrorKind::TimedOut, "it takes no connections")),
             Errno::ENAMETOOLONG => Self::Other(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -39,7 +39,7 @@ impl From<Errno> for ConnectError {
     }
 }
 
-/// Connects, and gives up when the listener's queue stays full for `limit`.
+/// Connects. Fails if the listener's queue stays full for `limit`.
 pub(crate) fn connect(path: &Path, limit: Duration) -> Result<UnixStream, ConnectError> {
     let address = UnixAddr::new(path)?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

@@ -1,4 +1,4 @@
-//! Errors of a connection, and what each means for the caller.
+//! Errors of a connection, and their meaning for the caller.
 
 use std::io;
 
@@ -37,7 +37,7 @@ pub(crate) enum ClientError {
     Silent {
         /// The time limit, in seconds.
         seconds: u64,
-        /// Pid of the daemon, where that is known.
+        /// Pid of the daemon, if it is known.
         pid: Option<u32>,
     },
     /// The daemon refused the request.
@@ -85,7 +85,7 @@ pub(crate) fn is_for_now(error: &RpcError) -> bool {
     matches!(error.kind(), ErrorKind::Busy | ErrorKind::Held)
 }
 
-/// Whether the daemon refused because it is stopping. It says so to every request that still waits for an answer.
+/// Whether the daemon refused because it is stopping. It answers so to every request that still waits.
 pub(crate) fn is_stopping(error: &RpcError) -> bool {
     error.is_because(Reason::Stopping)
 }

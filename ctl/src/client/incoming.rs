@@ -1,6 +1,6 @@
 //! Frames from the daemon: replies, and notifications.
 //!
-//! Pure. Reads no more of a frame than it must know to pass it on, so that additions of a newer daemon get through.
+//! Pure. Reads only the fields that it needs to pass a frame on, so that additions of a newer daemon get through.
 
 use harness_protocol::event::{Delta, Event, Gap};
 use harness_protocol::id::{RunId, Seq};
@@ -8,10 +8,10 @@ use harness_protocol::rpc::{ErrorKind, RequestId, RpcError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// One frame, as far as it was read.
+/// A frame, as far as it was read.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// A reply; its result as JSON text. Without an id where the daemon could not read ours.
+    /// A reply, with its result as JSON text. It has no id if the daemon could not read the id of the request.
     Reply {
         /// Id of the request.
         id: Option<u64>,
@@ -54,7 +54,8 @@ impl RawEvent {
         serde_json::from_str(&self.json).ok()
     }
 
-    /// Whether both are the same event. A daemon that reads it from its journal may write a number differently.
+    /// Whether both are the same event. A daemon that reads the event from its journal may write a number in another
+    /// form.
     pub(crate) fn is(&self, other: &Self) -> bool {
         (self.seq, self.run, &self.kind, &self.at) == (other.seq, other.run, &other.kind, &other.at)
     }
@@ -100,7 +101,7 @@ struct GapParams {
     gap: Gap,
 }
 
-/// The parts of an error that every JSON-RPC peer gives.
+/// The fields of an error that every JSON-RPC peer gives.
 #[derive(Deserialize)]
 struct BareError {
     code: i32,
@@ -110,7 +111,7 @@ struct BareError {
 /// Parses a frame.
 ///
 /// # Errors
-/// What is wrong with the frame.
+/// The reason why the bytes are not a valid frame.
 pub(crate) fn parse(frame: &[u8]) -> Result<Incoming, String> {
     let envelope: Envelope<'_> = serde_json::from_slice(frame).map_err(|e| e.to_string())?;
     let Some(method) = envelope.method else {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_says_what_is_missing() {
+    fn a_gap_names_the_missing_events() {
         let Note::Gap(gap) =
             note(r#"{"jsonrpc":"2.0","method":"gap","params":{"subscription":1,"gap":{"from":3,"to":9}}}"#)
         else {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_an_error() {
+    fn a_line_that_is_no_frame_is_an_error() {
         assert!(parse(b"hello").is_err());
         assert!(parse(br#"{"id":"x","result":{}}"#).is_err());
         assert!(parse(br#"{"method":"party","params":{}}"#).is_err());

@@ -1,6 +1,6 @@
-//! Ctrl-C as a file descriptor that can be waited for beside a socket.
+//! Ctrl-C as a file descriptor that can be polled together with a socket.
 //!
-//! Once it is installed, an interrupt no longer ends the process: the caller must look at it wherever it waits.
+//! Once it is installed, an interrupt no longer ends the process: the caller must look at it in every wait.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::client::timeouts::poll_timeout;
 
-/// Becomes readable when Ctrl-C was pressed, and stays so.
+/// Becomes readable when Ctrl-C is pressed, and stays readable.
 #[derive(Debug, Clone)]
 pub(crate) struct Interrupt(Arc<UnixStream>);
 
@@ -20,7 +20,7 @@ impl Interrupt {
     /// Takes over the interrupt signal of this process.
     ///
     /// # Errors
-    /// Where the system gives no descriptors or handlers.
+    /// If the system gives no descriptors or handlers.
     pub(crate) fn install() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, writer)?;

@@ -6,7 +6,7 @@ pub(crate) mod connect;
 pub(crate) mod error;
 pub(crate) mod incoming;
 pub(crate) mod interrupt;
-/// Whether the kernel takes no descriptor along now.
+/// Whether too many descriptors of this user are in flight, so that the kernel takes no more.
 fn is_used_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::errno::Errno::ETOOMANYREFS as i32)
 }
@@ -42,10 +42,10 @@ use crate::client::timeouts::{PATIENCE, poll_timeout};
 pub(crate) const WINDOW: usize = 256;
 /// Bytes of requests that are gathered before they are written.
 const GATHER: usize = 64 * 1024;
-/// The daemon keeps to the protocol's bound; this one only protects our memory from a stranger on the socket.
+/// The daemon keeps to the protocol's bound; this bound protects our memory from other programs at the socket.
 const MAX_REPLY_BYTES: usize = 4 * MAX_FRAME_BYTES;
 
-/// A request whose reply is still to come.
+/// A request whose reply has not come yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
@@ -98,7 +98,7 @@ pub(crate) struct Client {
     answered: bool,
     /// The greeting: it goes out with the first other request.
     hello: u64,
-    /// The daemon's greeting; `None` before it has come, or where it has none.
+    /// The daemon's greeting; `None` before it has come.
     greeted: Option<Result<Hello, RpcError>>,
     /// Whether a daemon with another protocol version is accepted.
     across: bool,
@@ -128,7 +128,7 @@ impl Client {
             greeted: None,
             across: false,
         };
-        // It is only gathered: it costs no round trip, and no write of its own.
+        // The greeting is only gathered: it costs no round trip, and no write of its own.
         let params = HelloParams {
             protocol_major: PROTOCOL_MAJOR,
             protocol_minor: PROTOCOL_MINOR,
@@ -138,12 +138,13 @@ impl Client {
         Ok(client)
     }
 
-    /// Accepts a daemon with another protocol version from now on: the requests mean the same in each.
+    /// From now on accepts a daemon with another protocol version: the following requests mean the same in each
+    /// version.
     pub(crate) fn across_versions(&mut self) {
         self.across = true;
     }
 
-    /// The daemon's greeting; waits for it, if need be.
+    /// The daemon's greeting; waits for it if it has not come yet.
     pub(crate) fn greeting(&mut self) -> Result<&Hello, ClientError> {
         self.flush()?;
         let until = Instant::now() + PATIENCE;
@@ -159,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Whether the daemon has another major version of the protocol, and that matters.
+    /// Fails if the daemon has another major version of the protocol, unless that is accepted.
     fn foreign(&self) -> Result<(), ClientError> {
         match &self.greeted {
             Some(Err(error)) if !self.across && error.kind() == ErrorKind::Version => {
@@ -177,17 +178,17 @@ impl Client {
         }
     }
 
-    /// Number of requests that were sent, without the greeting.
+    /// Number of sent requests, without the greeting.
     fn asked(&self) -> u64 {
         self.last_id - self.hello
     }
 
-    /// Pid of the process at the other end, where it is known.
+    /// Pid of the process at the other end, if it is known.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// Whether a frame has come from it.
+    /// Whether a frame has come from the daemon.
     pub(crate) fn was_answered(&self) -> bool {
         self.answered
     }
@@ -197,12 +198,12 @@ impl Client {
         self.interrupt = Some(interrupt);
     }
 
-    /// Sends a request and waits for its reply, 10 s at most.
+    /// Sends a request, and waits at most 10 s for its reply.
     pub(crate) fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Reply, ClientError> {
         self.call_within::<M>(params, Some(PATIENCE))
     }
 
-    /// The same, with a descriptor beside the request.
+    /// The same, with a descriptor sent along with the request.
     pub(crate) fn call_passing<M: Method>(
         &mut self,
         params: &M::Params,
@@ -213,7 +214,7 @@ impl Client {
         self.reply(ticket, Some(PATIENCE))
     }
 
-    /// The same with another limit, or none.
+    /// The same with another time limit, or none.
     pub(crate) fn call_within<M: Method>(
         &mut self,
         params: &M::Params,
@@ -250,7 +251,7 @@ impl Client {
         self.flush_passing(None)
     }
 
-    /// Writes the gathered requests, with a descriptor beside the first byte.
+    /// Writes the gathered requests, with a descriptor sent along with the first byte.
     fn flush_passing(&mut self, mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
         let bytes = std::mem::take(&mut self.unwritten);
         let mut rest = bytes.as_slice();
@@ -266,11 +267,11 @@ impl Client {
                 Ok(0) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Ok(written) => rest = &rest[written..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Another process of this user has as many on their way as there may be. The request says in numbers
-                // as well what the descriptor would say.
+                // Too many descriptors of this user are in flight. The request also names the folder by its numbers, so
+                // the descriptor is left out.
                 Err(e) if descriptor.is_some() && is_used_up(&e) => descriptor = None,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent(PATIENCE)),
-                // A frame that was written in part was not read as a whole.
+                // A frame that was written only in part was not read as a whole.
                 Err(e) if is_loss(&e) && self.asked() == 1 => return Err(ClientError::Lost { taken: Taken::No }),
                 Err(e) if is_loss(&e) => return Err(ClientError::Lost { taken: Taken::Maybe }),
                 Err(e) => return Err(e.into()),
@@ -342,7 +343,7 @@ impl Client {
                 }
             }
             self.foreign()?;
-            // Others may be replies to requests that are pending beside these.
+            // Other replies may belong to requests that are pending outside of the pipeline.
             let came: Vec<u64> = self.replies.keys().copied().filter(|id| out.contains_key(id)).collect();
             for id in came {
                 let (Some(index), Some(result)) = (out.remove(&id), self.replies.remove(&id)) else { continue };
@@ -362,7 +363,7 @@ impl Client {
         self.notes.pop_front()
     }
 
-    /// The next notification; `None` when none came within the limit.
+    /// The next notification; `None` if none came within the limit.
     pub(crate) fn note(&mut self, limit: Option<Duration>) -> Result<Option<Note>, ClientError> {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
@@ -375,7 +376,7 @@ impl Client {
         }
     }
 
-    /// The next notification, or that `input` is readable.
+    /// Waits for the next notification, or until `input` is readable.
     pub(crate) fn note_or_input(
         &mut self,
         limit: Duration,
@@ -394,7 +395,7 @@ impl Client {
         }
     }
 
-    /// Any reply to one of these requests; `None` when none came within the limit. Other frames are kept.
+    /// Any reply to one of these requests; `None` if none came within the limit. Other frames are kept.
     pub(crate) fn any_reply<R: DeserializeOwned>(
         &mut self,
         of: &BTreeMap<Ticket, usize>,
@@ -418,7 +419,7 @@ impl Client {
         }
     }
 
-    /// Waits until the daemon has closed the connection; `false` when it did not within the limit.
+    /// Waits until the daemon has closed the connection; `false` if it has not within the limit.
     pub(crate) fn closed(&mut self, limit: Duration) -> Result<bool, ClientError> {
         let until = Instant::now() + limit;
         loop {
@@ -431,7 +432,7 @@ impl Client {
         }
     }
 
-    /// Waits for bytes and sorts the frames in them; `false` when the time is up.
+    /// Waits for bytes and sorts the frames in them; `false` if the time is up.
     fn read_more(&mut self, until: Option<Instant>) -> Result<bool, ClientError> {
         if self.wait_readable(until, None)? == Ready::Nothing {
             return Ok(false);
@@ -479,8 +480,8 @@ impl Client {
         Ok(())
     }
 
-    /// A reset means that the peer closed with unread bytes, or never accepted. With one pending request, the bytes
-    /// were those of that request.
+    /// How far the request got. A reset means that the peer closed the connection with unread bytes, or never accepted
+    /// it. If one request is pending, the unread bytes were those of that request.
     fn taken(&self, error: &io::Error) -> Taken {
         match error.kind() {
             io::ErrorKind::ConnectionReset if self.asked() == 1 => Taken::No,

@@ -1,4 +1,4 @@
-//! A stand-in for the daemon on a real socket, for the unit tests of this crate.
+//! A substitute for the daemon on a real socket, for the unit tests of this crate.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What is done with one connection.
+/// The handling of one connection.
 pub(crate) type Step = Box<dyn FnOnce(UnixStream) + Send>;
 
 /// A listening socket.
@@ -29,7 +29,7 @@ impl Fake {
         self.dir.path().join("s")
     }
 
-    /// Takes one connection for each step, one after the other.
+    /// Accepts a connection for each step, one after the other.
     pub(crate) fn serve(&self, steps: Vec<Step>) -> JoinHandle<()> {
         let listener = self.listener.try_clone().unwrap();
         std::thread::spawn(move || {
@@ -40,7 +40,7 @@ impl Fake {
     }
 }
 
-/// Reads one request. A greeting before it is answered.
+/// Reads one request. If a greeting comes first, it is answered.
 pub(crate) fn request(stream: &UnixStream) -> Value {
     loop {
         let mut line = String::new();
@@ -53,7 +53,7 @@ pub(crate) fn request(stream: &UnixStream) -> Value {
     }
 }
 
-/// What a daemon says of itself.
+/// The greeting of a daemon.
 const HELLO: &str = r#"{"version":"9","protocol_major":1,"protocol_minor":1,"max_frame_bytes":8388608}"#;
 
 /// Reads one request and answers it.

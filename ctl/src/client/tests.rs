@@ -1,4 +1,4 @@
-//! Tests of the connection against a stand-in on a real socket.
+//! Tests of the connection against a substitute for the daemon on a real socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
@@ -33,7 +33,7 @@ fn replies_are_matched_with_their_requests_whatever_their_order() {
             Flow::Go
         })
         .unwrap();
-    // The first one is the greeting.
+    // The first request is the greeting.
     assert_eq!(seqs, [2, 3, 4]);
     server.join().unwrap();
 }
@@ -65,7 +65,7 @@ fn no_more_than_a_window_of_requests_is_out_at_once() {
 }
 
 #[test]
-fn a_pipeline_that_is_told_to_stop_only_waits_for_what_is_out() {
+fn a_stopped_pipeline_only_waits_for_pending_replies() {
     let fake = Fake::new();
     let server = fake.serve(vec![Box::new(|stream| {
         for _ in 0..WINDOW {
@@ -117,7 +117,7 @@ fn a_daemon_that_says_nothing_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_request_that_was_read_may_have_been_taken_and_one_that_was_not_was_not() {
+fn a_request_may_have_been_taken_only_if_it_was_read() {
     let fake = Fake::new();
     let server = fake.serve(vec![
         Box::new(|stream| drop(request(&stream))),

@@ -1,7 +1,7 @@
-//! Whether this command is inside a run: from there no daemon is started, since its starter would be its operator.
+//! Whether this command is inside a run. No daemon is started from there, since its starter would be its operator.
 //!
-//! Owns the three signs: the variable that calls get, the mark that they cannot remove, and a keeper among the
-//! ancestors. Each of them is enough.
+//! Owns the three signs, each of which is enough: the variable that calls get, the mark that they cannot remove, and a
+//! keeper among the ancestors. Reads `/proc`; changes nothing.
 
 use std::fs;
 
@@ -11,24 +11,24 @@ use nix::sys::resource::{Resource, getrlimit};
 /// Longest chain of parents that is followed.
 pub(crate) const PARENTS: usize = 256;
 
-/// The sign by which we know that we are inside a run.
+/// The sign that this command is inside a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Inside {
     /// The environment names the run.
     #[error("{RUN_VARIABLE} is set")]
     Variable,
-    /// We have the limit that all processes of runs have.
+    /// This process has the limit that all processes of runs have.
     #[error("its hard limit of file locks is the one that runs get")]
     Marked,
-    /// One of our parents is a keeper.
+    /// One of the parents is a keeper.
     #[error("process {0} above it is the keeper of a call")]
     Keeper(i32),
-    /// One of our parents cannot be looked at.
+    /// One of the parents cannot be looked at.
     #[error("process {0} above it cannot be looked at")]
     Hidden(i32),
 }
 
-/// The sign that we are inside a run; `None` outside.
+/// The sign that this command is inside a run; `None` outside.
 pub(crate) fn inside() -> Option<Inside> {
     let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS).unwrap_or((0, 0));
     let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
@@ -49,7 +49,7 @@ fn signs(variable: bool, hard: u64, parent: i32, read: &dyn Fn(i32, &str) -> Opt
     }
 }
 
-/// The keeper among a process and its parents; the end of a chain that is too long counts as one.
+/// The keeper among a process and its parents. The end of a chain that is too long counts as a keeper.
 pub(crate) fn keeper_above(pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Option<i32> {
     match chain(pid, read) {
         Chain::Keeper(pid) | Chain::TooLong(pid) => Some(pid),
@@ -57,7 +57,7 @@ pub(crate) fn keeper_above(pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>
     }
 }
 
-/// What a chain of parents passes through.
+/// The result of following a chain of parents.
 enum Chain {
     None,
     Keeper(i32),
@@ -75,7 +75,8 @@ fn chain(mut pid: i32, read: &dyn Fn(i32, &str) -> Option<Vec<u8>>) -> Chain {
         }
         match read(pid, "stat").as_deref().and_then(parent_of) {
             Some(above) => pid = above,
-            // Without the mark, where /proc shows only the user's own processes, this is the shell's own parent.
+            // /proc may show only the user's own processes. Without the mark, the hidden process is then the parent of
+            // the shell.
             None => return Chain::None,
         }
     }
@@ -98,7 +99,7 @@ mod tests {
     /// B7: each sign alone is enough, and outside there is none.
     #[test]
     fn each_sign_is_enough_and_outside_there_is_none() {
-        // Number, parent, command line.
+        // Pid, parent, command line.
         let machine = [
             (10, 1, "bash\0"),
             (11, 10, "sh\0-c\0make\0"),

@@ -1,8 +1,9 @@
-//! The holder of a state directory, by its lock: the daemon that serves it, wherever its socket is.
+//! The holder of a state directory, found by its lock: the daemon that serves it, wherever its socket is.
 //!
-//! Owns the format of the lock file, as far as it is read here. The process is the one that the kernel lists for the
-//! lock: any run of the daemon's user may have written to the file. The socket is from the file, and is used only where
-//! that process serves it. Only reads, and never takes a lock: that could delay a daemon that is about to start.
+//! Owns the format of the lock file, as far as it is read here. The kernel names the process that has taken the lock;
+//! the file proves nothing, since any run of the daemon's user may have written to it. The socket is read from the
+//! file, and is used only if that process serves it. Only reads, and must never take a lock: that could delay a daemon
+//! that is about to start.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -15,7 +16,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::launch::server_identity::is_of_a_run;
 
-/// The names of a daemon in the kernel: from its path, or from that of a program that was replaced while it started.
+/// The names of a daemon in the kernel: from its path, or from the path of a program that was replaced while it
+/// started.
 const PROGRAMS: [&str; 2] = ["harnessd", "exe"];
 /// The lock file of a state directory.
 const FILE: &str = "harnessd.lock";
@@ -30,33 +32,35 @@ const LOOKS: usize = 2;
 pub(crate) struct Holder {
     /// Pid of the daemon.
     pub(crate) pid: u32,
-    /// Its socket, from the lock file; `None` where the file does not say so: with an older daemon, or one that starts.
+    /// Its socket, from the lock file. `None` if the file does not name it, as with an older daemon, or one that
+    /// starts.
     pub(crate) socket: Option<PathBuf>,
-    /// A link that is not root's led to the directory. A run may have made it, so this may be another daemon's.
+    /// Whether a link that is not root's led to the directory. A run may have made the link, so the daemon may be
+    /// another one.
     pub(crate) by_link: bool,
 }
 
-/// Why nothing in a state directory is trusted.
+/// Why the content of a state directory is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Disbelief {
-    /// A link, a pipe, a device or the like. To open it could last for ever.
+    /// The lock file is a link, a pipe, a device or the like. To open it could last for ever.
     #[error("{} is no regular file", .0.display())]
     NoFile(PathBuf),
-    /// It may be the lock file of another daemon.
+    /// The lock file has several names, and may be that of another daemon.
     #[error("{} is also another file", .0.display())]
     Linked(PathBuf),
-    /// Another user made a link on the path to it.
+    /// Another user made a link on the path to the directory.
     #[error("{}: {why}", path.display())]
     Way {
         /// The state directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason of the refusal.
         why: Refusal,
     },
 }
 
 impl Holder {
-    /// The holder of this directory; `None` where there is none, or where it cannot be determined.
+    /// The holder of this directory; `None` if there is none, or if it cannot be determined.
     ///
     /// # Errors
     /// If the content of the directory is not a daemon's.
@@ -69,7 +73,7 @@ impl Holder {
         let file = match dir.file(FILE) {
             Ok(Some(file)) => Some(file),
             Ok(None) => return Err(Disbelief::NoFile(path)),
-            // Where it was removed the daemon holds the directory all the same.
+            // If the file was removed, the daemon still holds the directory.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return way(state_dir, &error).map_or(Ok(None), Err),
         };
@@ -85,11 +89,11 @@ impl Holder {
     /// Sends the process the signal to end, if it still holds the directory.
     ///
     /// # Errors
-    /// If it does not, or may not be signalled.
+    /// If it does not hold the directory, or may not be signalled.
     pub(crate) fn end(&self, state_dir: &Path) -> io::Result<()> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        // From here on the number means the process that gets the signal, or none.
+        // From here on the descriptor means the process that gets the signal, or an ended process.
         match Self::of(state_dir) {
             Ok(Some(now)) if now.pid == self.pid => Ok(pidfd_send_signal(process, Signal::TERM)?),
             _ => Err(ErrorKind::NotFound.into()),
@@ -97,36 +101,36 @@ impl Holder {
     }
 }
 
-/// The error, if another user made a link on the path. Every other failure means that nothing is known.
+/// The error, if another user made a link on the path. Any other failure means that the holder is not known.
 fn way(state_dir: &Path, error: &io::Error) -> Option<Disbelief> {
     let why = error.get_ref()?.downcast_ref::<Refusal>()?.clone();
     Some(Disbelief::Way { path: state_dir.to_owned(), why })
 }
 
-/// The daemon that has the lock, which is of the user to whom the directory belongs, or root's.
+/// The daemon that has the lock. It runs as the owner of the directory, or as root.
 fn holder_of(locks: &dyn Fn() -> Vec<Held>, owner: u32) -> Option<u32> {
     let held = (0..LOOKS).find_map(|_| locks().into_iter().find(|held| held.is_exclusive))?;
     let pid = u32::try_from(held.pid).ok().filter(|&pid| pid > 1)?;
-    // What a run has left may have the lock and a daemon's name: no daemon then, and the next one ends it.
+    // A leftover of a run may have the lock and the name of a daemon. It is not a daemon, and the next daemon ends it.
     let is_one = is_daemon(pid) && !is_of_a_run(held.pid);
     (is_one && user_of(pid).is_some_and(|user| user == owner || user == 0)).then_some(pid)
 }
 
-/// The socket in the second line; the first is for people.
+/// The socket in the second line; the first line is for people.
 fn socket_in(file: File) -> Option<PathBuf> {
     let mut text = String::new();
     file.take(MOST).read_to_string(&mut text).ok()?;
     text.lines().nth(1).map(PathBuf::from).filter(|socket| socket.is_absolute())
 }
 
-/// Whether a process is a daemon of ours, by its name. A zombie, dead but not yet reaped, is none.
+/// Whether a process is a daemon, by its name. A zombie, which is dead but not yet reaped, is not.
 fn is_daemon(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else { return false };
     PROGRAMS.contains(&name) && !rest.trim_start().starts_with(['Z', 'X'])
 }
 
-/// The user that a process acts as. The owner of its directory in /proc is another one where it hides from debuggers.
+/// The effective user of a process. The owner of its directory in /proc is root if it hides from debuggers.
 fn user_of(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lock_file_of_its_own_is_refused_and_not_waited_for() {
+    fn a_link_or_a_pipe_as_lock_file_is_refused_without_a_wait() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();

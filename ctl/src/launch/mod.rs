@@ -1,8 +1,8 @@
-//! Finds the daemon: connects to it, and starts one on demand where there is none.
+//! Finds the daemon: connects to it, and starts one on demand if there is none.
 //!
-//! Never starts a second daemon: the daemon's own lock decides, and the loser of that race connects to the winner. A
-//! socket that we may not open is an error, never a reason to start another daemon. Where no process serves the socket,
-//! the lock of the state directory says whether there is a daemon elsewhere, and where.
+//! Must never start a second daemon: the daemon's own lock decides, and the loser of that race connects to the winner.
+//! A socket that may not be opened is an error, never a reason to start another daemon. If no process serves the
+//! socket, the lock of the state directory tells whether there is a daemon elsewhere, and where.
 
 pub(crate) mod error;
 pub(crate) mod inside_run;
@@ -39,7 +39,7 @@ const LOOKS_PER_START: u32 = 12;
 pub(crate) struct Place {
     /// The socket on which a daemon is looked for.
     pub(crate) socket: PathBuf,
-    /// The user named this socket, and no other one counts.
+    /// Whether the user named this socket: then no other socket is tried.
     pub(crate) named: bool,
     /// The state directory of a daemon that would be started.
     pub(crate) state_dir: PathBuf,
@@ -50,12 +50,12 @@ pub(crate) struct Place {
 pub(crate) struct Found {
     /// The open connection.
     pub(crate) stream: UnixStream,
-    /// The socket that was connected to: if no process serves the given one, that of the daemon that holds the state
-    /// directory.
+    /// The socket that was connected to. If no process serves the given socket, this is the socket of the daemon that
+    /// holds the state directory.
     pub(crate) socket: PathBuf,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
-    /// The daemon that holds the state directory, where the socket was found through its lock.
+    /// The daemon that holds the state directory, if the socket was found through its lock.
     pub(crate) holder: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ fn reach(place: &Place) -> Result<Found, StartError> {
     }
 }
 
-/// Reaches the daemon that holds the state directory, where no process serves the given socket.
+/// Connects to the daemon that holds the state directory. No process serves the given socket.
 fn elsewhere(place: &Place, holder: Holder) -> Result<Found, StartError> {
     let (pid, state_dir) = (holder.pid, place.state_dir.clone());
     match holder.socket {
@@ -101,7 +101,7 @@ fn unreachable(pid: u32, socket: PathBuf, settled: bool) -> StartError {
     StartError::Unreachable { pid, socket, settled, in_place }
 }
 
-/// What is at the path of a socket, if it is not a socket.
+/// The kind of the entry at the path of a socket, if it is not a socket.
 fn no_socket(path: &Path) -> Option<&'static str> {
     let kind = path.symlink_metadata().ok()?.file_type();
     if kind.is_socket() {
@@ -120,8 +120,8 @@ fn no_socket(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Connects to the daemon, and starts it where there is none, unless the place may belong to another user. `asked` says
-/// that the user asked for a daemon, and for nothing else.
+/// Connects to the daemon. Starts it if there is none, unless the place may belong to another user. `asked` says that
+/// the user asked for a daemon, and for nothing else.
 pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartError> {
     match find_soon(place) {
         Err(StartError::NotRunning { .. }) => {
@@ -138,13 +138,13 @@ pub(crate) fn find_or_start(place: &Place, asked: bool) -> Result<Found, StartEr
 struct Ground {
     /// The directory of the socket, or the first existing one above it.
     dir: PathBuf,
-    /// The owner of the directory; another user's id also where that user made a link on the path.
+    /// The owner of the directory. If another user made a link on the path, that user's id.
     owner: u32,
-    /// Other users may create files in it, or replace it.
+    /// Whether other users may create files in it, or replace it.
     is_open: bool,
     own: u32,
     inside: Option<Inside>,
-    /// The directory of the system's socket exists.
+    /// Whether the directory of the system's socket exists.
     has_system: bool,
 }
 
@@ -168,15 +168,15 @@ impl Ground {
     }
 }
 
-/// Whether a place of that owner and mode serves more than its owner. A place that root's own daemon has made is closed
-/// to all other users, who cannot have meant it.
+/// Whether a place of that owner and mode serves other users, too. A place of root's own daemon is closed to all
+/// others, who cannot have meant it.
 fn is_for_others(own: u32, owner: u32, mode: u32) -> bool {
     ![0, own].contains(&owner) || mode & 0o055 != 0
 }
 
 /// A run may be able to remove the socket of another user's daemon, or to make its service fail. The next user who runs
-/// a command must not get a daemon of their own in its place, which would act with their rights on requests that were
-/// meant for that daemon.
+/// a command must not get a daemon of their own instead: it would act with their rights on requests that were meant for
+/// the other daemon.
 fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartError> {
     let (socket, dir) = (place.socket.clone(), ground.dir.clone());
     if let Some(inside) = ground.inside {
@@ -199,7 +199,7 @@ fn may_start(place: &Place, asked: bool, ground: &Ground) -> Result<(), StartErr
     Ok(())
 }
 
-/// Connects to the running daemon. One that starts, leaves, or is about to bind its socket again is waited for.
+/// Connects to the running daemon. Waits for a daemon that starts, leaves, or is about to bind its socket again.
 fn find_soon(place: &Place) -> Result<Found, StartError> {
     let begun = Instant::now();
     let mut told = false;
@@ -232,7 +232,7 @@ fn start(place: &Place, program: &Path) -> Result<Found, StartError> {
             match find(place) {
                 Ok(found) => return Ok(Found { started, ..found }),
                 Err(error) if error.is_absent() && Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
-                // The daemon that failed to start knows best why there is none.
+                // The daemon that failed to start knows best why no daemon serves.
                 Err(StartError::NotRunning { .. }) if said.is_some() => {
                     return Err(StartError::Failed { said: said.unwrap_or_default() });
                 }
@@ -251,12 +251,12 @@ fn explain(error: ConnectError, socket: &Path) -> StartError {
     }
 }
 
-/// The daemon's program, where it can be found.
+/// The daemon's program, if it can be found.
 pub(crate) fn daemon_program() -> Option<PathBuf> {
     program(std::env::current_exe().ok().as_deref(), std::env::var_os("PATH").as_deref())
 }
 
-/// The daemon's program: beside our own, else on the path.
+/// The daemon's program: beside our own program, or else on PATH.
 fn program(own: Option<&Path>, path: Option<&OsStr>) -> Option<PathBuf> {
     let beside = own.and_then(Path::parent).map(|dir| dir.join("harnessd"));
     let on_path =
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_whose_lock_is_held_by_one_that_cannot_be_found_says_so_itself() {
+    fn a_daemon_that_fails_at_a_held_lock_says_so_itself() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("harnessd");
         executable(&program, "#!/bin/sh\necho 'harnessd: another daemon (pid 7) holds /x' >&2\nexit 75\n");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_the_race_connects_to_the_winner() {
+    fn the_loser_of_the_race_connects_to_the_winner() {
         let dir = tempfile::tempdir().unwrap();
         let (program, socket) = (dir.path().join("harnessd"), dir.path().join("s"));
         executable(&program, "#!/bin/sh\nexit 75\n");
@@ -368,8 +368,8 @@ mod tests {
         assert_eq!(error.to_string().trim_end(), expected);
     }
 
-    /// Where a daemon of another user may have been, no user gets a daemon of their own in its place without asking
-    /// for it.
+    /// If a daemon of another user may have been meant, no user gets a daemon of their own instead without asking for
+    /// it.
     #[test]
     fn a_daemon_is_started_only_where_nothing_of_another_user_is_meant() {
         const US: u32 = 1000;
@@ -425,7 +425,7 @@ mod tests {
         }
     }
 
-    /// Root's own daemon, started on demand where there is no directory of a session, makes the system's place, too.
+    /// Root's own daemon, started on demand without a session directory, makes the system's place as well.
     #[test]
     fn the_systems_place_counts_only_where_others_may_use_it() {
         let dir = tempfile::tempdir().unwrap();

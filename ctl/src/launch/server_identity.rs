@@ -1,8 +1,8 @@
-//! Checks which process answers at a socket, before anything is sent there: it is never one from inside a run.
+//! Checks which process answers at a socket, before anything is sent there. A process inside a run is never accepted.
 //!
 //! A run may be able to put a socket of its own in the place of the daemon's. Owns the rule that distinguishes such a
-//! server from the daemon, and from legitimate processes in between: systemd, ssh, a relay. Reads `/proc`, asks the
-//! kernel, and sends nothing.
+//! server from the daemon, and from legitimate processes in between: systemd, ssh, a relay. Reads `/proc` and asks the
+//! kernel; must never send anything.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::launch::inside_run::{PARENTS, keeper_above, parent_of};
 use crate::launch::lock_holder::{Disbelief, Holder};
 
 /// The depth from which on a process is inside a run, seen from outside: a daemon is one deeper than its starter, and
-/// the processes that it starts are one deeper than that.
+/// the processes that it starts are one deeper than the daemon.
 const INSIDE: u64 = 2;
 
 /// The variable by which an operator confirms that a server which cannot be seen from here is the daemon.
@@ -31,7 +31,7 @@ const TRUST_UNSEEN: &str = "HARNESS_TRUST_UNSEEN";
 /// Why the process that answers at a socket is not trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Untrusted {
-    /// Its user is another one, and neither root nor the owner of the socket's directory.
+    /// It belongs to another user, who is neither root nor the owner of the socket's directory.
     #[error("process {pid} of another user (uid {uid}) answers")]
     OtherUser {
         /// Id of the process.
@@ -51,7 +51,7 @@ pub(crate) enum Untrusted {
         /// Id of the process.
         pid: u32,
     },
-    /// The socket has another name, and a run or another user may have made this one lead to it.
+    /// The socket was bound under another name. A run or another user may have made this name lead to it.
     #[error(
         "process {pid} answers, whose socket has another name, and a run or another user may have made this one lead there"
     )]
@@ -119,7 +119,7 @@ pub(crate) fn check(
     let of = |source| StartError::Connect { socket: socket.to_owned(), source };
     let peer = getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| of(errno.into()))?;
     let process = getsockopt(stream, sockopt::PeerPidfd);
-    // The directory of the given name, not of its target: its owner decides what lies in it.
+    // The directory of the given name, not of its target: its owner decides about its entries.
     let owner = socket.parent().and_then(|dir| dir.metadata().ok()).map(|dir| dir.uid());
     let own = nix::unistd::geteuid().as_raw();
     let pid = u32::try_from(peer.pid()).unwrap_or(0);
@@ -132,15 +132,15 @@ pub(crate) fn check(
     if ![Some(0), Some(own), owner].contains(&Some(uid)) {
         return Err(untrusted(Untrusted::OtherUser { pid, uid }));
     }
-    // A process outside of our pid namespace, as on a container's host: a run there may have put its own socket in the
-    // daemon's place.
+    // The process is outside of our pid namespace, as on the host of a container. A run there may have put its own
+    // socket in the daemon's place.
     if pid == 0 {
         let trusted = std::env::var_os(TRUST_UNSEEN).is_some_and(|value| value == "1");
         return if trusted { Ok(()) } else { Err(untrusted(Untrusted::Unseen)) };
     }
     let limit = read(peer.pid(), "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
     let found = judge(peer.pid(), limit, own_depth(&read), uid == 0, &read);
-    // The read data belongs to that process only if it still lives.
+    // The data belong to that process only if it still lives.
     if has_ended(&process) || (found.is_some() && fs::metadata(format!("/proc/{pid}")).is_err()) {
         return Err(untrusted(Untrusted::Ended { pid }));
     }
@@ -150,7 +150,7 @@ pub(crate) fn check(
     is_the_daemon(stream, socket, state_dir, pid, &read)?.map_or(Ok(()), |why| Err(untrusted(why)))
 }
 
-/// What speaks against a process outside of runs: the daemon of the state directory is another process, or the socket
+/// The objection to a process outside of runs: the daemon of the state directory is another process, or the socket
 /// belongs to another process.
 fn is_the_daemon(
     stream: &UnixStream,
@@ -159,11 +159,11 @@ fn is_the_daemon(
     pid: u32,
     read: Read<'_>,
 ) -> Result<Option<Untrusted>, StartError> {
-    // The name by which it was bound, as the kernel knows it. A relative one is no daemon's, but may be that of ssh.
+    // The name under which the socket was bound, as the kernel knows it. A daemon never has a relative name; ssh may.
     let bound = stream.peer_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
     let has_other_name = bound.is_some_and(|bound| bound.is_absolute() && !is_same(&bound, socket));
     let holder = match Holder::of(state_dir) {
-        // In a user namespace without root, links of root look like another user's. The name alone is enough.
+        // In a user namespace without root, links of root seem to be another user's. The name alone is enough then.
         Err(Disbelief::Way { .. }) if !has_other_name => None,
         found => found?,
     };
@@ -173,12 +173,13 @@ fn is_the_daemon(
             return Ok(Some(Untrusted::NotTheDaemon { pid, holder: holder.pid }));
         }
     }
-    // From here on it is the daemon of the state directory, unless a run has made that a link as well.
+    // From here on the process is the daemon of the state directory, unless a run has made the directory a link as
+    // well.
     let is_known = holder.is_some_and(|holder| !holder.by_link);
     Ok((has_other_name && !is_known).then_some(Untrusted::OtherName { pid }))
 }
 
-/// Whether two names are of one socket, and no process of our user has had a hand in that: the links on both ways are
+/// Whether two names are of one socket, and no process of our user can have made them so: all links on both paths are
 /// root's.
 fn is_same(bound: &Path, socket: &Path) -> bool {
     let dir = |path: &Path| Dir::open(path.parent()?).ok().filter(|dir| !dir.is_by_link());
@@ -187,7 +188,7 @@ fn is_same(bound: &Path, socket: &Path) -> bool {
             && dir(bound).zip(dir(socket)).is_some_and(|(one, other)| one.is_same(&other)))
 }
 
-/// Whether a process comes from inside a run, whatever it calls itself. One that cannot be looked at is not known to.
+/// Whether a process comes from inside a run, whatever its name is. False if it cannot be looked at.
 pub(crate) fn is_of_a_run(pid: i32) -> bool {
     let read = |pid: i32, file: &str| fs::read(format!("/proc/{pid}/{file}")).ok();
     let limit = read(pid, "limits").and_then(|limits| hard_limit(str::from_utf8(&limits).ok()?));
@@ -196,7 +197,7 @@ pub(crate) fn is_of_a_run(pid: i32) -> bool {
 
 type Read<'a> = &'a dyn Fn(i32, &str) -> Option<Vec<u8>>;
 
-/// Judges a process by its hard limit of file locks; `None` where nothing speaks against it.
+/// The objection to a process, by its hard limit of file locks; `None` if there is none.
 fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) -> Option<Untrusted> {
     let number = pid.unsigned_abs();
     let Some(limit) = limit else {
@@ -204,12 +205,12 @@ fn judge(pid: i32, limit: Option<u64>, own: u64, is_root: bool, read: Read<'_>) 
         return (!is_root).then_some(Untrusted::Hidden { pid: number });
     };
     let below = depth(limit).saturating_sub(own);
-    // A daemon may be one deeper; below a keeper that is not of our runs, no process is our daemon.
+    // A daemon may be one deeper. Below a keeper that does not serve our own run, no process is our daemon.
     let is_inside = below >= INSIDE || (below > 0 && own == 0 && keeper_above(pid, read).is_some());
     is_inside.then_some(Untrusted::Inside { pid: number })
 }
 
-/// The depth of runs that we are in. A mark alone proves nothing: any process of our user can give us one.
+/// The depth of runs that this process is in. A mark alone proves nothing: any process of our user can give us one.
 fn own_depth(read: Read<'_>) -> u64 {
     match getrlimit(Resource::RLIMIT_LOCKS) {
         Ok((_, hard)) if depth(hard) > 0 => {
@@ -235,8 +236,8 @@ fn is_or_is_above(pid: u32, other: u32, read: Read<'_>) -> bool {
     false
 }
 
-/// Whether the process of this descriptor has ended. Kernels before 6.5 give none; later ones fail where it has been
-/// reaped.
+/// Whether the process of this descriptor has ended. Kernels before 6.5 give no descriptor; later ones fail if the
+/// process has been reaped.
 fn has_ended(process: &Result<OwnedFd, Errno>) -> bool {
     let process = match process {
         Ok(process) => process,
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_is_believed_and_one_that_has_ended_is_not() {
+    fn our_own_process_is_trusted_and_an_ended_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();

@@ -1,7 +1,7 @@
 //! Starts `harnessd --on-demand` and waits until it says that it serves, or why it does not.
 //!
-//! The daemon inherits nothing from the process that happened to start it: no terminal, no directory, no ignored
-//! signals.
+//! The daemon inherits nothing from the process that happens to start it: no terminal, no directory, no ignored
+//! signals. Must never decide whether a daemon is started.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -17,17 +17,17 @@ use crate::launch::error::StartError;
 use crate::output::note;
 use crate::render::text::one_line;
 
-/// Time limit of a start: on a busy machine it takes a while.
+/// Time limit of a start, long enough for a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long the command waits in silence for a start.
+/// How long the command waits for a start without a message.
 pub(crate) const UNTIL_TOLD: Duration = Duration::from_secs(1);
-/// The begin of a line by which a daemon names its step of the start.
+/// The beginning of a line with which a daemon names its step of the start.
 const DOING: &str = "doing ";
-/// How long the last words may arrive after the daemon's end.
+/// How long the last words of a daemon may take to arrive after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The exit code of a daemon that found another one's lock.
+/// The exit code of a daemon that found the lock held by another daemon.
 const LOCKED: i32 = 75;
-/// Bytes of a failing daemon's words that are passed on.
+/// Most bytes of a failing daemon's message that are passed on.
 const MAX_SAID: u64 = 16 * 1024;
 
 /// How a start succeeded.
@@ -37,7 +37,7 @@ pub(crate) enum Spawned {
     Ready,
     /// Another daemon holds the lock: it serves, starts or leaves.
     AnotherHasTheLock {
-        /// Its own words about that.
+        /// The message of the daemon that did not get the lock.
         said: String,
     },
 }
@@ -64,7 +64,7 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
         let say = say.clone();
         std::thread::spawn(move || {
             let mut said = Vec::new();
-            // A read error ends its words, as their end does.
+            // A read error ends its message, as the end of the stream does.
             let _ended = stderr.take(MAX_SAID).read_to_end(&mut said);
             drop(say.send(Heard::Stderr(String::from_utf8_lossy(&said).trim().to_owned())));
         });
@@ -72,7 +72,7 @@ pub(crate) fn spawn(program: &Path, socket: &Path) -> Result<Spawned, StartError
     std::thread::spawn(move || {
         let doing = say.clone();
         let ready = child.stdout.take().is_some_and(|stdout| says_ready(stdout, &doing));
-        // Its stdout ended without the line: it is ending, or about to.
+        // Its standard output ended without the line `ready`: it is ending, or about to.
         drop(say.send(if ready { Heard::Ready } else { Heard::Ended(child.wait().ok()) }));
     });
     await_word(&heard)
@@ -98,7 +98,7 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
             Ok(Heard::Ready) => return Ok(Spawned::Ready),
             Ok(Heard::Doing(what)) => slow.doing(what),
             Err(mpsc::RecvTimeoutError::Timeout) if slow.is_due() && status.is_none() => slow.tell(),
-            // Its words have arrived, or will in a moment; unless a child of its own keeps the pipe open.
+            // Its message has arrived, or will in a moment; unless a child of its own keeps the pipe open.
             Ok(Heard::Ended(ended)) => status = Some(ended),
             Ok(Heard::Stderr(text)) => said = Some(text),
             Err(_) if status.is_some() => break,
@@ -113,7 +113,7 @@ fn await_word(heard: &mpsc::Receiver<Heard>) -> Result<Spawned, StartError> {
     if is_locked { Ok(Spawned::AnotherHasTheLock { said }) } else { Err(StartError::Failed { said }) }
 }
 
-/// A start that takes longer than usual: reported once, and again at each further step.
+/// Reports a start that takes longer than usual: once, and again at each further step.
 struct Slow {
     began: Instant,
     told: bool,
@@ -154,7 +154,7 @@ enum Heard {
     Doing(String),
     /// It said that it serves.
     Ready,
-    /// The daemon ended, with this status where it is known.
+    /// The daemon ended, with this status if it is known.
     Ended(Option<ExitStatus>),
     /// All of its standard error.
     Stderr(String),
@@ -178,8 +178,8 @@ fn says_ready(stdout: ChildStdout, doing: &mpsc::Sender<Heard>) -> bool {
     }
 }
 
-/// Signals that we ignore (under `nohup`, or in the background of a script) the daemon would ignore too. A handler in
-/// place of that does as little, and the executed program gets the default back.
+/// Catches the signals that this process ignores (under `nohup`, or in the background of a script), because the daemon
+/// would ignore them too. A handler without effect does as little, and the executed program gets the default back.
 fn unignore_signals() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     for signal in ignored(&status) {

@@ -1,4 +1,4 @@
-//! The steps after a submit: the id is printed, or the run is followed, or waited for.
+//! The steps after a submit: the id is printed, or the run is followed, or waited for. Must never submit a run.
 
 use std::io::{IsTerminal, Write};
 

@@ -1,8 +1,8 @@
 //! Questions of followed runs, asked and answered on the terminal.
 //!
-//! Owns the prompt: which question it shows, and when it is taken away. Reads standard input only while there is a
-//! prompt. Earlier input is no answer, and neither is an empty line. An answer takes the same way as that of `reply`:
-//! the first one wins.
+//! Owns the prompt: which question it shows, and when it is removed. Reads standard input only while there is a prompt.
+//! Input from before the prompt is not an answer, and neither is an empty line. An answer takes the same way as that of
+//! `reply`: the first answer wins.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -32,22 +32,22 @@ struct Asked {
 #[derive(Debug)]
 pub(crate) struct Asker {
     is_on: bool,
-    /// Standard output is a terminal, so a question of a followed run itself is shown there already.
+    /// Whether standard output is a terminal, on which the question of a followed run is shown already.
     is_shown: bool,
     paint: Paint,
     stdin: io::Stdin,
     waiting: VecDeque<Asked>,
     current: Option<Asked>,
-    /// The prompt is on the last line.
+    /// Whether the prompt is on the last line.
     stands: bool,
-    /// The begin of an answer that is being typed.
+    /// The beginning of an answer that is being typed.
     typed: Vec<u8>,
     /// Questions that were asked, or left open: they are not asked again.
     done: BTreeSet<InteractionId>,
 }
 
 impl Asker {
-    /// An asker, active where it is wanted and there is a terminal.
+    /// Makes an asker. It is active if it is `wanted` and there is a terminal.
     pub(crate) fn new(wanted: bool, is_shown: bool, paint: Paint) -> Self {
         Self {
             is_on: wanted && is_attended(),
@@ -101,7 +101,7 @@ impl Asker {
         }
     }
 
-    /// Prepares for other output: it begins on a line of its own, and the prompt comes again after it.
+    /// Prepares for other output: that output begins on its own line, and the prompt is shown again after it.
     pub(crate) fn interrupt(&mut self) {
         if std::mem::take(&mut self.stands) {
             let _told = writeln!(io::stderr().lock());
@@ -138,7 +138,7 @@ impl Asker {
     pub(crate) fn read(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let Some(asked) = self.current.clone() else { return Ok(()) };
         let mut stdin = self.stdin.lock();
-        // One read: a terminal gives a line, or the begin of one that was sent without its end.
+        // One read: a terminal gives a line, or the beginning of a line that was sent without its end.
         let read = stdin.fill_buf().map(<[u8]>::to_vec);
         let typed = read.as_ref().map_or(&[][..], Vec::as_slice);
         stdin.consume(typed.len());
@@ -152,7 +152,7 @@ impl Asker {
             return Ok(());
         }
         let Some(end) = end else { return Ok(()) };
-        // The typed line break has ended the prompt's line.
+        // The line break that the user typed has ended the prompt's line.
         self.stands = false;
         let line = std::mem::take(&mut self.typed)[..end].to_vec();
         let text = String::from_utf8(line);
@@ -171,7 +171,7 @@ impl Asker {
         let params = AnswerParams { interaction: asked.question.id.to_string(), answer };
         match ctx.session.client()?.call::<method::InteractionAnswer>(&params).map_err(Failure::from) {
             Ok(_) => self.current = None,
-            // Another client answered it, or its run has ended: the refusal says which.
+            // Another client has answered it, or its run has ended; the refusal says which.
             Err(Failure::Refused(error)) => {
                 note(format_args!("harnessctl: {}", clean(&error.message)));
                 self.current = None;
@@ -191,7 +191,7 @@ impl Asker {
 
     fn forget_typed(&mut self) {
         self.typed.clear();
-        // If that fails, earlier input is taken for an answer, as in a shell.
+        // If this fails, earlier input is taken for an answer, as in a shell.
         let _forgotten = tcflush(&self.stdin, QueueSelector::IFlush);
     }
 }

@@ -1,4 +1,5 @@
-//! Reports the end of a run: its answer on standard output or in a file, or why there is none.
+//! Reports the end of a run: its answer on standard output or in a file, or the reason why there is none. Must never
+//! wait.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,7 +24,7 @@ pub(crate) fn check_output(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reports the end of a run: its answer, or its error; gives its exit code.
+/// Reports the end of a run: its answer, or its error. Returns its exit code.
 pub(crate) fn end(ctx: &mut Ctx, run: &RunView, output: Option<&Path>) -> Result<u8, Failure> {
     for denial in &run.denials {
         note(format_args!("harnessctl: run {}: denied: {}", run.id, clean(denial)));

@@ -1,7 +1,7 @@
 //! Follows runs until they end, across restarts of the daemon.
 //!
-//! Owns which runs are followed, and how far. With several runs, each line begins with the name of its run; runs that
-//! had ended before are told first, one after the other.
+//! Owns the list of followed runs, and the position in the events of each. With several runs, each line begins with the
+//! name of its run. Runs that had ended before are reported first, one after the other.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -38,15 +38,15 @@ const LOOKED_AT: usize = 16;
 /// Options for following runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watched<'a> {
-    /// Only events after this one.
+    /// Only events after this number.
     pub(crate) after: Seq,
-    /// Changes of state are printed on standard error.
+    /// Whether changes of state are printed on standard error.
     pub(crate) notes: bool,
-    /// Prompts and messages of people are shown, too.
+    /// Whether prompts and messages of people are shown.
     pub(crate) prompts: bool,
-    /// Questions are asked and answered where there is a terminal.
+    /// Whether questions are asked and answered, if there is a terminal.
     pub(crate) answers: bool,
-    /// The file that also gets the answer; of several runs, their lines.
+    /// The file that gets the answer as well; for several runs, their lines.
     pub(crate) output: Option<&'a Path>,
 }
 
@@ -56,20 +56,20 @@ struct Followed {
     id: RunId,
     follower: Follower,
     teller: Teller,
-    /// The tagged outputs of the run, where several are followed.
+    /// The tagged outputs of the run, if several runs are followed.
     lines: Option<(Tagged, Tagged)>,
-    /// It has ended, and its last event was left out.
+    /// The view of the run, if it has ended and its last event was left out.
     missed: Option<Box<RunView>>,
 }
 
-/// Follows a run to its end, and gives its exit code.
+/// Follows a run to its end. Returns its exit code.
 pub(crate) fn watch(ctx: &mut Ctx, run: RunId, watched: &Watched<'_>) -> Result<u8, Failure> {
     let mut watch = Watch::new(ctx, watched, &[(run, None)])?;
     watch.until_the_end(ctx)?;
     Ok(worst(watch.codes))
 }
 
-/// Follows several runs to their ends, and gives the worst of their exit codes.
+/// Follows several runs to their ends. Returns the worst of their exit codes.
 pub(crate) fn watch_several(ctx: &mut Ctx, runs: &[RunView], watched: &Watched<'_>) -> Result<u8, Failure> {
     let width = runs.iter().map(|run| tag(run).chars().count()).max().unwrap_or(0);
     let tagged = |run: &RunView| (run.id, Some(format!("{:<width$} | ", tag(run))));
@@ -86,7 +86,7 @@ pub(crate) fn watch_several(ctx: &mut Ctx, runs: &[RunView], watched: &Watched<'
     Ok(worst(watch.codes))
 }
 
-/// The followed runs, and how far they were followed.
+/// The followed runs, and the position in their events.
 struct Watch<'a> {
     watched: &'a Watched<'a>,
     open: BTreeMap<RunId, Followed>,
@@ -194,7 +194,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Prints why runs do not proceed, and their open questions. Each look examines a few of them, so that many runs
+    /// Prints why runs do not proceed, and their open questions. Each look examines only a few runs, so that many runs
     /// cost no more.
     fn look(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         if !self.watched.notes && !self.asker.is_on() {
@@ -288,7 +288,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Tells the ends of runs whose last event was missed.
+    /// Reports the ends of runs whose last event was missed.
     fn tell_missed(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let missed: Vec<Box<RunView>> = self.open.values_mut().filter_map(|run| run.missed.take()).collect();
         for run in missed {
@@ -334,7 +334,7 @@ fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Re
     };
     match note {
         Note::Event(event) => {
-            // Kinds of events that only a newer program knows are skipped.
+            // Kinds of events that this program does not know are skipped.
             let Some(event) = event.event() else { return Ok(None) };
             Ok(follower.event(out, notes, &event, &mut fetch)?)
         }
@@ -349,12 +349,12 @@ fn shown(ctx: &mut Ctx, followed: &mut Followed, notes: bool, note: &Note) -> Re
 fn fetch(session: &mut Session, run: &str, call: CallId, stream: OutputStream, from: u64) -> Option<Vec<u8>> {
     let offset = i64::try_from(from).ok()?;
     let params = OutputParams { run: run.to_owned(), call, stream, offset, limit: Some(FETCH) };
-    // If it fails, the text says what is missing; a lost connection is noticed at the next notification.
+    // If this fails, the text says how much is missing; a lost connection is noticed at the next notification.
     let reply = session.client().ok()?.call_within::<method::RunOutput>(&params, Some(PATIENCE)).ok()?;
     (reply.offset == from).then_some(reply.bytes)
 }
 
-/// Prints the event as it came; gives its ending if it was the last one of its run.
+/// Prints the event as it came. Returns its ending if it is the last event of its run.
 fn raw(out: &mut Out, note: &Note) -> Result<Option<Ended>, Failure> {
     match note {
         Note::Event(event) => {

@@ -1,4 +1,5 @@
-//! The destination of the lines of several runs: standard output, or the named file.
+//! Writes the lines of several runs to standard output, or to the named file. Owns that file; must never decide which
+//! lines there are.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -17,7 +18,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// The named file, emptied, or standard output.
+    /// The named file, which is emptied; or standard output.
     pub(crate) fn new(path: Option<&Path>) -> Result<Self, Failure> {
         let file = match path {
             Some(path) => Some((path.to_owned(), BufWriter::new(open_to_write(path).map_err(|e| failed(path, e))?))),

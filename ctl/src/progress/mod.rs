@@ -1,4 +1,5 @@
-//! The output of a command about runs, while it waits for them and when they end.
+//! The output of a command about runs, while it waits for them and when they end. Must never change a run, except to
+//! answer a question.
 
 pub(crate) mod after_submit;
 pub(crate) mod ask_inline;

@@ -1,6 +1,6 @@
 //! Waits for several runs to reach a state, and reports each as soon as it has.
 //!
-//! Owns one long-poll request for each run, as many of them at once as the daemon takes from a connection.
+//! Owns a long-poll request for each run, as many at once as the daemon takes from a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -19,8 +19,9 @@ use crate::session::stand_still::{LOOK_EVERY, TellerOfMany};
 /// The reply to a wait.
 type Reply = Result<WaitReply, RpcError>;
 
-/// Waits for each of several runs, named by their ids, to reach one of `states`, or for the first run that does. `each`
-/// gets every reply as it comes. The result is in the order of the runs; for a wait for the first, it has only the
+/// Waits for each of several runs, named by their ids, to reach one of `states`, or only for the first run that does.
+/// `each` gets every reply as it comes. The result has the order of the runs; for a wait for the first, it has only the
+/// replies that came.
 /// replies that came.
 pub(crate) fn each_for(
     ctx: &mut Ctx,

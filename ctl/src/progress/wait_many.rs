@@ -1,4 +1,5 @@
-//! Waits for many runs to end, by one subscription to their ends: a thousand runs cost one line each.
+//! Waits for many runs to end, by one subscription to their ends: a thousand runs cost one line each. Must never change
+//! a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,11 +24,11 @@ use crate::session::stand_still::{LOOK_EVERY, LOOKED_AT, TellerOfMany};
 /// Which lines are printed, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lines {
-    /// One for each run, in the order of the arguments.
+    /// A line for each run, in the order of the arguments.
     AsNamed,
-    /// One for each run, in the order of the ends.
+    /// A line for each run, in the order of the ends.
     AsTheyEnd,
-    /// One for the first run that ends.
+    /// A line for the first run that ends.
     First,
 }
 
@@ -43,9 +44,9 @@ pub(crate) struct Many {
     lines: Lines,
     /// Runs that are known to have ended, in the order of that knowledge.
     ended: Vec<RunId>,
-    /// How often a run is named, if more than once.
+    /// How often a run is named, if it is named more than once.
     times: BTreeMap<RunId, usize>,
-    /// Runs that ask, or that have such a run below them: the next look examines them.
+    /// Runs that ask a question, or that have such a run below them: the next look examines them.
     asking: BTreeSet<RunId>,
     /// Runs that are not known to have ended.
     open: BTreeSet<RunId>,
@@ -81,19 +82,19 @@ impl Many {
         }
     }
 
-    /// Lines are written as the runs end.
+    /// Writes each line as its run ends.
     #[must_use]
     pub(crate) fn line_by_line(self) -> Self {
         Self { lines: Lines::AsTheyEnd, ..self }
     }
 
-    /// The first run that ends is enough.
+    /// Ends with the first run that ends.
     #[must_use]
     pub(crate) fn any(self) -> Self {
         Self { lines: Lines::First, ..self }
     }
 
-    /// Notes known states, those that ended first before the others.
+    /// Records known states, in the order of the runs' ends.
     pub(crate) fn know_all(&mut self, runs: &[RunView]) {
         let mut by_end: Vec<&RunView> = runs.iter().collect();
         by_end.sort_by_key(|run| run.ended_at);
@@ -101,7 +102,7 @@ impl Many {
         self.asking.extend(runs.iter().filter(|run| !run.questions.is_empty()).map(|run| run.id));
     }
 
-    /// Notes a known state.
+    /// Records a known state.
     fn know(&mut self, run: &RunView) {
         if run.state.is_terminal() {
             self.settle(run.id, Outcome::of(run));
@@ -122,9 +123,9 @@ impl Many {
         self.open.is_empty() || (self.lines == Lines::First && !self.ended.is_empty())
     }
 
-    /// Waits until all have ended, or the time is up, and prints a line for each; gives the exit code of section 12.
+    /// Waits until all runs have ended, or the time is up, and prints a line for each. Returns the exit code.
     ///
-    /// `after`: all their ends have greater numbers than this. Without it, their states are requested first.
+    /// With `after`, the ends of all runs have greater numbers than this. Without it, their states are requested first.
     pub(crate) fn wait(mut self, ctx: &mut Ctx, mut after: Option<Seq>, until: Option<Instant>) -> Result<u8, Failure> {
         ctx.session.heed_interrupts()?;
         let mut ask_first = after.is_none();
@@ -132,15 +133,15 @@ impl Many {
             match self.listen(ctx, &mut after, ask_first, until) {
                 Ok(()) => break,
                 Err(failure) if failure.is_loss() => ctx.session.recover(&failure),
-                // The number belongs to another journal: the states are requested.
+                // The number belongs to another journal, so the states are requested.
                 Err(failure) if failure.is_unknown() && after.is_some() => Ok(()),
                 Err(failure) => Err(failure),
             }
             .map_err(|failure| {
                 of_runs(failure, &ctx.session, || self.open.iter().map(ToString::to_string).collect())
             })?;
-            // Some may have ended in between, in whichever journal: their states are requested, and they are followed
-            // from now on.
+            // Some runs may have ended in between, also in another journal: their states are requested, and they are
+            // followed from now on.
             (ask_first, after) = (true, None);
         }
         self.progress.clear();
@@ -199,7 +200,7 @@ impl Many {
                     *after = Some(event.seq);
                     if let (Some(run), true) = (event.run, event.kind == "interaction-opened") {
                         self.asks(ctx, run)?;
-                        // The run itself may be one of those.
+                        // One of these runs may be the asking run itself.
                         next_look = next_look.min(Instant::now() + SOON);
                     }
                     // The answers of other runs are not even parsed.
@@ -218,7 +219,7 @@ impl Many {
         }
     }
 
-    /// A run asks a question: the next look examines the wanted runs above it.
+    /// A run asks a question: the next look examines the runs above it that are waited for.
     fn asks(&mut self, ctx: &mut Ctx, run: RunId) -> Result<(), Failure> {
         let mut at = Some(run);
         for _ in 0..MOST_LEVELS {
@@ -227,7 +228,7 @@ impl Many {
                 self.asking.insert(run);
                 break;
             }
-            // A run that this caller may not see is below none of them.
+            // A run that this caller may not see is not below any of them.
             let shown = ctx.session.client()?.call::<method::RunShow>(&show_params(&run));
             let Ok(view) = shown.map(|shown| shown.run) else { break };
             if self.open.contains(&view.root) {
@@ -238,7 +239,7 @@ impl Many {
         Ok(())
     }
 
-    /// Prints why some open runs do not proceed; each look examines a few of them, so that many runs cost no more.
+    /// Prints why some open runs do not proceed. Each look examines only a few runs, so that many runs cost no more.
     fn tell(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
         let places = self.teller.next_places(self.open.len());
         let all = places.len() == self.open.len();

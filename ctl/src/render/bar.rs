@@ -1,15 +1,16 @@
 //! A lane as a bar: `[####....] >>> ~~`. `#` is a permit in use, `.` a free one, `>` a batch that waits for one, `~` a
 //! parked batch.
 //!
-//! A picture of a state, in a line of any output. `indicatif` draws progress: it redraws by a clock of its own, on a terminal.
+//! Pure. It shows a state, in one line of any output. `indicatif` would not do: it shows progress on a terminal, and
+//! redraws by its own clock.
 
 use harness_protocol::lane::LaneReport;
 
 use crate::render::colour::Paint;
 
-/// Characters for the permits of a wide lane.
+/// Most characters for permits; a wider lane is scaled down.
 const PERMITS_MAX: u32 = 40;
-/// Characters for waiting tickets, of each kind.
+/// Most characters for waiting tickets, of each kind.
 const WAITING_MAX: u32 = 20;
 
 /// The bar of a lane.
@@ -31,7 +32,7 @@ pub(crate) fn bar(lane: &LaneReport, paint: Paint) -> String {
     text
 }
 
-/// How many of `shown` characters stand for `part` of `whole`: none only for 0, all only for the whole.
+/// The number of `shown` characters that stand for `part` of `whole`: none only for 0, all only for the whole.
 fn scale(part: u32, whole: u32, shown: u32) -> u32 {
     let part = part.min(whole);
     if whole <= shown || part == 0 {

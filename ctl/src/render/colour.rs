@@ -1,4 +1,4 @@
-//! Colours of the output, where the user wants them.
+//! Colours of the output, if the user wants them. Owns the choice; must never read a terminal.
 
 use std::fmt::Display;
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_unless_somebody_says_otherwise() {
+    fn colours_are_for_terminals_unless_the_user_says_otherwise() {
         let none = |_: &str| None;
         let no_color = |name: &str| (name == "NO_COLOR").then(|| "1".to_owned());
         let dumb = |name: &str| (name == "TERM").then(|| "dumb".to_owned());

@@ -1,4 +1,4 @@
-//! Whatever text is in a run, a lane, an event or a status, no rendering function lets it control a terminal.
+//! Property tests: no text in a run, a lane, an event or a status controls a terminal, whichever function renders it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::render::{lane, run, screen, status, text, transcript, why};
 
 const TERMINAL: Look = Look { paint: Paint::OFF, terminal: true, width: Some(200) };
 
-/// Texts of what drives terminals, reorders lines and hides, between letters.
+/// Texts with characters that control terminals, reorder lines or are invisible, between letters.
 fn hostile() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "a",
@@ -229,7 +229,7 @@ proptest! {
             "rss_bytes": null, "open_files": null});
         let told: DaemonStatusReply = serde_json::from_value(told).unwrap();
         status::write(&mut out, TERMINAL, &told, told.started_at).unwrap();
-        // Colours of ours may stand in a note.
+        // A note may have our own colours.
         out.extend(text::clean_painted(&hostile).replace("\x1b[31m", "").bytes());
         out.extend(text::why("failed", &hostile).bytes());
         harmless("a lane or a status", &out)?;

@@ -1,4 +1,4 @@
-//! The report of a lane, for people.
+//! The report of a lane, for people. Pure.
 
 use std::io::{self, Write};
 
@@ -28,7 +28,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, lane: &LaneReport, now: Tim
     lines.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// The lines about a lane, without its holders. On a terminal none is wider than the terminal.
+/// The lines about a lane, without its holders. On a terminal no line is wider than the terminal.
 pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<String> {
     let paint = look.paint;
     let mut lines = vec![format!("{}  {}", paint.bold(one_line(&lane.name)), bar(lane, paint))];
@@ -55,7 +55,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     };
     let paused = if lane.paused { paint.yellow("  paused") } else { String::new() };
     let [one, five, fifteen] = lane.saturation.map(|share| share * 100.0);
-    // The limiter goes first: a narrow terminal cuts the end.
+    // The limiter goes first: a narrow terminal cuts the end of the line.
     lines.push(format!("  {limiter}{paused}  {saturated}  saturation 1m {one:.0}%  5m {five:.0}%  15m {fifteen:.0}%"));
     // For a lane that is merely full, the help is shown to the waiting runs instead.
     let is_plain = matches!(lane.limiter, Limiter::Width | Limiter::Share);
@@ -98,7 +98,7 @@ pub(crate) fn summary(look: Look, lane: &LaneReport, now: Timestamp) -> Vec<Stri
     lines
 }
 
-/// The number of wanted permits, and how many of these are wanted back.
+/// The number of wanted permits, and how many of them are wanted by resuming tickets.
 fn wanted(wanted: u32, resuming: u32) -> String {
     if resuming > 0 { format!("{wanted} ({resuming} resuming)") } else { wanted.to_string() }
 }
@@ -116,7 +116,7 @@ fn shares(lane: &LaneReport) -> Table {
     table
 }
 
-/// The holders of permits; for several lanes, with the name of the lane.
+/// The holders of permits; if there are several lanes, with the name of the lane.
 pub(crate) fn holders(lanes: &[&LaneReport], now: Timestamp) -> Table {
     let several = lanes.len() > 1;
     let columns = ["LANE", "RUN", "NAME", "TOOL", ">AGE", "COMMAND"];
@@ -137,7 +137,7 @@ pub(crate) fn holders(lanes: &[&LaneReport], now: Timestamp) -> Table {
     table
 }
 
-/// Number of permits whose holders a report leaves out.
+/// Number of permits whose holders the report leaves out.
 pub(crate) fn untold(lane: &LaneReport) -> usize {
     let more = (lane.permits as usize).saturating_sub(lane.holders.len());
     if lane.holders.len() >= MOST_HOLDERS { more } else { 0 }
@@ -163,7 +163,7 @@ pub(crate) mod tests {
         .unwrap()
     }
 
-    /// U10: of a lane permits are wanted, and nothing is queued; so has the report of an older daemon.
+    /// U10: permits of a lane are wanted while no ticket is queued. The report of an older daemon has the same meaning.
     #[test]
     fn permits_are_wanted_whether_for_the_first_time_or_again() {
         for (queued, resuming, told) in [

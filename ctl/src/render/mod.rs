@@ -1,4 +1,4 @@
-//! Text for people: colours, tables, bars. Writes to the given writer; asks neither the daemon nor the user.
+//! Text for people: colours, tables, bars. Writes to the given writer. Must never ask the daemon or the user.
 
 pub(crate) mod bar;
 pub(crate) mod colour;

@@ -1,4 +1,4 @@
-//! The end of a run, in one line.
+//! The end of a run, in one line. Owns the format of that line: `wait` and batches print it.
 
 use harness_protocol::event::Ending;
 use harness_protocol::rpc::RpcError;
@@ -7,10 +7,10 @@ use harness_protocol::run::{RunState, RunView, exit};
 use crate::render::follow::Ended;
 use crate::render::text::first_line;
 
-/// The end of a run, or that there is no such run.
+/// The end of a run, or the fact that there is no such run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Outcome {
-    /// State of the run; `None` where there is no such run.
+    /// State of the run; `None` if there is no such run.
     pub(crate) state: Option<RunState>,
     /// Exit code of the run; `None` while it is live.
     pub(crate) code: Option<u8>,
@@ -19,7 +19,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// From the last event of a run.
+    /// The outcome from the last event of a run.
     pub(crate) fn ended(ending: &Ending) -> Self {
         let (state, code, text) = match ending {
             Ending::Succeeded { answer } => (RunState::Succeeded, exit::SUCCEEDED, answer),
@@ -29,7 +29,7 @@ impl Outcome {
         Self { state: Some(state), code: Some(code), text: text.to_string() }
     }
 
-    /// From a followed run.
+    /// The outcome of a followed run.
     pub(crate) fn of_followed(ended: &Ended) -> Self {
         let state = match ended.code {
             exit::SUCCEEDED => RunState::Succeeded,
@@ -40,13 +40,13 @@ impl Outcome {
         Self { state: Some(state), code: Some(ended.code), text: text.to_owned() }
     }
 
-    /// From a view of the run.
+    /// The outcome from a view of the run.
     pub(crate) fn of(run: &RunView) -> Self {
         let text = run.answer.as_deref().or(run.error.as_deref()).unwrap_or_default();
         Self { state: Some(run.state), code: run.exit_code, text: text.to_owned() }
     }
 
-    /// For a run that does not exist.
+    /// The outcome for a run that does not exist.
     pub(crate) fn refused(error: &RpcError) -> Self {
         Self { state: None, code: Some(error.data.exit_code), text: error.message.clone() }
     }

@@ -1,4 +1,4 @@
-//! A run for people: its row in a list, and its page.
+//! A run for people: its row in a list, and its page. Must never ask the daemon: it gets the view.
 
 use std::io::{self, Write};
 
@@ -23,13 +23,13 @@ pub(crate) fn short(id: RunId) -> String {
     text
 }
 
-/// The name of a run, and whose child it is: a run may call its children as an operator's runs are called.
+/// The name of a run, and its parent if it is a child: a run may give its children the names of an operator's runs.
 pub(crate) fn named(name: Option<&str>, parent: Option<RunId>) -> String {
     let name = name.unwrap_or("-");
     parent.map_or_else(|| name.to_owned(), |parent| format!("{name} (child of {})", short(parent)))
 }
 
-/// What a run waits for, in a few words.
+/// The reason why a run waits, in a few words.
 pub(crate) fn waiting_for(run: &RunView, now: Timestamp) -> String {
     let standing = waiting_words::of_run(run, &clock(now));
     standing.map_or_else(|| "-".to_owned(), |standing| first_line(&standing.what))
@@ -53,7 +53,7 @@ pub(crate) fn write_fallbacks(out: &mut dyn Write, look: Look, fallbacks: &str) 
 /// Writes the page of one run.
 pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timestamp) -> io::Result<()> {
     let paint = look.paint;
-    // Text from outside is in one of these lines.
+    // One of these lines contains text from outside.
     let mut line = |name: &str, value: &str| {
         let value = clean_painted(value);
         writeln!(out, "{} {}", paint.dim(format!("{name:<12}")), value.replace(['\n', '\t'], " "))
@@ -148,7 +148,7 @@ pub(crate) fn write(out: &mut dyn Write, look: Look, run: &RunView, now: Timesta
     Ok(())
 }
 
-/// The state of a call, and how long it has been in it.
+/// The state of a call, and the time since it changed.
 fn how_far(call: &LiveCall, now: Timestamp) -> String {
     let age = span(now.since(call.since));
     match call.state {

@@ -1,4 +1,4 @@
-//! The status of the daemon, for people.
+//! The status of the daemon, for people. Must never ask the daemon: it gets the status.
 
 use std::io::{self, Write};
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_state_takes_on_disk_is_told_in_units_of_people() {
+    fn the_size_of_the_state_on_disk_is_told_in_units_for_people() {
         let usage = |outputs: Option<u64>| {
             serde_json::json!({"disk": {"journal_bytes": 12 << 20, "output_bytes": outputs, "ballast_bytes": 8 << 20,
                 "free_bytes": 20_u64 << 30}})
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_held_says_what_to_do() {
+    fn a_held_daemon_says_what_to_do() {
         let told = status(&serde_json::json!({"health": "held", "held": "the disk is full"}));
         assert!(
             told.contains("held: the disk is full\n") && told.contains("cancel, reply, prune and stop go through"),

@@ -1,14 +1,15 @@
-//! Tables: each column is as wide as its widest cell, and the last one is cut to the terminal.
+//! Tables: each column is as wide as its widest cell, and the last one is cut to the width of the terminal. Must never
+//! write a control character of a cell.
 //!
-//! Own code, and not `comfy-table`: a cell is made safe for the terminal when it is made, columns go by importance where the
-//! terminal is narrow, ids are never cut, and a row is always one line. That crate wraps cells and shrinks all columns.
+//! Own code instead of `comfy-table`, which wraps cells and shrinks all columns. Here a row is always one line, ids are
+//! never cut, and a narrow terminal loses columns by importance. Each cell is made safe for the terminal when it is made.
 
 use std::io::{self, Write};
 
 use crate::render::look::Look;
 use crate::render::text::{cut, cut_painted, one_line, width};
 
-/// A cell: its text, and the same with colours.
+/// A cell: its text without colours, and the same text with colours.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     plain: String,
@@ -24,7 +25,7 @@ impl Cell {
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        // Names and commands come from outside: none of them may break the line or control the terminal.
+        // Names and commands come from outside: they must not break the line or control the terminal.
         let plain: String = text.into();
         Self { plain: one_line(&plain).into_owned(), painted: None }
     }
@@ -61,7 +62,7 @@ impl Table {
         self.lines(look, indent).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// The lines of the table, the header first; on a terminal none is wider than the terminal.
+    /// The lines of the table, the header first. On a terminal no line is wider than the terminal.
     pub(crate) fn lines(&self, look: Look, indent: &str) -> Vec<String> {
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
         let last = self.header.len().saturating_sub(1);

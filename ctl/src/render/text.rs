@@ -1,4 +1,5 @@
 //! Makes texts of models and tools fit for a terminal: no control characters, one line, a given number of columns.
+//! Pure.
 
 use std::borrow::Cow;
 
@@ -6,12 +7,12 @@ pub(crate) use harness_protocol::terminal_safe::clean;
 use harness_protocol::terminal_safe::{in_place_of, is_control, is_harmful};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns that a text takes.
+/// Number of columns that a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// A text from outside on one line, fit for a terminal: as [`clean`], and controls become blanks.
+/// A text from outside on one line, fit for a terminal: like [`clean`], and control characters become blanks.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -30,7 +31,7 @@ pub(crate) fn first_line(text: &str) -> String {
     one_line(line).trim_end().to_owned()
 }
 
-/// A line that may have colours of ours, fit for a terminal: these stay, and everything else is cleaned.
+/// A line that may have colours of ours, fit for a terminal: our colours stay, and everything else is cleaned.
 pub(crate) fn clean_painted(line: &str) -> Cow<'_, str> {
     if !line.contains(|c: char| is_harmful(c) && c != '\n' && c != '\t') {
         return Cow::Borrowed(line);
@@ -99,7 +100,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
 pub(crate) fn cut_painted(line: &str, columns: usize) -> Cow<'_, str> {
     let mut kept = String::new();
     let (mut used, mut colour) = (0, false);
-    // The place where the line ends if it is too long: one column is left for the ellipsis.
+    // The place at which the line is cut if it is too long: one column is left for the ellipsis.
     let mut fits = None;
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -149,7 +150,7 @@ mod tests {
 
     /// Entry A17 in `tests/README.md`.
     #[test]
-    fn what_changes_the_order_or_cannot_be_seen_is_made_visible_or_goes() {
+    fn characters_that_change_the_order_or_are_invisible_are_shown_or_removed() {
         for (text, many_lines, line) in [
             ("a\u{202E}b", "a\u{FFFD}b", "a\u{FFFD}b"),
             ("a\u{2066}b\u{2069}", "a\u{FFFD}b\u{FFFD}", "a\u{FFFD}b\u{FFFD}"),

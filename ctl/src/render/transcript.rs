@@ -1,4 +1,4 @@
-//! A transcript as text: messages, calls and their results.
+//! A transcript as text: messages, calls and their results. Must never show a control character of them on a terminal.
 
 use std::io::{self, Write};
 
@@ -59,7 +59,7 @@ pub(crate) fn write_result(out: &mut dyn Write, look: Look, result: &CallResult)
     }
 }
 
-/// A text that ends with a line break.
+/// Writes a text that ends with a line break.
 pub(crate) fn block(out: &mut dyn Write, look: Look, text: &str) -> io::Result<()> {
     out.write_all(with_newline(&shown(look, text)).as_bytes())
 }

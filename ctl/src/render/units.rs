@@ -1,22 +1,22 @@
-//! Ages, durations, sizes and counts, for people.
+//! Ages, durations, sizes and counts, for people. Reads the clock, only to show times.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use harness_protocol::time::{Span, Timestamp};
 use harness_protocol::waiting_words::Clock;
 
-/// The wall clock. It is used to show ages, never to decide anything.
+/// The wall clock. It is used to show ages, and never to decide anything.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// The clock for times of day: in the zone of this machine.
+/// The present time, with the time zone of this machine.
 pub(crate) fn clock(now: Timestamp) -> Clock {
     Clock { now, zone: jiff::tz::TimeZone::system() }
 }
 
-/// A duration in two units at most: `0.4s`, `12s`, `3m05s`, `2h10m`, `4d03h`.
+/// A duration in at most two units: `0.4s`, `12s`, `3m05s`, `2h10m`, `4d03h`.
 pub(crate) fn span(span: Span) -> String {
     let micros = span.as_micros();
     let secs = micros / 1_000_000;

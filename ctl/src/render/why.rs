@@ -1,4 +1,4 @@
-//! The time and the money of a run: a bar for each part of its wall time, and its usage.
+//! The use of a run's time and money: a bar for each part of its wall time, and its usage. Pure.
 
 use std::io::{self, Write};
 
@@ -62,12 +62,12 @@ fn used(out: &mut dyn Write, name: &str, usage: &Usage) -> io::Result<()> {
     )
 }
 
-/// How much of `total` a part is, in percent.
+/// The part of `total` in percent.
 fn share(part: Span, total: Span) -> u64 {
     (part.as_micros() * 100 + total.as_micros() / 2) / total.as_micros().max(1)
 }
 
-/// Characters for a part; one at least.
+/// Number of characters for a part; at least one.
 fn length(part: Span, total: Span) -> u64 {
     (part.as_micros() * WIDTH / total.as_micros().max(1)).max(1)
 }

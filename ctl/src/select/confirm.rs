@@ -11,18 +11,19 @@ use rustix::termios::tcgetsid;
 
 use crate::error::Failure;
 
-/// Goes on where at most one run is meant, where there is no terminal to ask on, or where the answer is yes.
+/// Continues without a question if at most one run is meant, or if there is no terminal. Otherwise asks, and continues
+/// if the answer is yes.
 ///
 /// # Errors
-/// Where the answer is anything else.
+/// If the answer is anything else.
 pub(crate) fn more_than_one(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
     any(runs.saturating_sub(1), yes, question)
 }
 
-/// The same, but a single run also needs an answer.
+/// Like [`more_than_one`], but a single run also needs an answer.
 ///
 /// # Errors
-/// Where the answer is anything else.
+/// If the answer is anything else.
 pub(crate) fn any(runs: usize, yes: bool, question: &str) -> Result<(), Failure> {
     if runs == 0 || yes || !is_attended() {
         return Ok(());

@@ -1,8 +1,7 @@
-//! From arguments to the runs that a command is about: names, ids on standard input, labels, states, what they wait
-//! for.
+//! From arguments to the runs that a command is about: names, ids on standard input, labels, states, kinds of waits.
 //!
-//! Owns the rule that no argument never means every run. The daemon finds the runs; a command that works on one run
-//! after the other gets them from here. Changes nothing.
+//! Owns the rule that no argument never means every run. The daemon finds the runs; a command that takes one run after
+//! the other gets them from here. Changes nothing.
 
 pub(crate) mod confirm;
 
@@ -24,11 +23,11 @@ use crate::spec::stdin;
 
 /// The argument that means ids on standard input.
 const STDIN: &str = "-";
-/// Runs of a page.
+/// Runs on a page.
 const PAGE: u32 = 500;
 /// Names in one request.
 const NAMES: usize = 500;
-/// The hint where no run is named.
+/// The hint if no run is named.
 const HINT: &str =
     "name runs, or select them: -l KEY=VALUE, --state STATE, --waiting-for WHAT, --all, or - for ids on standard input";
 
@@ -37,7 +36,7 @@ const HINT: &str =
 pub(crate) struct Chosen {
     /// Their views at that time, each once, in the order of the names; otherwise the oldest first.
     pub(crate) runs: Vec<RunView>,
-    /// Exactly one run was named, without criteria: a command shows such a run without a header.
+    /// Whether exactly one run was named, without criteria: a command shows such a run without a header.
     pub(crate) is_one: bool,
 }
 
@@ -50,7 +49,7 @@ pub(crate) fn selector(args: &SelectArgs) -> Result<Selector, Failure> {
     Ok(select)
 }
 
-/// The same for a command that without arguments means every run.
+/// The same for a command that means every run if it has no arguments.
 pub(crate) fn typed(args: &SelectArgs) -> Result<Selector, Failure> {
     let mut names = Vec::new();
     let mut is_read = false;
@@ -62,13 +61,13 @@ pub(crate) fn typed(args: &SelectArgs) -> Result<Selector, Failure> {
         }
     }
     if is_read && names.is_empty() {
-        // With a label beside it, this would select every run with the label.
+        // Together with a label, an empty list of names would select every run with the label.
         return Err(Failure::nothing_applied("standard input names no run"));
     }
     Ok(args.filter.selector(&names))
 }
 
-/// The ids in a text: the first word of each line, or `id` where the line is a JSON object.
+/// The ids in a text: the first word of each line, or `id` if the line is a JSON object.
 fn ids(text: &str) -> Result<Vec<String>, Failure> {
     #[derive(Deserialize)]
     struct WithId {
@@ -89,12 +88,12 @@ fn ids(text: &str) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// Whether there are criteria beside names.
+/// Whether there are criteria other than names.
 pub(crate) fn is_selected(select: &Selector) -> bool {
     select.all || select.has_filter()
 }
 
-/// Restricts a bare `--all` to live runs: there may be any number of others.
+/// Restricts a bare `--all` to live runs, since there may be any number of finished ones.
 pub(crate) fn live_of_all(mut select: Selector) -> Selector {
     if select.all && select.runs.is_empty() && !select.has_filter() {
         select.states = RunState::ALL.iter().copied().filter(|state| !state.is_terminal()).collect();
@@ -102,7 +101,7 @@ pub(crate) fn live_of_all(mut select: Selector) -> Selector {
     select
 }
 
-/// The name, where exactly one run was named, without criteria.
+/// The name, if exactly one run was named, without criteria.
 pub(crate) fn only_name(args: &SelectArgs) -> Option<&str> {
     match args.runs.as_slice() {
         [name] if name != STDIN && !is_selected(&args.filter.selector(&[])) => Some(name),
@@ -124,7 +123,7 @@ pub(crate) fn choose(ctx: &mut Ctx, args: &SelectArgs) -> Result<Chosen, Failure
     Ok(Chosen { runs, is_one })
 }
 
-/// The selected runs; one that is named twice comes twice.
+/// The selected runs. A run that is named twice comes twice.
 pub(crate) fn find(ctx: &mut Ctx, select: &Selector) -> Result<Vec<RunView>, Failure> {
     let mut runs = if select.runs.is_empty() { listed(ctx, select)? } else { named(ctx, &select.runs)? };
     if !select.runs.is_empty() {
@@ -178,7 +177,7 @@ fn shown(ctx: &mut Ctx, names: &[String]) -> Result<Vec<RunView>, Failure> {
     })?;
     let told = |(name, view): (&String, Result<RunView, RpcError>)| {
         view.map_err(|mut error| {
-            // With several names, the error says which one it is.
+            // With several names, the error must say which run it is about.
             if names.len() > 1 && error.kind() == ErrorKind::NotFound && !names_it(&error, name) {
                 error.message = format!("{name:?}: {}", error.message);
             }
@@ -210,7 +209,7 @@ pub(crate) fn head(run: &RunView) -> String {
     }
 }
 
-/// The begin of the lines of one of several runs: its name, or the start of its id.
+/// The beginning of each line of one of several runs: the run's name, or the start of its id.
 pub(crate) fn tag(run: &RunView) -> String {
     run.name.as_deref().map_or_else(|| short(run.id), ToOwned::to_owned)
 }

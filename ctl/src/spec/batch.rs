@@ -1,6 +1,6 @@
 //! A batch: one run specification a line, in JSON, over the defaults of the command line.
 //!
-//! All lines are read and checked before the first is submitted.
+//! All lines are read and checked before the first is submitted. Must never submit a run.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -20,11 +20,12 @@ use crate::spec::{script, workdir};
 pub(crate) struct Item {
     /// Number of the line, from 1.
     pub(crate) line: usize,
-    /// The submit that the line and the defaults make.
+    /// The submit that results from the line and the defaults.
     pub(crate) params: SubmitParams,
 }
 
-/// The random key of the first line, from which the others are derived, and whether they are sent for the first time.
+/// The random key of the first line, and whether it is sent for the first time. The keys of the other lines are derived
+/// from it.
 pub(crate) type OwnKey = (SubmitKey, bool);
 
 /// Reads a batch from a file, or from standard input for `-`.
@@ -100,11 +101,11 @@ fn run_of(line: &[u8], base: &Map<String, Value>, defaults: &RunSpec) -> Result<
         return Err("script and script_file are there, and one is enough".to_owned());
     }
     let mut whole = base.clone();
-    // The script of a line replaces that of the command line, which need not be copied through JSON.
+    // The script of a line replaces that of the command line, so the latter need not be copied through JSON.
     whole.remove("script");
     for (name, value) in own {
         match (whole.get_mut(&name), value) {
-            // Labels, environment and limits add up; everything else replaces.
+            // Labels, environment and limits are merged; any other value is replaced.
             (Some(Value::Object(old)), Value::Object(new)) if name != "script" => old.extend(new),
             (_, value) => drop(whole.insert(name, value)),
         }

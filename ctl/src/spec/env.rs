@@ -1,4 +1,5 @@
-//! The environment that the submitting client gives to a run's calls: the named variables, and PATH.
+//! The environment that the submitting client gives to a run's calls: the named variables, and PATH. Must never give a
+//! variable that was not asked for.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +18,8 @@ pub(crate) fn here(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// The named variables, and PATH. `--env` goes before `--env-file`, later ones before earlier ones.
+/// The named variables, and PATH. A value of `--env` replaces one of `--env-file`, and a later value replaces an
+/// earlier one.
 pub(crate) fn collect(words: &[String], files: &[PathBuf], var: Var<'_>) -> Result<BTreeMap<String, String>, Failure> {
     let mut env = named(words, files, var)?;
     if let (false, Some(path)) = (env.contains_key("PATH"), var("PATH")) {
@@ -63,7 +65,7 @@ pub(crate) fn pass<'a>(env: &mut BTreeMap<String, String>, names: impl Iterator<
     }
 }
 
-/// Reads `KEY=VALUE`, or `KEY` for its value here. Values are taken unchanged, quotes included.
+/// Reads `KEY=VALUE`, or `KEY` for its value here. Values stay unchanged, quotes included.
 fn variable(word: &str, var: Var<'_>) -> Result<(String, String), String> {
     let (key, value) = match word.split_once('=') {
         Some((key, value)) => (key, Some(value.to_owned())),
@@ -101,7 +103,7 @@ mod tests {
 
     /// Entry U16 in `tests/README.md`.
     #[test]
-    fn what_the_configuration_wants_is_passed_as_it_is_here_and_never_over_what_was_named() {
+    fn configured_variables_are_passed_with_their_values_here_and_never_over_named_ones() {
         let mut env = BTreeMap::from([("TOKEN".to_owned(), "own".to_owned())]);
         let names = ["TOKEN", "SPACES", "EMPTY", "NOT_SET", "BROKEN", "HARNESS_SOCKET", "", "A=B"];
         pass(&mut env, names.into_iter(), &here);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_comes_along_and_what_is_named_goes_before_it() {
+    fn path_comes_along_and_a_named_value_goes_before_it() {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let env = collect(&words(&["TOKEN", "A=1=2"]), &[], &here).unwrap();
         let expected = [("A", "1=2"), ("PATH", "/bin"), ("TOKEN", "t")].map(|(k, v)| (k.to_owned(), v.to_owned()));

@@ -1,6 +1,6 @@
 //! From arguments to a run specification: prompt, script, environment, limits.
 //!
-//! Reads files and standard input only where the arguments name them.
+//! Reads files and standard input only if the arguments name them. Must never send anything.
 
 pub(crate) mod batch;
 pub(crate) mod env;
@@ -99,7 +99,7 @@ pub(crate) fn changes(settings: &ChangesArgs, labels: &[(String, String)]) -> Re
     })
 }
 
-/// Refuses two readers of standard input.
+/// Refuses two uses of standard input.
 fn one_reader_of_stdin(args: &SubmitArgs) -> Result<(), Failure> {
     let dash = Some(Path::new("-"));
     let readers = [
@@ -114,7 +114,7 @@ fn one_reader_of_stdin(args: &SubmitArgs) -> Result<(), Failure> {
     }
 }
 
-/// Without a terminal no person can answer, and a run that asks must not wait for ever.
+/// Without a terminal no person can answer, so a run that asks must not wait for ever.
 fn on_interaction() -> OnInteraction {
     if io::stdin().is_terminal() || io::stderr().is_terminal() { OnInteraction::Wait } else { OnInteraction::Fail }
 }
@@ -147,17 +147,17 @@ pub(crate) struct Workdir {
     pub(crate) folder: OwnedFd,
 }
 
-/// A directory as an absolute path, with its identity: the daemon has another working directory than we have, and
-/// perhaps another view of the file system. A path that is no directory is an error that is better reported now.
+/// A directory as an absolute path, with its identity: the daemon has another working directory, and may see another
+/// file system. A path that is not a directory is reported at once.
 pub(crate) fn workdir(dir: &Path) -> Result<Workdir, Failure> {
     let failed = |source| Failure::Read { path: dir.to_owned(), source };
     let path = std::path::absolute(dir).map_err(failed)?;
-    // `.` and `..` would mislead a later reader.
+    // `.` and `..` would mean another place for a later reader.
     let path = path.canonicalize().map_err(failed)?;
     if !path.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory, and no call could start there", path.display())));
     }
-    // The descriptor only identifies the folder: the folder need not be readable.
+    // The descriptor only identifies the folder, so the folder need not be readable.
     let flags = nix::libc::O_PATH | nix::libc::O_DIRECTORY;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
     let stat = folder.metadata().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Scripts for the scripted provider, from TOML files.
+//! Reads scripts for the scripted provider from TOML files. Must never play one.
 
 use std::path::Path;
 

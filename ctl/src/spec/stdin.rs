@@ -1,4 +1,4 @@
-//! Reads standard input, where an argument names it.
+//! Reads standard input, if an argument names it. Owns the bound on its size.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use harness_protocol::MAX_FRAME_BYTES;
 
 use crate::error::Failure;
 
-/// The whole of standard input. Reads no further than a request could carry.
+/// All of standard input. Stops reading where no request could carry more.
 pub(crate) fn read(what: &str) -> Result<String, Failure> {
     let failed = |source| Failure::Read { path: "standard input".into(), source };
     let mut bytes = Vec::new();

@@ -21,14 +21,14 @@ use crate::render::transcript::{self, command};
 /// Fetches missed bytes of a stream, from an offset on; `None` where that is impossible.
 pub(crate) type Fetch<'a> = &'a mut dyn FnMut(CallId, OutputStream, u64) -> Option<Vec<u8>>;
 
-/// How a followed run ended.
+/// The end of a followed run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ended {
     /// The exit code.
     pub(crate) code: u8,
-    /// The run's answer, where it succeeded.
+    /// The run's answer, if it succeeded.
     pub(crate) answer: Option<Arc<str>>,
-    /// The run's error, where it has no answer.
+    /// The run's error, if it has no answer.
     pub(crate) error: Option<Arc<str>>,
 }
 
@@ -55,7 +55,7 @@ enum Source {
 struct Live {
     request: CallRequest,
     begun: bool,
-    /// The question is shown already, and so will be the answer.
+    /// Whether the question is shown already; then its answer will be shown as well.
     asked: bool,
     stdout: Stream,
     stderr: Stream,
@@ -66,7 +66,7 @@ struct Live {
 pub(crate) struct Follower {
     look: Look,
     notes: Paint,
-    /// Prompts and messages of people are shown, too.
+    /// Whether prompts and messages of people are shown.
     prompts: bool,
     source: Source,
     line_open: bool,
@@ -119,7 +119,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Shows the bytes from `from` on; where they cannot be fetched, says so and continues at `to`.
+    /// Shows the bytes from `from` on. If they cannot be fetched, says so, and continues at `to`.
     fn catch_up(
         &mut self,
         out: &mut dyn Write,
@@ -158,7 +158,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The shown text of the model is void: it starts over.
+    /// Discards the shown text of the model: the answer starts over.
     fn drop_text(&mut self, out: &mut dyn Write) -> io::Result<()> {
         if !self.text.is_empty() {
             self.say(out, &self.look.paint.dim("[the model starts over]"))?;
@@ -168,7 +168,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Renders an event; gives the ending if it was the last one. `notes` gets the lines about states.
+    /// Renders an event. Returns the end of the run if this is its last event. `notes` gets the lines about states.
     pub(crate) fn event(
         &mut self,
         out: &mut dyn Write,
@@ -199,7 +199,7 @@ impl Follower {
                 let next = if retry_at.is_some() { "; it is asked again" } else { "" };
                 let note = match fault {
                     ProviderFault::ContextTooLong => format!("too long for the model: {}", first_line(error)),
-                    // Another note says what it waits for, and until when.
+                    // Another note shows the wait and its end.
                     ProviderFault::Quota => format!("quota: {}", first_line(error)),
                     ProviderFault::RateLimit => format!("rate-limit: {}", first_line(error)),
                     ProviderFault::NoKey => format!("key: {}", first_line(error)),
@@ -328,7 +328,7 @@ impl Follower {
         self.end_line(out)?;
         match ending {
             Ending::Succeeded { answer } => {
-                // The model's last text is shown already; text that was added to it is not.
+                // The model's last text is shown already; text after it is not.
                 let said = self.last_text.take().unwrap_or_default();
                 let rest = answer.strip_prefix(&*said).map_or(&**answer, |rest| rest.trim_start_matches('\n'));
                 if !rest.is_empty() {

@@ -11,7 +11,7 @@ struct Shown {
     follower: Follower,
     out: Vec<u8>,
     notes: Vec<u8>,
-    /// What can be fetched.
+    /// The bytes that can be fetched.
     file: Vec<u8>,
     seq: u64,
 }
@@ -117,7 +117,7 @@ fn a_piece_that_was_dropped_is_fetched() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_said_to_be_missing() {
+fn bytes_that_cannot_be_fetched_are_told_as_missing() {
     let mut shown = Shown::new();
     shown.said("", Some("make"));
     shown.started();
@@ -192,7 +192,7 @@ fn a_summary_is_told_of_and_is_not_what_the_model_says() {
 }
 
 #[test]
-fn what_is_added_to_the_last_text_is_shown_and_the_text_not_again() {
+fn an_addition_to_the_last_text_is_shown_without_the_text() {
     let mut shown = Shown::new();
     shown.said("It holds", None);
     let answer = "It holds\n[cut off by the limit of output tokens]";
