@@ -16,7 +16,7 @@ use super::toml_reader::{Number, Place, Section};
 /// Largest configured width of a lane.
 pub(super) const WIDEST: u32 = 100_000;
 /// Why keys for an endpoint are refused for a provider without a network. `of_endpoints` has the first such key.
-const OF_ENDPOINTS: &str = "a scripted provider goes over no network";
+const OF_ENDPOINTS: &str = "a scripted provider uses no network";
 /// Least configured context, in tokens: no model takes fewer.
 const LEAST_CONTEXT: u32 = 2_048;
 /// Most tokens of one answer, or of prompt and answer together, that can be configured.
@@ -189,7 +189,7 @@ impl Sketch {
                 if !quirks.set(&quirk) {
                     let known = Quirks::NAMES.iter().copied();
                     let hint = super::toml_reader::hint(&quirk, known);
-                    section.tell(at.problem(format!("`provider.{name}.quirks` has {quirk:?}, which is none; {hint}")));
+                    section.tell(at.problem(format!("`provider.{name}.quirks` has an unknown quirk: {quirk:?}; {hint}")));
                 }
             }
             self.quirks = Some(quirks);
@@ -202,7 +202,7 @@ impl Sketch {
     fn take_key(&mut self, name: &str, section: &mut Section<'_>) {
         if let Some((variable, at)) = section.text("api_key_env") {
             if variable.contains(['=', '\0']) {
-                section.tell(at.problem(format!("`provider.{name}.api_key_env` is the name of a variable")));
+                section.tell(at.problem(format!("`provider.{name}.api_key_env` must be the name of a variable")));
             }
             self.keys.insert("api_key_env", (KeySource::Environment(variable), at));
         }
@@ -213,7 +213,7 @@ impl Sketch {
         }
         if let Some((credential, at)) = section.text("credential") {
             if credential.contains('/') || credential.starts_with('.') {
-                let what = "is the name of a credential, as systemd has it, not a path";
+                let what = "must be the name of a systemd credential, not a path";
                 section.tell(at.problem(format!("`provider.{name}.credential` {what}")));
             }
             self.keys.insert("credential", (KeySource::Credential(credential), at));
@@ -252,14 +252,14 @@ impl Sketch {
             Provider { dialect, width, model: self.model, price, context_tokens, fallbacks, endpoint: None };
         if provider.is_scripted() {
             if let Some((key, at)) = self.of_endpoints {
-                wrong(&Some(at), format!("`provider.{name}.{key}` has no place here: {OF_ENDPOINTS}"));
+                wrong(&Some(at), format!("`provider.{name}.{key}` is not allowed here: {OF_ENDPOINTS}"));
             }
             return Some(provider);
         }
         if self.keys.len() > 1 {
             let keys: Vec<_> = self.keys.keys().map(|key| format!("`{key}`")).collect();
             let at = self.keys.values().next_back().map(|(_, at)| at.clone());
-            wrong(&at, format!("`provider.{name}` has {}; a key is in one place", keys.join(" and ")));
+            wrong(&at, format!("`provider.{name}` has {}; name one place for the key", keys.join(" and ")));
         }
         let those = |takes: fn(&DialectRules) -> bool| names(dialects.iter().copied().filter(|of| takes(of)), " and ");
         if self.thinking.is_some() && !dialect.takes_thinking {
@@ -272,7 +272,7 @@ impl Sketch {
         }
         for (field, (_, at)) in &self.body {
             if dialect.own_fields.contains(&field.as_str()) {
-                let what = format!("`provider.{name}.body.{field}` is a field that the harness writes itself");
+                let what = format!("`provider.{name}.body.{field}` is a field that the harness sets itself");
                 wrong(&Some(at.clone()), what);
             }
         }
@@ -320,7 +320,7 @@ fn absolute(path: &str, section: &mut Section<'_>, at: &Place, key: &str) -> Opt
 }
 
 fn base_url(typed: &str) -> Result<Arc<str>, String> {
-    let url = url::Url::parse(typed).map_err(|error| format!("is no URL ({error}): {typed:?}"))?;
+    let url = url::Url::parse(typed).map_err(|error| format!("is not a URL ({error}): {typed:?}"))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(format!("must begin with http:// or https:// and a host, not {typed:?}"));
     }
@@ -328,7 +328,7 @@ fn base_url(typed: &str) -> Result<Arc<str>, String> {
         return Err("holds a password; a key belongs in api_key_env, api_key_file or credential".to_owned());
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(format!("must end with its path, not {typed:?}"));
+        return Err(format!("must have no query and no fragment: {typed:?}"));
     }
     Ok(typed.trim_end_matches('/').into())
 }
@@ -336,13 +336,13 @@ fn base_url(typed: &str) -> Result<Arc<str>, String> {
 fn check_header(name: &str, value: &str) -> Result<(), &'static str> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(fits) {
-        return Err("is no name of a header");
+        return Err("is not the name of a header");
     }
     if ["host", "content-length", "content-type", "transfer-encoding", "connection", "accept-encoding"]
         .iter()
         .any(|own| name.eq_ignore_ascii_case(own))
     {
-        return Err("is a header that the request has anyway");
+        return Err("is a header that the harness sets itself");
     }
     if !value.chars().all(|c| c == ' ' || c.is_ascii_graphic()) {
         return Err("must be a text of ASCII letters, digits and signs");
@@ -436,16 +436,16 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told() {
+    fn keys_that_do_not_go_together_are_told() {
         for (keys, told) in [
-            ("dialect = \"scripted\"\nbase_url = \"http://x\"", "`provider.p.base_url` has no place here: a scripted"),
-            ("dialect = \"scripted\"\nquirks = []", "`provider.p.quirks` has no place here"),
+            ("dialect = \"scripted\"\nbase_url = \"http://x\"", "`provider.p.base_url` is not allowed here: a scripted"),
+            ("dialect = \"scripted\"\nquirks = []", "`provider.p.quirks` is not allowed here"),
             (
                 "dialect = \"openai\"\napi_key_env = \"A\"\napi_key_file = \"/k\"",
-                "x.toml:4: `provider.p` has `api_key_env` and `api_key_file`; a key is in one place",
+                "x.toml:4: `provider.p` has `api_key_env` and `api_key_file`; name one place for the key",
             ),
             ("dialect = \"openai\"\napi_key_file = \"k\"", "must be an absolute path"),
-            ("dialect = \"openai\"\ncredential = \"../k\"", "is the name of a credential"),
+            ("dialect = \"openai\"\ncredential = \"../k\"", "must be the name of a systemd credential"),
             ("dialect = \"openai\"\nprice = { input = 1 }", "needs `input` and `output`"),
             ("dialect = \"openai\"\nprice = { input = -1, output = 1 }", "must be a number from 0 to"),
             ("dialect = \"openai\"\nthinking = 2048", "is for the dialect `anthropic`"),
@@ -453,25 +453,25 @@ mod tests {
             ("dialect = \"anthropic\"\nquirks = [\"short-call-ids\"]", "are for the dialect `openai`"),
             ("dialect = \"openai\"\nquirks = [\"short-call-id\"]", "did you mean `short-call-ids`?"),
             ("dialect = \"openai\"\nbase_url = \"ftp://x\"", "must begin with http:// or https://"),
-            ("dialect = \"openai\"\nbase_url = \"localhost\"", "is no URL"),
+            ("dialect = \"openai\"\nbase_url = \"localhost\"", "is not a URL"),
             ("dialect = \"openai\"\nbase_url = \"http://a:b@x\"", "holds a password"),
-            ("dialect = \"openai\"\nbase_url = \"http://x/v1?a\"", "must end with its path"),
-            ("dialect = \"openai\"\nheaders = { Host = \"x\" }", "is a header that the request has anyway"),
+            ("dialect = \"openai\"\nbase_url = \"http://x/v1?a\"", "must have no query"),
+            ("dialect = \"openai\"\nheaders = { Host = \"x\" }", "is a header that the harness sets itself"),
             ("dialect = \"openai\"\nheaders = { a = \"x\\ny\" }", "must be a text of ASCII"),
             ("dialect = \"openai\"\nfallback = \"p\"", "is the provider itself"),
             (
                 "dialect = \"openai\"\nbody = { model = \"x\" }",
-                "`provider.p.body.model` is a field that the harness writes",
+                "`provider.p.body.model` is a field that the harness sets",
             ),
             (
                 "dialect = \"openai\"\nbody = { at = 2026-11-30 }",
-                "`provider.p.body.at` must be something that JSON has",
+                "`provider.p.body.at` must be a value that JSON has",
             ),
-            ("dialect = \"openai\"\nbody = { p = nan }", "`provider.p.body.p` must be something that JSON has"),
+            ("dialect = \"openai\"\nbody = { p = nan }", "`provider.p.body.p` must be a value that JSON has"),
             ("dialect = \"openai\"\nbody = 3", "must be a table"),
-            ("dialect = \"scripted\"\nbody = { a = 3 }", "goes over no network"),
+            ("dialect = \"scripted\"\nbody = { a = 3 }", "uses no network"),
             ("dialect = \"openai\"\nfallback = \"q\"", "names no provider"),
-            ("dialect = \"openai\"\nfallback = \"scripted\"", "a scripted provider cannot stand in"),
+            ("dialect = \"openai\"\nfallback = \"scripted\"", "a scripted provider is no fallback"),
             ("dialect = \"openai\"\nidle_timeout_seconds = 0", "must be a number of seconds"),
             ("dialect = \"openai\"\nbase_uri = \"http://x\"", "did you mean `base_url`?"),
         ] {
@@ -500,7 +500,7 @@ mod tests {
             ("[\"q\", \"p\"]", "is the provider itself"),
             ("[\"q\", \"q\"]", "names \"q\" twice"),
             ("[\"q\", \"s\"]", "names no provider: \"s\""),
-            ("[\"q\", \"scripted\"]", "a scripted provider cannot stand in"),
+            ("[\"q\", \"scripted\"]", "a scripted provider is no fallback"),
             ("[\"\"]", "names no provider: \"\""),
         ] {
             assert!(of(typed).unwrap_err().contains(told), "{typed}");

@@ -58,7 +58,7 @@ mod tests {
     use crate::config::{Provider, Share};
 
     #[test]
-    fn what_takes_effect_at_once_is_told_and_nothing_else() {
+    fn changes_that_take_effect_at_once_are_told_and_no_others() {
         let before = Config::default();
         assert!(taken_over(&before, &before).is_empty() && for_the_next_start(&before, &before).is_empty());
         let mut after = before.clone();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_a_restart_is_told_to_take_one() {
+    fn changes_that_need_a_restart_are_told_so() {
         let running = Config::default();
         let mut after = running.clone();
         after.limits.depth = 3;

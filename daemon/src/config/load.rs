@@ -199,7 +199,7 @@ impl Draft {
                         format!("names no provider: {fallback:?}; {hint}")
                     }
                     Some(other) if other.is_scripted() != sketch.is_scripted() => {
-                        "is no match: a scripted provider cannot stand in for another one, nor another one for it"
+                        "is not allowed: a scripted provider is no fallback of another provider, and has none itself"
                             .to_owned()
                     }
                     Some(_) => continue,
@@ -216,7 +216,7 @@ fn check_passed(config: &Config, passed: &[(String, Place)], problems: &mut Vec<
     for (name, place) in passed {
         let what = match check_name(name) {
             Err(error) => error.to_string(),
-            Ok(()) if keys.contains(name) => format!("{name:?} holds the key of a provider, which tools do not get"),
+            Ok(()) if keys.contains(name) => format!("{name:?} holds the key of a provider, and tools must not get it"),
             Ok(()) => continue,
         };
         problems.push(place.problem(format!("`tool.shell.pass`: {what}")));
@@ -288,7 +288,7 @@ mod tests {
 
     /// A run without a step limit of its own gets 500 steps (entry C5).
     #[test]
-    fn headless_work_has_500_steps_unless_somebody_says_otherwise() {
+    fn headless_work_has_500_steps_unless_another_limit_is_set() {
         for (typed, steps) in [
             ("", 500),
             ("[run]\n", 500),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_its_key_and_what_is_allowed() {
+    fn a_wrong_value_is_told_with_its_key_and_the_allowed_values() {
         let width = "`lane.tool.width` must be a whole number from 1 to 100000";
         for (typed, told) in [
             ("0", "0"),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_line() {
+    fn a_toml_error_is_told_with_its_line() {
         assert!(wrong("[run]\nmax_steps =\n").starts_with("0.toml:2: not TOML: "));
         assert!(wrong("[run]\n[run]\n").starts_with("0.toml:2: not TOML: "));
     }

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_place_of_the_parts_and_is_no_directory_is_told() {
+    fn an_entry_in_the_place_of_the_parts_that_is_no_directory_is_told() {
         type Put = fn(&Path);
         let puts: [Put; 3] = [
             |path| fs::write(path, "").unwrap(),

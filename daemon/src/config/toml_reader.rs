@@ -267,7 +267,7 @@ impl<'s> Section<'s> {
             let name: &str = name.get_ref();
             match json(typed.get_ref()) {
                 Some(value) => values.push((name.to_owned(), value, self.source.place(&typed.span()))),
-                None => drop(self.wrong::<()>(&format!("{key}.{name}"), typed, "something that JSON has, too")),
+                None => drop(self.wrong::<()>(&format!("{key}.{name}"), typed, "a value that JSON has, too")),
             }
         }
         Some(values)
