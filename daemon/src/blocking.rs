@@ -190,7 +190,7 @@ mod tests {
 
     /// Rule 4: however busy its threads are, the driver, the journal and the connections go first.
     #[test]
-    fn what_is_done_in_the_background_has_a_lower_priority_than_all_else() {
+    fn background_work_has_a_lower_priority_than_all_else() {
         let nice = || getpriority_process(None).unwrap();
         // The largest niceness is 19.
         let (own, nicer) = (nice(), (nice() + NICER).min(19));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_asks_much_waits_for_itself_alone() {
+    async fn a_party_that_asks_much_delays_itself_alone() {
         let blocking = Blocking::new(1);
         let (go_on, stopped) = mpsc::channel::<()>();
         blocking.run(Party::Connection(1), move || stopped.recv().unwrap());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_hangs_takes_no_more_than_the_part_of_its_party() {
+    async fn work_that_hangs_takes_no_more_than_the_part_of_its_party() {
         for (at_once, of_party) in [(2, 1), (3, 2), (4, 1), (8, 3), (5, 4)] {
             let blocking = Blocking::shared_out(at_once, of_party);
             let mut hung = Vec::new();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_panics_takes_nothing_along() {
+    async fn work_that_panics_stops_no_other_work() {
         let blocking = Blocking::new(1);
         for _ in 0..5 {
             assert_eq!(blocking.get(Party::Daemon, || panic!("as the test wants it")).await, None::<()>);

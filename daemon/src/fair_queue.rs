@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_anew_does_not_wait_for_those_that_always_have_something() {
+    fn a_new_key_does_not_wait_for_keys_that_always_have_something() {
         let (mut round, mut waiting) = (Round::default(), BTreeMap::new());
         for key in 0..500 {
             waiting.insert(key, 1_000);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_come_anew_all_the_time_do_not_keep_the_others_away() {
+    fn keys_that_come_anew_all_the_time_do_not_keep_the_others_away() {
         let (mut round, mut waiting) = (Round::default(), BTreeMap::from([(0, 1_000)]));
         round.enter(0);
         turns(&mut round, &mut waiting, 1);

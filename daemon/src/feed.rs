@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_the_tail_is_in_the_journal() {
+    fn events_that_left_the_tail_are_in_the_journal() {
         let feed = Feed::new(2, 1_000_000, Seq(0));
         feed.publish(&[event(1), event(2), event(3), event(4)]);
         assert_eq!(feed.after(Seq(0)), Tail::Older(Seq(2)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pruned_is_gone_from_the_tail_as_well() {
+    fn pruned_events_are_gone_from_the_tail_as_well() {
         let feed = Feed::new(10, 1_000_000, Seq(0));
         let run = RunId::from_u64(7);
         let of_run = |seq| Arc::new(Event { run: Some(run), ..(*event(seq)).clone() });

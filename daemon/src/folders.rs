@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_folder_is_told() {
+    async fn a_path_that_is_no_folder_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "").unwrap();
@@ -370,7 +370,7 @@ mod tests {
 
     /// Rule 4: the next look begins without a task that has to be woken, and nothing is left of callers that gave up.
     #[tokio::test]
-    async fn looks_at_one_path_are_made_in_turn_and_not_for_those_who_gave_up() {
+    async fn looks_at_one_path_are_made_in_turn_and_not_for_callers_that_gave_up() {
         let folders = Folders::new(None);
         let hasty = Folders { patience: Duration::from_millis(20), ..folders.clone() };
         let (mut hangs, end) = io::pipe().unwrap();
@@ -441,7 +441,7 @@ mod tests {
 
     /// A run has a file system of its own that does not answer, and passes folders of it as if they were any path.
     #[tokio::test]
-    async fn what_runs_have_hang_keeps_no_operator_and_no_other_run_from_that_path() {
+    async fn a_path_that_hangs_for_a_run_hangs_for_no_operator_and_no_other_run() {
         let folders = Folders { patience: Duration::from_millis(20), ..Folders::new(None) };
         let patient = Folders { patience: PATIENCE, ..folders.clone() };
         let run = |number| Party::Run(harness_protocol::id::RunId::from_u64(number));

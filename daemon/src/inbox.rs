@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_connection_asks_stays_in_order_and_its_changes_do_not_overtake_its_reads() {
+    fn requests_of_one_connection_stay_in_order_and_changes_do_not_overtake_reads() {
         let inbox = Inbox::new(100);
         let kinds = [Kind::Change, Kind::Light, Kind::Change, Kind::Heavy, Kind::Light, Kind::Change, Kind::Heavy];
         for (number, kind) in kinds.into_iter().enumerate() {
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_inbox_keeps_nobody_away_who_has_nothing_there() {
+    fn a_full_inbox_takes_the_first_request_of_a_connection() {
         let inbox = Inbox::new(200);
         let requests: Vec<Asked> = (1..=10).map(|connection| asked(connection, Kind::Light, 0)).collect();
         flood(&inbox, &requests);
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_room_gets_it_once_something_is_taken() {
+    async fn a_connection_that_waits_for_room_gets_it_once_a_request_is_taken() {
         let inbox = Inbox::new(4_096);
         let request = asked(1, Kind::Change, 0);
         flood(&inbox, &[request]);
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_room_is_woken_for_much_of_it_and_not_for_each_place() {
+    fn a_connection_that_waits_is_woken_for_half_of_its_room_and_not_for_each_place() {
         let inbox = Inbox::new(4_096);
         let request = asked(1, Kind::Change, 0);
         flood(&inbox, &[request]);

@@ -162,7 +162,7 @@ mod tests {
 
     /// A lock belongs to all processes that have its descriptor, whichever process took it.
     #[test]
-    fn a_process_that_has_inherited_a_lock_has_it_and_who_only_opened_the_file_has_not() {
+    fn a_process_that_inherited_a_lock_has_it_and_one_that_opened_the_file_has_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let file = File::create(&path).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_file_or_a_directory_is_told() {
+    fn the_holder_of_a_file_or_a_directory_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         let path = dir.path().join("lock");

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-/// How often a name is removed from a file that is not ours before the daemon gives up.
+/// Most attempts to free a name from an entry that is not ours.
 const TRIES: u32 = 16;
 
 /// The way in which a regular file is opened.

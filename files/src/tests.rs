@@ -37,7 +37,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_planted_under_a_name_is_neither_written_to_nor_entered() {
+fn a_planted_entry_is_neither_written_to_nor_entered() {
     type Plant = fn(&Path, &Path);
     let plants: [(&str, Plant); 7] = [
         ("a link to a file", |at, precious| symlink(precious, at).unwrap()),
@@ -68,7 +68,7 @@ fn what_is_planted_under_a_name_is_neither_written_to_nor_entered() {
 }
 
 #[test]
-fn what_is_swapped_after_it_was_made_gets_nothing() {
+fn an_entry_that_is_swapped_in_gets_nothing() {
     let (_all, at, precious) = shared();
     let new = Anew::beside(&at.join("x")).unwrap();
     let hidden = new.path();
@@ -87,7 +87,7 @@ fn what_is_swapped_after_it_was_made_gets_nothing() {
 }
 
 #[test]
-fn what_was_begun_and_not_ended_goes_and_takes_nothing_of_others_along() {
+fn an_unfinished_directory_is_removed_without_files_of_others() {
     let (_all, at, precious) = shared();
     let new = Anew::beside(&at.join("x")).unwrap();
     new.dir().make("below").unwrap().create("file", 0o600).unwrap();
@@ -221,7 +221,7 @@ fn links_of_another_user_are_not_followed() {
 }
 
 #[test]
-fn a_place_is_ours_where_nobody_else_can_turn_its_name() {
+fn a_place_is_ours_if_no_other_user_can_turn_its_name() {
     let (all, at, _) = shared();
     let own = all.path().join("own");
     fs::create_dir(&own).unwrap();
@@ -238,7 +238,7 @@ fn a_place_is_ours_where_nobody_else_can_turn_its_name() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_and_never_waited_for() {
+fn anything_but_a_regular_file_is_refused_without_a_wait() {
     let (dir, _, precious) = shared();
     let at = |name: &str| dir.path().join(name);
     assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
@@ -262,7 +262,7 @@ fn what_is_no_regular_file_is_refused_and_never_waited_for() {
 }
 
 #[test]
-fn what_is_in_the_place_of_a_file_of_ours_is_not_written_to() {
+fn a_foreign_entry_in_the_place_of_our_file_is_not_written_to() {
     let (dir, _, precious) = shared();
     let path = dir.path().join("own");
     for writing in [Writing::Anew, Writing::Append, Writing::Keep] {
@@ -330,7 +330,7 @@ fn a_file_is_believed_that_only_its_owner_may_write_to() {
 }
 
 #[test]
-fn what_a_process_that_is_gone_has_left_is_removed_and_nothing_else() {
+fn leftovers_of_a_gone_process_are_removed_and_nothing_else() {
     let (_all, at, precious) = shared();
     // No process can have the first number; the second is that of the parent of these tests.
     let (gone, lives) = (i32::MAX, std::os::unix::process::parent_id());
@@ -360,7 +360,7 @@ fn what_a_process_that_is_gone_has_left_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn a_copy_of_what_is_believed_has_nothing_that_others_may_write_to() {
+fn a_trusted_copy_has_no_file_that_others_may_write_to() {
     type Plant = fn(&Path);
     let plants: [(&str, Plant); 4] = [
         ("nothing", |_| {}),

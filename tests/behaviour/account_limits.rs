@@ -92,7 +92,7 @@ fn forty_one_runs_wait_for_a_time_that_everybody_is_told() {
 
 /// C3: a client that waits or follows is told within a second what holds the run and what helps; its own limits hold.
 #[test]
-fn who_waits_or_follows_is_told_what_holds_the_run_and_what_helps_and_time_limits_hold() {
+fn waiters_and_followers_are_told_the_hold_and_what_helps_and_time_limits_hold() {
     let server = FaultServer::start();
     let body = r#"{"error":{"type":"usage_limit_reached","message":"limit reached","resets_in_seconds":20000}}"#;
     server.always(refuses(429, body));

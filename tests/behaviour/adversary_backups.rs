@@ -50,7 +50,7 @@ fn is_serving(daemon: &Daemon) {
 }
 
 #[test]
-fn what_lies_beside_a_backup_is_never_taken_for_a_part_of_it() {
+fn a_file_beside_a_backup_is_never_taken_for_a_part_of_it() {
     let (daemon, shared) = with_shared();
     let (_place, theirs) = foreign_backup();
     for end in ["-wal", "-shm", "-journal"] {
@@ -84,7 +84,7 @@ fn what_lies_beside_a_backup_is_never_taken_for_a_part_of_it() {
 }
 
 #[test]
-fn a_backup_to_which_others_may_write_is_not_put_in_place_nor_what_is_no_file() {
+fn a_backup_that_others_may_write_or_that_is_no_file_is_not_put_in_place() {
     let (daemon, shared) = with_shared();
     let backup = shared.join("b.db");
     back_up(&daemon, &backup);
@@ -224,7 +224,7 @@ fn leave_a_transaction_half_done(place: &Place) {
 }
 
 #[test]
-fn what_a_transaction_has_left_half_done_is_undone_in_its_own_journal_and_not_in_the_one_that_is_restored() {
+fn an_unfinished_transaction_is_undone_in_its_own_journal_and_not_in_the_restored_one() {
     let daemon = Place::new().start();
     daemon.submit_with(&turn("early"), json!({"name": "early"})).wait();
     let backup = daemon.path("b.db");
@@ -259,7 +259,7 @@ fn what_a_transaction_has_left_half_done_is_undone_in_its_own_journal_and_not_in
 
 #[test]
 #[ignore = "needs root, to make files of another user"]
-fn what_another_user_has_made_is_neither_restored_nor_salvaged() {
+fn a_file_of_another_user_is_neither_restored_nor_salvaged() {
     need_root();
     let (daemon, shared) = with_shared();
     let (_place, theirs) = foreign_backup();

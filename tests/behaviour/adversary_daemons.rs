@@ -16,7 +16,7 @@ pub(crate) fn no_process_is_left(place: &Place) -> bool {
 
 /// A13: what has ended both its keeper and the daemon is ended by the next daemon, or has no rights with it.
 #[test]
-fn what_outlives_its_keeper_and_its_daemon_is_no_operator_of_the_next_one() {
+fn a_process_that_outlives_its_keeper_and_its_daemon_is_no_operator_of_the_next_daemon() {
     for way in ["outlive", "outlive-and-lower-the-mark"] {
         let arena = Arena::new();
         let place = arena.daemon.place();
@@ -38,7 +38,7 @@ fn what_outlives_its_keeper_and_its_daemon_is_no_operator_of_the_next_one() {
 
 /// What has ended both and holds the locks, so that no daemon would start any more, is ended by the next one.
 #[test]
-fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting() {
+fn a_process_with_the_locks_of_a_daemon_that_it_killed_keeps_none_from_starting() {
     for (way, locks) in [
         ("outlive-and-hold", &["harnessd.lock"][..]),
         ("outlive-and-hold", &["harnessd.lock", ""]),
@@ -73,7 +73,7 @@ fn what_holds_the_locks_of_a_daemon_that_it_has_killed_keeps_none_from_starting(
 
 /// Such a process is no daemon to harnessctl, whatever it is called: the daemon that it starts ends it.
 #[test]
-fn what_holds_the_lock_of_a_daemon_and_has_its_name_keeps_no_command_from_starting_one() {
+fn a_process_with_the_lock_and_the_name_of_a_daemon_keeps_no_command_from_starting_one() {
     for way in ["outlive-and-hold", "outlive-hold-and-lower", "outlive-hold-by-a-child"] {
         let arena = Arena::new();
         let place = arena.daemon.place();
@@ -150,7 +150,7 @@ fn a_daemon_inside_of_a_run_goes_on_from_its_own_journal() {
 
 /// 19: what a call does to its own keeper's limits, priority, scheduling or processors is no other run's.
 #[test]
-fn what_a_call_does_to_its_keeper_reaches_no_other_run() {
+fn harm_to_a_keeper_reaches_no_other_run() {
     let arena = Arena::new();
     let state = "ulimit -Ha; nice; taskset -p $$ | tail -c 5; chrt -p $$ | sed 's/.*: //'; grep -E 'locks|CPU' /proc/self/limits";
     let before = arena.run(&[state.to_owned()]);
@@ -180,7 +180,7 @@ fn what_a_call_does_to_its_keeper_reaches_no_other_run() {
 /// A daemon keeps the mark that it reads while it starts: a process that gives it another mark does not become its
 /// operator.
 #[test]
-fn nobody_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
+fn no_process_becomes_an_operator_by_lowering_the_limit_of_a_daemon() {
     let arena = Arena::new();
     let other = Place::new();
     drop(other.start_unprivileged(&[]));
@@ -272,7 +272,7 @@ fn a_daemon_that_a_call_has_started_obeys_that_call_and_no_process_of_another_ru
 /// A keeper has a mark before it is a keeper: a process that takes its place at once has no rights at any daemon, and
 /// starts none.
 #[test]
-fn what_a_daemon_starts_is_inside_from_its_first_moment() {
+fn a_process_of_a_daemon_is_inside_from_its_first_moment() {
     let arena = Arena::new();
     let pid = arena.daemon.process().0;
     let hard = |pid: &str| {

@@ -68,7 +68,7 @@ fn it_can_be_gone_on_from_and_its_key_is_still_its_own() {
 }
 
 #[test]
-fn what_cannot_be_changed_any_more_says_that_it_has_ended() {
+fn a_run_that_can_no_longer_change_says_that_it_has_ended() {
     let (daemon, run) = with_one();
     for verb in ["cancel", "pause", "resume"] {
         for name in ["old", &run.id] {

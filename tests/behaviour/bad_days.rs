@@ -52,7 +52,7 @@ fn events(place: &Place) -> Vec<String> {
 
 #[test]
 #[ignore = "needs root, to mount a disk"]
-fn a_file_system_that_lets_nobody_write_any_more_is_told_and_reads_go_on() {
+fn a_file_system_that_became_read_only_is_told_and_reads_go_on() {
     let place = Place::new();
     let disk = Disk::in_a_file(&place, 64);
     let mut daemon = place.start();
@@ -160,7 +160,7 @@ fn a_damaged_journal_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn one_damaged_page_is_told_by_what_needs_it_or_by_the_start() {
+fn one_damaged_page_is_told_at_its_use_or_at_the_start() {
     let place = stopped();
     let whole = fs::read(place.state("harness.db")).unwrap();
     let pages = whole.len() / 4_096;
@@ -218,7 +218,7 @@ fn a_journal_of_a_later_daemon_is_refused_and_not_touched() {
 }
 
 #[test]
-fn whoever_locks_the_journal_for_long_holds_the_daemon_up_and_no_longer_than_that() {
+fn a_long_lock_of_the_journal_holds_the_daemon_up_until_its_end() {
     let daemon = Daemon::start();
     let asking = daemon.submit(&turn("").ask("well?").turn("answered"));
     asking.reach(RunState::Waiting);
@@ -239,7 +239,7 @@ fn whoever_locks_the_journal_for_long_holds_the_daemon_up_and_no_longer_than_tha
 }
 
 #[test]
-fn an_output_file_that_somebody_removed_is_missed_out_loud() {
+fn a_removed_output_file_is_told_as_missing() {
     let daemon = Daemon::start();
     let run = daemon.submit(&runs("seq 100"));
     run.wait();

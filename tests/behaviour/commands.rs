@@ -39,7 +39,7 @@ fn a_prompt_on_the_command_line_never_reads_standard_input() {
 }
 
 #[test]
-fn what_does_not_exist_is_6_and_says_so() {
+fn a_run_that_does_not_exist_is_6_and_says_so() {
     let daemon = Daemon::start();
     for words in
         [["show", "no-such-run"], ["logs", "zzzz"], ["wait", "no-such-run"], ["cancel", "@last"], ["follow", "x"]]
@@ -198,7 +198,7 @@ fn of_a_stream_that_was_not_kept_whole_is_said_how_much_there_is() {
 }
 
 #[test]
-fn what_runs_used_is_added_up_and_where_a_run_spent_its_time_is_told() {
+fn the_usage_of_runs_is_added_up_and_the_time_of_a_run_is_told() {
     let daemon = Daemon::start();
     let script = turn("Let me see.").shell("sleep 0.2").turn("the answer");
     let run = daemon.submit_with(&script, json!({"labels": {"team": "a"}}));

@@ -98,7 +98,7 @@ fn no_command_passes_on_to_a_terminal_what_drives_it() {
 
 /// A17: a run may call a file as it likes, where an operator's daemon, restore or salvage finds it, and tells of it.
 #[test]
-fn no_name_of_a_file_drives_the_terminal_of_whoever_is_told_of_it() {
+fn no_name_of_a_file_drives_the_terminal_that_it_is_shown_on() {
     let harmful = |c: char| terminal_safe::is_harmful(c) && c != '\n' && c != '\t';
     for name in ["x\x1b]0;OWNED\x07\x1b[2J", "x\u{9b}2J", "x\u{202e}txt", "x\ry", "x\u{7f}\u{200b}"] {
         let daemon = Daemon::start();

@@ -47,7 +47,7 @@ fn after_a_crash_the_next_command_starts_another() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_never_displaced_and_whoever_asks_it_is_told() {
+fn a_daemon_that_hangs_is_never_displaced_and_its_clients_are_told() {
     let daemon = Daemon::start();
     daemon.signal(Signal::SIGSTOP);
     eventually("it stands still", || daemon.process().is_stopped());
@@ -120,7 +120,7 @@ fn it_is_started_looked_at_and_stopped_by_command() {
 }
 
 #[test]
-fn paths_in_the_environment_are_those_of_whoever_starts_it() {
+fn relative_paths_in_the_environment_are_those_of_the_client_that_starts_the_daemon() {
     let place = Place::new();
     place.file("work/own.toml", "[lane.tool]\nwidth = 3\n");
     place.sh("HARNESS_STATE_DIR=state HARNESS_CONFIG=own.toml harnessctl daemon start").ok();
@@ -166,7 +166,7 @@ fn a_reload_changes_the_width_and_a_wrong_configuration_changes_nothing() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_says_why_to_whoever_wanted_it() {
+fn a_daemon_that_cannot_start_tells_its_client_why() {
     let place = Place::configured("[lane.tool]\nwidth = \"wide\"\n");
     let output = place.ctl(["submit", "--script", &place.script_file(&says("never"))]);
     output.exits(7).tells("config.toml:2").tells("lane.tool.width");
@@ -196,7 +196,7 @@ fn a_socket_that_may_not_be_opened_is_an_error_and_starts_nothing() {
 }
 
 #[test]
-fn what_waits_at_a_daemon_that_stops_is_told_and_new_commands_find_the_next_one() {
+fn waiting_commands_are_told_that_the_daemon_stops_and_new_ones_find_the_next() {
     let daemon = Daemon::start();
     let run = daemon.submit(&until_there_is("gate"));
     let mut waiting = daemon.connect();

@@ -21,7 +21,7 @@ fn submits(daemon: &Daemon, words: &[&str], env: &[(&str, &str)]) -> Vec<String>
 
 /// Entry U16 in `tests/README.md`.
 #[test]
-fn calls_get_what_the_configuration_names_from_whoever_submits_and_nothing_from_the_daemon() {
+fn calls_get_the_configured_variables_of_the_submitting_client_and_none_of_the_daemon() {
     let place = Place::configured(WANTED);
     // What the daemon has itself is that of another one.
     let daemon =
@@ -51,7 +51,7 @@ fn calls_get_what_the_configuration_names_from_whoever_submits_and_nothing_from_
 }
 
 #[test]
-fn a_batch_and_what_is_submitted_inside_of_a_run_are_given_the_same() {
+fn a_batch_and_a_submit_inside_of_a_run_get_the_same_variables() {
     let daemon = Daemon::configured(WANTED);
     let inside = daemon.script_file(&runs("echo $GH_TOKEN >> tokens"));
     let submits = format!("harnessctl submit --wait --script {inside}");
@@ -87,7 +87,7 @@ fn a_raw_client_is_asked_only_where_it_can_be_and_where_something_is_wanted() {
 
 /// Entries U16 and B12 in `tests/README.md`.
 #[test]
-fn what_cannot_be_passed_is_refused_with_a_reason_and_told_for_what_it_is() {
+fn a_variable_that_cannot_be_passed_is_refused_with_a_reason_and_told_by_its_problem() {
     let daemon = Daemon::configured(WANTED);
     let done = daemon.submit(&says("x"));
     done.wait();

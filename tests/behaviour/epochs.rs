@@ -229,7 +229,7 @@ fn a_copied_state_directory_shares_nothing_new_with_the_original() {
 
 /// A12: what is no backup is not put in place, and nothing is moved for it.
 #[test]
-fn what_is_no_backup_is_refused_and_nothing_is_moved() {
+fn a_file_that_is_no_backup_is_refused_and_nothing_is_moved() {
     let daemon = Daemon::start();
     assert_eq!(daemon.submit(&runs("true")).answer(), "done");
     let backup = daemon.path("backup.db");

@@ -74,7 +74,7 @@ fn a_message_to_a_finished_run_goes_on_from_its_transcript() {
 }
 
 #[test]
-fn what_is_pruned_is_gone() {
+fn a_pruned_run_is_gone() {
     let daemon = Daemon::start();
     let (ended, live) = (daemon.submit(&says("x")), daemon.submit(&runs("exec sleep 600")));
     ended.answer();

@@ -77,7 +77,7 @@ fn a_run_that_left_the_world_is_written_whole_and_says_the_same_again() {
 }
 
 #[test]
-fn what_is_there_is_not_touched_and_what_fails_leaves_nothing() {
+fn an_existing_file_is_not_touched_and_a_failed_export_leaves_nothing() {
     let daemon = Daemon::start();
     let run = daemon.submit(&turn("hello"));
     run.answer();

@@ -74,7 +74,7 @@ fn a_share_never_has_more_than_its_bound() {
 }
 
 #[test]
-fn priorities_go_first_and_shut_nobody_out() {
+fn priorities_go_first_and_shut_no_run_out() {
     let daemon = Daemon::of_width(1);
     let order = order(&daemon, 30, || {
         for priority in ["low", "normal", "high"] {

@@ -124,7 +124,7 @@ fn a_daemon_that_holds_the_state_directory_is_used_by_its_own_socket_from_wherev
 
 /// Entry B3 in `tests/README.md`.
 #[test]
-fn what_keeps_a_daemon_from_starting_is_told_in_its_own_words_and_at_once() {
+fn a_daemon_that_cannot_start_says_why_at_once_in_its_own_words() {
     let daemon = Daemon::start();
     let pid = Process(daemon.process().0);
     // Another state directory behind the same socket, whose file is gone and whose lock is held.

@@ -137,7 +137,7 @@ fn whatever_one_client_does_the_others_are_answered_in_turn() {
 /// Rule 4: the driver, the journal and the connections go before what may take long; commands of runs have the priority
 /// of the daemon.
 #[test]
-fn what_may_take_long_has_a_lower_priority_and_commands_have_not() {
+fn slow_work_has_a_lower_priority_and_commands_have_not() {
     let daemon = with_a_past(&Place::new());
     // Runs that have left the world are read from the journal.
     assert_eq!(daemon.rpc("run.list", json!({"limit": 100}))["runs"].as_array().unwrap().len(), 100);

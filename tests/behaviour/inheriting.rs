@@ -40,7 +40,7 @@ fn submits(daemon: &Daemon, specs: &[Value]) -> Run {
 
 /// Entry A14 in `tests/README.md`.
 #[test]
-fn what_a_child_asks_for_is_given_as_far_as_its_parent_has_it() {
+fn a_child_gets_what_it_asks_for_as_far_as_its_parent_has_it() {
     let daemon = Daemon::configured(SHARES);
     let cases = [
         (
@@ -102,7 +102,7 @@ fn a_share_other_than_the_one_above_is_refused_from_inside_a_run() {
 
 /// Entry A14 in `tests/README.md`.
 #[test]
-fn what_spawn_agent_starts_inherits_as_what_a_command_submits() {
+fn a_run_of_spawn_agent_inherits_like_a_run_of_a_command() {
     let daemon = Daemon::configured(SHARES);
     let script = turn("").spawn("a").spawn("b").turn("").wait_for_all().turn("done");
     let script = script

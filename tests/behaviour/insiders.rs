@@ -71,7 +71,7 @@ fn no_disguise_makes_it_an_operator() {
 }
 
 #[test]
-fn what_it_submits_is_a_child_of_it() {
+fn a_submit_of_a_run_is_its_child() {
     let daemon = Daemon::start();
     let child = daemon.script_file(&says("from below"));
     let script = turn("")

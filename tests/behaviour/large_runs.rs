@@ -148,7 +148,7 @@ fn a_run_that_is_large_as_json_leaves_all_commands_to_all_runs() {
 
 /// Entry A6 in `tests/README.md`.
 #[test]
-fn what_is_cut_is_marked_and_the_whole_is_where_it_is_asked_for() {
+fn a_cut_text_is_marked_and_the_whole_can_be_asked_for() {
     let daemon = Daemon::start();
     let whole = "\"".repeat(MOST_ANSWER / 2);
     let run = daemon.submit(&says(&whole));
@@ -176,7 +176,7 @@ fn questions_that_are_large_as_json_are_all_listed() {
 
 /// Entry A6 in `tests/README.md`.
 #[test]
-fn what_could_never_be_shown_is_refused_with_a_reason() {
+fn a_run_that_could_never_be_shown_is_refused_with_a_reason() {
     let daemon = Daemon::start();
     let refused = |more: Value| {
         let error = daemon.refused("run.submit", json!({"spec": daemon.spec(&says("x"), more)}));

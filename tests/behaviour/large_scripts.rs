@@ -20,7 +20,7 @@ fn prints(what: &str) -> Script {
 
 /// Entry B5 in `tests/README.md`.
 #[test]
-fn what_a_script_puts_together_is_bounded_and_its_run_fails_with_the_reason() {
+fn texts_that_a_script_puts_together_are_bounded_and_the_run_fails_with_the_reason() {
     let daemon = Daemon::start();
     let before = mib(&daemon);
     let in_args = |times: usize| {
@@ -74,7 +74,7 @@ fn what_a_script_puts_together_is_bounded_and_its_run_fails_with_the_reason() {
 
 /// Entry B5 in `tests/README.md`.
 #[test]
-fn a_daemon_starts_beside_a_run_whose_script_would_come_to_too_much() {
+fn a_daemon_starts_beside_a_run_with_a_script_that_is_too_large() {
     let daemon = Daemon::start();
     // It waits for its first answer, and then expands.
     let script = turn("").ask("go on?").shell("head -c 30000 /dev/zero | tr '\\0' a");

@@ -19,7 +19,7 @@ fn log(place: &Place) -> String {
 
 /// B12: the daemon starts itself anew without what it sheds, and what it logs is not among that.
 #[test]
-fn the_variable_that_says_what_is_logged_has_an_effect() {
+fn the_variable_for_the_log_filter_has_an_effect() {
     for (filter, is_there, is_not) in [
         ("debug", &[" INFO ", "DEBUG"][..], &[][..]),
         ("info", &[" INFO "], &["DEBUG"]),

@@ -327,7 +327,7 @@ fn an_ordinary_restart_goes_on_in_the_same_epoch() {
 
 /// A3: what can be read of a damaged journal is saved by our own program, and gone on from; no other program is needed.
 #[test]
-fn what_is_left_of_a_damaged_journal_is_salvaged_and_gone_on_from() {
+fn the_readable_part_of_a_damaged_journal_is_salvaged_and_used() {
     for (page, seed) in [(3u64, 1u8), (5, 2), (7, 3), (9, 4), (12, 5), (15, 6)] {
         let Before { daemon, .. } = before();
         daemon.submit_many(40, &runs("echo more")).iter().for_each(|run| assert_eq!(run.answer(), "done"));

@@ -11,7 +11,7 @@ use harness_tests::{Daemon, Place, Running, eventually, json, need_root, runs, s
 use crate::workdirs_mounted::Hanging;
 
 #[test]
-fn what_was_typed_drives_no_terminal_when_it_is_told() {
+fn an_error_about_typed_text_drives_no_terminal() {
     let place = Place::new();
     for typed in ["\x1b[2Jx", "a\x1b]0;title\x07", "\u{9b}2J", "a\u{202E}b", "a\rb", "\u{200B}"] {
         let option = format!("--{typed}");
@@ -124,7 +124,7 @@ fn a_restore_takes_no_journal_that_is_in_place_and_asks_before_it_moves_live_run
 }
 
 #[test]
-fn what_is_in_the_place_of_a_socket_is_told_for_what_it_is() {
+fn an_entry_in_the_place_of_a_socket_is_told_by_its_kind() {
     let place = Place::new();
     let at = |name: &str| place.path(name).display().to_string();
     fs::write(place.path("file"), "").unwrap();

@@ -20,7 +20,7 @@ fn ctl_in(place: &Place, name: &str, words: &[&str]) -> Output {
 
 /// Entry B12 in `tests/README.md`.
 #[test]
-fn a_variable_that_is_not_utf_8_is_told_and_not_taken_for_one_that_is_not_set() {
+fn a_variable_that_is_not_utf_8_is_told_and_not_taken_for_unset() {
     let place = Place::new();
     for name in ["HARNESS_SOCKET", "HARNESS_STATE_DIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"] {
         ctl_in(&place, name, &["list"]).exits(2).tells(&format!("{name} is set, but its value is not UTF-8"));
@@ -62,7 +62,7 @@ fn a_key_or_a_proxy_that_is_not_utf_8_is_named() {
 
 /// Entry B12 in `tests/README.md`.
 #[test]
-fn what_of_a_call_is_too_large_is_named() {
+fn the_part_of_a_call_that_is_too_large_is_named() {
     let daemon = Daemon::start();
     for (env, command, told) in [
         (json!({"BIG": "x".repeat(140_000)}), "true", "the variable BIG of the environment is too long"),

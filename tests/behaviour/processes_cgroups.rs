@@ -103,7 +103,7 @@ fn a_fork_bomb_in_the_background_is_told_and_ends_with_its_run() {
 
 #[test]
 #[ignore = "needs a machine that has cgroup controllers to give: tests/vm/run"]
-fn what_earlier_calls_have_left_counts_for_the_run_and_its_end_is_told() {
+fn leftovers_of_earlier_calls_count_for_the_run_and_their_end_is_told() {
     let cgroup = Cgroup::of(SOMEBODY);
     let place = Place::new();
     let daemon = cgroup.start(&place, SOMEBODY);
@@ -121,7 +121,7 @@ fn what_earlier_calls_have_left_counts_for_the_run_and_its_end_is_told() {
 /// A13: also where it has lowered the limit by which it would be known.
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
-fn what_has_killed_its_keeper_and_its_daemon_is_ended_by_the_next_daemon_wherever_that_starts() {
+fn a_process_that_killed_its_keeper_and_its_daemon_is_ended_by_the_next_daemon_wherever_that_starts() {
     let cgroup = Cgroup::with_any_controllers(0);
     let place = Place::new();
     let daemon = cgroup.start(&place, 0);
@@ -139,7 +139,7 @@ fn what_has_killed_its_keeper_and_its_daemon_is_ended_by_the_next_daemon_whereve
 
 #[test]
 #[ignore = "needs a machine that has cgroup controllers to give: tests/vm/run"]
-fn when_the_daemon_is_killed_nobody_is_left_in_its_cgroup() {
+fn when_the_daemon_is_killed_no_process_is_left_in_its_cgroup() {
     let cgroup = Cgroup::of(SOMEBODY);
     let place = Place::new();
     let daemon = cgroup.start(&place, SOMEBODY);

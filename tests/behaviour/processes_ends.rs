@@ -31,7 +31,7 @@ fn codes_and_signals_are_those_of_the_command() {
 }
 
 #[test]
-fn one_that_ends_in_its_own_way_when_it_is_told_to_keeps_its_code_unless_its_time_was_up() {
+fn a_process_that_ends_by_itself_when_told_to_keeps_its_code_unless_its_time_was_up() {
     let daemon = Daemon::start();
     let cleans_up = "trap 'echo cleaned; exit 7' TERM; echo > began; while :; do sleep 0.05; done";
     let limited = json!({"command": cleans_up, "timeout": 0.5});
@@ -52,7 +52,7 @@ fn one_that_ends_in_its_own_way_when_it_is_told_to_keeps_its_code_unless_its_tim
 }
 
 #[test]
-fn one_that_is_deaf_is_killed_when_its_time_is_up_and_the_signal_is_told() {
+fn a_process_that_ignores_sigterm_is_killed_when_its_time_is_up_and_the_signal_is_told() {
     let daemon = Daemon::start();
     let deaf = json!({"command": "trap '' TERM; while :; do sleep 0.05; done", "timeout": 0.2});
     let run = daemon.submit(&turn("").call("shell", deaf).turn("done"));

@@ -39,7 +39,7 @@ fn ask_all(place: &Place) -> Run {
     run
 }
 
-fn assert_that_nobody_waited(run: &Run) {
+fn assert_that_no_process_waited(run: &Run) {
     let results = run.results();
     assert_eq!(results[0].exit_code, Some(0), "{}", results[0].envelope);
     for ((command, ends_well), result) in ASKING.iter().zip(&results[1..]) {
@@ -49,11 +49,11 @@ fn assert_that_nobody_waited(run: &Run) {
 
 #[test]
 #[ignore = "needs git and python3"]
-fn what_reads_asks_edits_or_pages_goes_on_at_once() {
+fn a_command_that_reads_asks_edits_or_pages_goes_on_at_once() {
     let daemon = Place::new().start();
     let begun = now();
     let run = ask_all(&daemon);
-    assert_that_nobody_waited(&run);
+    assert_that_no_process_waited(&run);
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     let log = &run.results()[ASKING.len()];
     let stdout = log.stdout.as_ref().unwrap();
@@ -69,7 +69,7 @@ fn so_it_is_when_the_daemon_runs_in_the_foreground_of_a_terminal() {
     let process = daemon.daemon_process().unwrap();
     assert_ne!(terminal_of(process), 0, "the daemon has a terminal");
     let begun = now();
-    assert_that_nobody_waited(&ask_all(&daemon));
+    assert_that_no_process_waited(&ask_all(&daemon));
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     let run = daemon.submit(&turn("").shell("ps -o tty= -p $$,$PPID 2>/dev/null || tty").turn("done"));
     assert_eq!(run.answer(), "done");

@@ -77,7 +77,7 @@ fn a_memory_hog_fails_and_is_told_the_limit_and_the_run_goes_on() {
 }
 
 #[test]
-fn who_is_deaf_to_the_end_of_its_cpu_time_is_killed_and_told_the_limit() {
+fn a_process_that_ignores_the_end_of_its_cpu_time_is_killed_and_the_limit_is_told() {
     let daemon = Daemon::start();
     let script = runs("trap '' XCPU; while :; do :; done");
     let run = daemon.submit_with(&script, json!({"limits": {"cpu_seconds": 1}}));

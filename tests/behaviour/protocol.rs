@@ -20,7 +20,7 @@ fn a_line_that_is_no_json_gets_an_error_and_the_next_one_its_answer() {
 }
 
 #[test]
-fn what_is_no_call_gets_the_code_that_says_so_and_the_connection_lives_on() {
+fn a_line_that_is_no_call_gets_its_error_code_and_the_connection_lives_on() {
     let daemon = Daemon::start();
     let mut client = daemon.connect();
     for (line, code) in [

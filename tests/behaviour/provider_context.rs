@@ -52,7 +52,7 @@ fn a_conversation_that_grew_too_long_is_summarised_and_goes_on() {
 }
 
 #[test]
-fn a_summary_is_told_to_who_follows_and_is_never_the_answer() {
+fn a_summary_is_told_to_followers_and_is_never_the_answer() {
     let server = crowded();
     server.answer(says(GIST)).answer(says("Twice x."));
     let daemon = asking(&server, "");
@@ -113,7 +113,7 @@ fn an_answer_that_does_not_fit_beside_the_prompt_is_asked_to_be_shorter() {
 }
 
 #[test]
-fn what_is_too_long_even_to_be_summarised_is_shown_in_parts_that_are_short_enough() {
+fn a_text_that_is_too_long_to_be_summarised_is_shown_in_parts() {
     let server = FaultServer::start();
     server.answer(wants(NOISY));
     server.takes_at_most(8_000).answer(says(GIST)).answer(says("Done."));
@@ -177,7 +177,7 @@ fn a_run_does_not_fail_for_the_lack_of_a_summary() {
 }
 
 #[test]
-fn what_is_said_while_it_is_summarised_is_read_next() {
+fn a_message_during_a_summary_is_read_next() {
     let server = crowded();
     let gate = Gate::new();
     server.answer(Answer::default().wait(&gate).append(says(GIST))).answer(says("Quickly: x."));
@@ -228,7 +228,7 @@ fn a_crash_while_it_is_summarised_costs_another_summary_and_nothing_else() {
 }
 
 #[test]
-fn who_cancels_does_not_wait_for_the_summary() {
+fn a_cancel_does_not_wait_for_the_summary() {
     let server = crowded();
     server.answer(Answer::stream().event(&text("half of")).hang());
     let daemon = asking(&server, "");

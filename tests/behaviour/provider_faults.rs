@@ -349,7 +349,7 @@ fn a_server_that_dies_in_mid_stream_and_comes_back_gives_one_answer_and_no_tool_
 }
 
 #[test]
-fn who_follows_sees_text_as_it_arrives_and_the_start_over() {
+fn a_follower_sees_text_as_it_arrives_and_the_start_over() {
     let server = FaultServer::start();
     let (first, second) = (Gate::new(), Gate::new());
     server.answer(Answer::stream().event(&text("Half ")).wait(&first).cut());

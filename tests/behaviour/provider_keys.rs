@@ -20,7 +20,7 @@ fn holds(path: &Path) -> bool {
 }
 
 #[test]
-fn a_key_of_the_environment_reaches_the_provider_and_nobody_else() {
+fn a_key_of_the_environment_reaches_the_provider_alone() {
     let server = FaultServer::start();
     // Pieces, so that the search does not find itself.
     let (head, tail) = KEY.split_at(6);

@@ -70,7 +70,7 @@ fn another_provider_stands_in_while_one_fails() {
 }
 
 #[test]
-fn while_one_is_probed_the_others_go_to_whoever_stands_in() {
+fn while_one_run_probes_the_others_use_the_fallback() {
     let (daemon, server, _other) = failing_with_a_fallback();
     let gate = harness_tests::Gate::new();
     let asked = server.count();

@@ -150,7 +150,7 @@ fn below_a_budget_of_money_nothing_is_asked_that_has_no_price() {
 }
 
 #[test]
-fn what_is_paid_for_answers_that_are_of_no_use_is_counted() {
+fn the_cost_of_unusable_answers_is_counted() {
     let server = FaultServer::start();
     let begun = event("message_start", json!({"message": {"usage": {"input_tokens": 300, "output_tokens": 1}}}));
     server.answer(Answer::stream().event(&begun).cut()).answer(messages_says("done"));

@@ -194,7 +194,7 @@ fn so_it_is_in_the_other_dialects() {
 
 /// Entry P4 in `tests/README.md`.
 #[test]
-fn what_a_model_said_goes_back_to_strict_servers_of_responses_as_role_and_content_with_its_phase() {
+fn a_models_text_goes_back_to_strict_servers_of_responses_as_role_and_content_with_its_phase() {
     let item = |id: &str, words: &str, phase: Value| {
         let content = json!([{"type": "output_text", "text": words, "annotations": []}]);
         let mut item =

@@ -50,7 +50,7 @@ fn a_real_model_streams_text_over_each_api() {
 
 #[test]
 #[ignore = "needs a model: tests/models/run"]
-fn what_the_limit_cuts_is_told_over_each_api() {
+fn an_answer_cut_at_the_limit_is_told_over_each_api() {
     let llama = Llama::start();
     for dialect in DIALECTS {
         let place = Place::new();

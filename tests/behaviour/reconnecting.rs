@@ -84,7 +84,7 @@ fn place_is_killed(daemon: Daemon) {
 }
 
 #[test]
-fn what_watches_and_waits_goes_on_with_the_next_daemon() {
+fn commands_that_watch_and_wait_go_on_with_the_next_daemon() {
     let daemon = Daemon::start();
     let run = daemon.submit(&until_there_is("gate"));
     eventually("it executes", || daemon.lane("tool").busy == 1);

@@ -187,7 +187,7 @@ fn a_submit_whose_reply_was_lost_gives_one_run_when_it_is_repeated() {
 }
 
 #[test]
-fn whoever_follows_large_events_across_a_restart_misses_none() {
+fn a_follower_of_large_events_misses_none_across_a_restart() {
     let daemon = Daemon::configured("[limits]\nevents = 10\n");
     let text = "much ".repeat(60_000);
     daemon.submit_many(12, &says(&text)).iter().for_each(|run| drop(run.wait()));

@@ -89,7 +89,7 @@ fn every_reply_and_every_event_of_a_live_daemon_is_as_described() {
 }
 
 #[test]
-fn what_is_wrong_does_not_fit_and_what_may_be_left_out_may() {
+fn wrong_values_do_not_fit_and_optional_ones_may_be_left_out() {
     let place = Place::new();
     let schemas = Schemas(place.ctl(["schema", "--json"]).json());
     let fits = |method: &str, params: Value| schemas.fits(&format!("/methods/{method}/params"), &params);

@@ -18,7 +18,7 @@ fn holds(path: &Path) -> bool {
 
 #[test]
 #[ignore = "needs root, to be another user"]
-fn no_tool_sees_what_is_in_the_daemons_environment() {
+fn no_tool_sees_the_daemons_environment() {
     let place = Place::new();
     let planted = format!("PLANTED_API_KEY={PLANTED}");
     let daemon = place.start_as(NOBODY, &["env", &planted]);

@@ -186,7 +186,7 @@ fn runs_are_selected_by_what_they_wait_for_and_a_lane_counts_the_same() {
 
 /// Entry U11 in `tests/README.md`.
 #[test]
-fn retry_takes_many_and_changes_what_is_named() {
+fn retry_takes_many_runs_and_changes_the_named_fields() {
     let daemon = Daemon::start();
     let job = json!({"labels": {"job": "n"}, "limits": {"max_steps": 1, "max_tokens": 100_000}, "env": {"A": "1"}});
     let script = turn("").shell("true").turn("better");
@@ -340,7 +340,7 @@ fn every_verb_that_changes_runs_asks_on_a_terminal_before_it_changes_several() {
 
 /// Entry U11 in `tests/README.md`.
 #[test]
-fn what_shows_one_run_shows_several() {
+fn commands_that_show_one_run_show_several() {
     let daemon = Daemon::start();
     let named = daemon.submit_with(&runs("echo out"), json!({"name": "first", "labels": {"of": "s"}}));
     let other = daemon.submit_with(&says("second answer"), json!({"labels": {"of": "s"}}));

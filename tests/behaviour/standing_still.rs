@@ -36,7 +36,7 @@ fn told_everywhere(daemon: &Place, run: &Run, words: &str, lane: Option<(&str, &
 
 /// Entry U3 in `tests/README.md`.
 #[test]
-fn what_a_provider_does_is_told_in_the_same_words_everywhere() {
+fn the_state_of_a_provider_is_told_in_the_same_words_everywhere() {
     let servers: Vec<FaultServer> = (0..5).map(|_| FaultServer::start()).collect();
     let [quota, limit, down, refused, paused] = &servers[..] else { unreachable!() };
     quota.always(Answer::whole(402, "application/json", &[], r#"{"error":{"message":"no money left"}}"#));
@@ -100,7 +100,7 @@ fn what_a_provider_does_is_told_in_the_same_words_everywhere() {
 
 /// Entries U3 and U14 in `tests/README.md`.
 #[test]
-fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere() {
+fn a_wait_for_a_lane_a_person_or_a_run_is_told_in_the_same_words_everywhere() {
     let daemon = Daemon::configured("[lane.tool]\nwidth = 2\n[share.batch]\nweight = 1\nmax = 1\n");
     let batch = json!({"share": "batch"});
     let first = daemon.submit_with(&until_there_is("gate"), batch.clone());
@@ -142,7 +142,7 @@ fn what_a_lane_a_person_or_another_run_does_is_told_in_the_same_words_everywhere
 
 /// Entry "rule 7" in `tests/README.md`.
 #[test]
-fn what_a_run_that_is_waited_for_stands_still_for_is_told_of_those_that_wait_for_it() {
+fn the_wait_of_a_run_is_told_of_the_runs_that_wait_for_it() {
     let daemon = Daemon::of_width(1);
     let waits_for = |child: &Script| turn("").spawn("child").wait_for_all().turn("done").child("child", child);
     let gate = daemon.submit(&until_there_is("gate"));

@@ -40,7 +40,7 @@ fn a_limit_that_would_end_the_daemon_and_cannot_be_raised_is_refused_in_words() 
 
 /// Entry B9 in `tests/README.md`.
 #[test]
-fn who_greets_with_another_protocol_is_refused_what_it_asks_and_may_look_and_stop() {
+fn a_client_of_another_protocol_is_refused_and_may_look_and_stop() {
     let mut daemon = Daemon::start();
     for major in [2, 3, 7, 1_000, u32::MAX] {
         let mut client = daemon.connect();

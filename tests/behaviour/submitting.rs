@@ -167,7 +167,7 @@ fn a_submit_is_known_by_its_key_as_long_as_its_run_is() {
 }
 
 #[test]
-fn what_a_tool_submits_is_queued_once_as_well_and_its_key_is_its_own() {
+fn a_submit_of_a_tool_is_queued_once_as_well_and_has_its_own_key() {
     let daemon = Daemon::start();
     let script = daemon.script_file(&says("a child's answer"));
     let call = format!("harnessctl submit --wait --script {script}");

@@ -37,7 +37,7 @@ fn last_seq(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn one_that_does_not_read_costs_nothing_and_misses_nothing() {
+fn a_subscriber_that_does_not_read_costs_nothing_and_misses_nothing() {
     let daemon = Daemon::configured("[limits]\nevents = 500\nfinished_runs = 100\n");
     let mut stalled = daemon.connect();
     stalled.subscribe(json!({"after": 0, "deltas": true}));
@@ -176,7 +176,7 @@ fn of_a_tree_the_children_are_followed_too() {
 }
 
 #[test]
-fn one_that_asks_and_never_reads_costs_a_bounded_amount_and_delays_nobody() {
+fn a_client_that_asks_and_never_reads_costs_a_bounded_amount_and_delays_no_other() {
     let daemon = Daemon::start();
     daemon.submit_many(200, &says(&"much to say. ".repeat(100))).iter().for_each(|run| drop(run.wait()));
     let stream = UnixStream::connect(daemon.socket()).unwrap();

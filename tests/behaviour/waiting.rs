@@ -85,7 +85,7 @@ fn of_two_replies_at_once_one_wins_and_the_other_is_told_who() {
 }
 
 #[test]
-fn pending_lists_what_is_open_and_reply_settles_it_from_anywhere() {
+fn pending_lists_open_questions_and_reply_settles_them_from_anywhere() {
     let daemon = Daemon::start();
     let run = daemon
         .submit_with(&turn("").ask("what colour?").turn("${c} it is").capture("c", "(.*)"), json!({"name": "painter"}));
@@ -140,7 +140,7 @@ fn a_wait_for_any_ends_with_the_first() {
 }
 
 #[test]
-fn where_nobody_may_answer_the_run_fails_with_3() {
+fn a_run_that_asks_fails_with_3_if_no_person_may_answer() {
     let daemon = Daemon::start();
     let script = daemon.script_file(&turn("").ask("may I?").shell("touch asked").turn("never"));
     let run = ["submit", "--wait", "--script", &script];

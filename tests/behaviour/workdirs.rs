@@ -305,7 +305,7 @@ fn nothing_is_executed_in_the_wrong_folder_however_fast_it_is_exchanged() {
 
 /// Children, runs inside of runs, retries, messages and lines of a batch: each is of a folder, too.
 #[test]
-fn what_comes_from_a_run_keeps_its_folder_and_what_is_submitted_inside_of_it_is_looked_at() {
+fn a_run_of_a_run_keeps_its_folder_and_a_submit_inside_of_it_is_checked() {
     let daemon = Daemon::start();
     let path = daemon.path("src");
     fs::create_dir(&path).unwrap();
@@ -372,7 +372,7 @@ fn open_files(place: &Place) -> u64 {
 
 /// U22: a hostile client passes descriptors wherever it can; none of them stays.
 #[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
+fn descriptors_that_were_not_asked_for_are_closed() {
     let daemon = Daemon::start();
     let before = {
         let mut settled = open_files(&daemon);

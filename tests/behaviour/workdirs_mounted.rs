@@ -94,7 +94,7 @@ fn a_client_in_a_sandbox_is_told_that_the_daemon_is_not() {
 
 #[test]
 #[ignore = "needs root, to mount"]
-fn what_is_mounted_over_a_folder_is_another_folder_for_the_next_call() {
+fn a_mount_over_a_folder_is_another_folder_for_the_next_call() {
     need_root();
     let daemon = Daemon::start();
     for (index, mount) in
@@ -184,7 +184,7 @@ impl Drop for Hanging {
 /// U22: a mount that hangs delays only the client that asks for it.
 #[test]
 #[ignore = "needs root, to mount"]
-fn a_mount_that_does_not_answer_holds_up_nobody_else() {
+fn a_mount_that_does_not_answer_holds_up_its_own_run_alone() {
     need_root();
     let daemon = Daemon::start();
     let soon = daemon.path("soon");

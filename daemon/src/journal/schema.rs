@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_is_told_from_one() {
+    fn a_file_that_is_no_journal_is_told_from_a_journal() {
         let (_dir, path) = dir();
         std::fs::write(&path, "hello").unwrap();
         assert!(matches!(open(&path, false, fresh), Err(OpenError::Foreign { .. })));

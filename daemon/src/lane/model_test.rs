@@ -376,7 +376,7 @@ fn shares_are_served_in_proportion_to_their_weights() {
 }
 
 #[test]
-fn what_a_share_got_in_one_class_is_not_held_against_it_in_another() {
+fn grants_of_a_share_in_one_class_do_not_count_in_another() {
     let mut lane = lane(1);
     for run in 0..700 {
         lane.enter(claim(run, run, 0, Priority::High), Timestamp::default());
@@ -466,7 +466,7 @@ fn a_relief_of_nothing_does_nothing() {
 }
 
 #[test]
-fn a_share_at_its_bound_holds_its_own_tickets_back_and_nobody_elses() {
+fn a_share_at_its_bound_holds_back_its_own_tickets_alone() {
     let mut lane = lane(5);
     for run in 0..4 {
         lane.enter(claim(run, run, 2, Priority::High), Timestamp::default());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saturated_now_counts_up_to_now() {
+    fn present_saturation_counts_up_to_now() {
         let mut saturation = Saturation::default();
         saturation.note(true, at(0));
         assert_eq!(saturation.shares(at(20)), [1.0, 1.0, 1.0]);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_too_low_is_told_with_what_is_needed_and_where_to_look() {
+    fn a_limit_that_is_too_low_is_told_with_the_needed_value_and_its_place() {
         for (kind, hard, told) in [
             (KINDS[0], 20, "open files that the daemon inherits is 20, it needs 48"),
             (KINDS[1], 10 * MIB, "file size that the daemon inherits is 10 MiB, it needs 256 MiB"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_changes_nothing() {
+    fn a_word_that_is_no_limit_changes_nothing() {
         let before: Vec<_> = KINDS.iter().map(|kind| getrlimit(kind.resource).unwrap()).collect();
         for word in ["", "open-files", "open-files=", "open-files=1", "open-files=x:y", "core=0:0", "=1:1"] {
             give_back(word);

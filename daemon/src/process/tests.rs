@@ -201,7 +201,7 @@ async fn stdin_is_at_its_end() {
 }
 
 #[tokio::test]
-async fn the_environment_is_what_is_given_and_nothing_else() {
+async fn the_environment_has_the_given_variables_and_no_others() {
     let mut bench = Bench::new();
     bench.env.push(("GREETING".into(), "hi there".into()));
     let finished = bench.run("env").await;
@@ -241,7 +241,7 @@ async fn a_command_that_the_kernel_cannot_take_is_a_clear_error() {
 
 /// B12: the error names the part that is too large.
 #[tokio::test]
-async fn what_the_kernel_cannot_take_is_named() {
+async fn the_part_that_the_kernel_cannot_take_is_named() {
     let bench = Bench::new();
     let long = |bytes: usize| OsString::from("x".repeat(bytes));
     let many = |count: usize, bytes: usize| -> Vec<(OsString, OsString)> {
@@ -317,7 +317,7 @@ async fn the_time_limit_ends_also_what_ignores_sigterm() {
 }
 
 #[tokio::test]
-async fn what_ends_by_sigterm_is_not_kept_waiting() {
+async fn a_process_that_ends_by_sigterm_is_not_kept_waiting() {
     let mut bench = Bench::new();
     bench.timeout = Duration::from_millis(50);
     let begun = Instant::now();
@@ -395,7 +395,7 @@ async fn a_background_child_that_holds_an_output_open_lives_on_and_does_not_hold
 }
 
 #[tokio::test]
-async fn what_lives_on_may_go_on_writing_and_is_read() {
+async fn a_process_that_lives_on_may_write_and_is_read() {
     let bench = Bench::new();
     let command = "sh -c 'while :; do echo tick; sleep 0.01; done' & echo $!";
     let finished = bench.run(command).await;
@@ -414,7 +414,7 @@ async fn what_lives_on_may_go_on_writing_and_is_read() {
 }
 
 #[tokio::test]
-async fn what_a_background_child_writes_soon_is_captured() {
+async fn early_output_of_a_background_child_is_captured() {
     let finished = Bench::new().run("(sleep 0.2; echo late) & echo early").await;
     assert_eq!(text(&finished.stdout.kept), "early\nlate\n");
     assert!(!finished.children_ended);
@@ -527,7 +527,7 @@ async fn descendants_belong_to_the_run_and_strangers_do_not() {
 }
 
 #[tokio::test]
-async fn one_that_left_its_group_its_session_and_its_parents_belongs_to_the_run_and_ends_with_it() {
+async fn a_process_that_left_its_group_session_and_parents_belongs_to_the_run_and_ends_with_it() {
     let bench = Bench::new();
     let command = "env -i setsid sh -c '(setsid sh -c \"echo \\$\\$; exec sleep 100 >/dev/null 2>&1\" &) ; exit 0'";
     let finished = bench.run(command).await;
@@ -604,7 +604,7 @@ async fn a_server_outlives_the_time_limit_of_a_later_call() {
 }
 
 #[tokio::test]
-async fn who_forks_without_end_is_ended() {
+async fn a_process_that_forks_without_end_is_ended() {
     let mut bench = Bench::new();
     bench.timeout = Duration::from_millis(500);
     let command = "for c in 1 2 3; do (trap '' TERM; while :; do (sleep 0.01 &); done)& done; sleep 60";
@@ -638,7 +638,7 @@ async fn a_keeper_that_is_stopped_is_woken() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_is_killed_costs_the_call_its_end_and_nobody_else() {
+async fn a_killed_keeper_costs_its_own_call_alone() {
     let bench = Bench::new();
     let finished = bench.run("echo before; kill -9 $PPID; sleep 2").await;
     assert!(finished.keeper_lost && finished.end.is_none());

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_yet_stays_however_long_it_is() {
+    fn a_message_without_an_answer_stays_however_long_it_is() {
         let mut entries = steps(2, 1_000);
         entries.push(user(&"y".repeat(20_000)));
         let plan = plan(&entries, 5_000, 0).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_said_stays_word_for_word_the_task_first_and_then_the_newest() {
+    fn messages_of_people_stay_word_for_word_the_task_first_and_then_the_newest() {
         let long = "x".repeat(2_000);
         let mut entries = vec![user("the task")];
         for n in 0..4 {

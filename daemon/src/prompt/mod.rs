@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_provider_wants_back_no_other_one_gets() {
+    fn blocks_of_one_provider_go_to_no_other() {
         let carried = |provider: Option<&str>| {
             Some(Arc::new(Carried { dialect: "openai".into(), provider: provider.map(Into::into), parts: "[]".into() }))
         };

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_part_that_is_mounted_only_what_is_in_it_is_found() {
+    fn in_a_partly_mounted_tree_only_mounted_cgroups_are_found() {
         let part = "30 23 0:26 /a.slice /my\\040cgroups\\134x rw - cgroup2 cgroup2 rw\n";
         assert_eq!(path("0::/a.slice/b", part), Some("/my cgroups\\x/b".into()));
         assert_eq!(path("0::/a.slice.d/b", part), None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_or_not_given_away_is_not_ours() {
+    fn a_cgroup_that_is_shared_or_not_delegated_is_not_ours() {
         let dir = looks_like("memory pids\n", "17\n4242\n");
         assert_eq!(said(&dir, false), "other processes than this one are in GROUP");
         let dir = looks_like("memory pids\n", "17\n");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cgroup_is_told() {
+    fn a_directory_that_is_no_cgroup_is_told() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(said(&dir, false), "GROUP/cgroup.controllers: No such file or directory (os error 2)");
     }

@@ -54,7 +54,7 @@ fn the_cgroup_of_a_call_goes_with_the_last_of_its_processes() {
 
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
-fn what_an_earlier_daemon_has_left_is_ended_and_removed_and_nothing_else() {
+fn leftovers_of_an_earlier_daemon_are_ended_and_removed_and_nothing_else() {
     let groups = own("left", Controllers::default());
     let foreign = groups.own.join("foreign");
     fs::create_dir(&foreign).unwrap();
@@ -75,7 +75,7 @@ fn what_an_earlier_daemon_has_left_is_ended_and_removed_and_nothing_else() {
 /// touched, even if the file names it; neither is a directory that is not a cgroup.
 #[test]
 #[ignore = "needs root and cgroups of version 2"]
-fn what_a_daemon_has_left_in_the_cgroup_that_it_noted_is_ended_and_nothing_else() {
+fn leftovers_in_the_recorded_cgroup_are_ended_and_nothing_else() {
     let groups = own("noted", Controllers::default());
     let dir = tempfile::tempdir().unwrap();
     let (one, another) = (state(dir.path()), StateName::new(dir.path(), 8));
@@ -119,7 +119,7 @@ fn limits_are_set_by_a_cgroup_where_it_has_the_controller_and_on_each_process_ot
 }
 
 #[test]
-fn who_met_a_limit_is_told_from_what_the_kernel_counts() {
+fn the_process_that_met_a_limit_is_told_by_the_counts_of_the_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("call");
     fs::create_dir(&path).unwrap();

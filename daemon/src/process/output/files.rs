@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_the_quota_is_not_written() {
+    fn bytes_over_the_quota_are_not_written() {
         let (_dir, outputs) = written(4, b"0123456789");
         assert_eq!(read(&outputs, 0, 100), (0, "0123".to_owned(), 4));
     }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_puts_in_the_place_of_a_stream_is_refused_at_once() {
+    fn an_entry_of_a_run_in_the_place_of_a_stream_is_refused_at_once() {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         let (dir, outputs) = written(100, b"x");
         let path = outputs.path(RUN, CALL, OutputStream::Stdout);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_read_them() {
+    fn only_the_owner_may_read_them() {
         use std::os::unix::fs::PermissionsExt;
         let (_dir, outputs) = written(100, b"x");
         let path = outputs.path(RUN, CALL, OutputStream::Stdout);

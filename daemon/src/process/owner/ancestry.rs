@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_daemon_has_left_is_told_from_what_a_living_one_has_started() {
+    fn leftovers_of_a_dead_daemon_are_told_from_processes_of_a_living_one() {
         let machine = machine();
         for (what, pid, left) in [
             ("outside", 2, false),

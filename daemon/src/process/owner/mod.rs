@@ -309,7 +309,7 @@ mod tests {
     /// A daemon that was started by a call accepts as operators the processes below the same keeper, and never
     /// processes below another keeper.
     #[test]
-    fn beside_a_daemon_inside_a_run_is_what_is_below_the_same_keeper_only() {
+    fn beside_a_daemon_inside_a_run_are_processes_below_the_same_keeper_only() {
         let more = [(63, 1, 4), (100, FOREIGN, 9), (101, 63, 9), (102, KEEPER, 9), (103, 100, 10), (104, 40, 9)];
         let processes = machine(&more);
         let other = Lineage::Unknown(Untraced::OtherCall);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_become_another_process_is_nobody() {
+    fn a_pid_that_means_another_process_has_no_owner() {
         let processes = machine(&[(100, 40, 9)]);
         let lineage = trace_with(&|pid| processes.get(&pid).copied(), 100, &|| false);
         assert_eq!(lineage, Lineage::Unknown(Untraced::Gone));
@@ -355,7 +355,7 @@ mod tests {
     /// The chain changes between two looks, at each of the first few looks: at no moment does a process below a keeper
     /// become an operator.
     #[test]
-    fn a_chain_that_changes_while_it_is_followed_makes_nobody_an_operator() {
+    fn a_chain_that_changes_while_it_is_followed_makes_no_process_an_operator() {
         type Change = fn(&mut HashMap<i32, Stat>);
         let changes: [(&str, Change); 6] = [
             ("the parent exits, and the keeper has it", |all| {

@@ -83,7 +83,7 @@ mod tests {
     /// Every process of the user can give the limit of a run to a daemon that starts. No process becomes an operator of
     /// that daemon by this.
     #[test]
-    fn an_equal_limit_alone_makes_nobody_an_operator() {
+    fn an_equal_limit_alone_makes_no_process_an_operator() {
         let none = u64::MAX;
         let run = inside_run::mark_below(inside_run::mark_below(none, 7), 7);
         let below = inside_run::mark_below(run, 9);

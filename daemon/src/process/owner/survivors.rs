@@ -547,7 +547,7 @@ mod tests {
     /// A13: a process that escaped its keeper still has its mark, and is ended by the next start. Other processes are
     /// not touched.
     #[test]
-    fn what_an_earlier_daemons_runs_have_left_is_ended_and_nothing_else() {
+    fn leftovers_of_an_earlier_daemons_runs_are_ended_and_nothing_else() {
         let (ours, others) = (state(), state());
         let lock = take_over(ours.path()).unwrap();
         let other = take_over(others.path()).unwrap();
@@ -573,7 +573,7 @@ mod tests {
 
     /// Entry B11 in `tests/README.md`.
     #[test]
-    fn those_that_fork_and_exit_all_the_time_are_ended() {
+    fn processes_that_fork_and_exit_all_the_time_are_ended() {
         let forkers = Forkers::new();
         for how in ["60 deaf setsid", "120 deaf twice setsid"] {
             let dir = state();
@@ -590,7 +590,7 @@ mod tests {
     /// A process inside a run neither repairs nor serves the journal of a daemon outside all runs, whatever of its
     /// files is gone. A process outside may do both.
     #[test]
-    fn who_is_inside_of_a_run_has_nothing_of_a_daemon_outside() {
+    fn a_process_inside_of_a_run_gets_nothing_of_a_daemon_outside() {
         let inside = || Standing::of(inside_run::mark_below(u64::MAX, 7) - (1 << 32), Vec::new());
         let outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         for (note, of, refused) in [
@@ -627,7 +627,7 @@ mod tests {
 
     /// A leftover that holds the locks of its daemon is ended; a live daemon and unrelated processes are not.
     #[test]
-    fn who_holds_the_locks_of_a_daemon_and_is_inside_of_its_runs_is_ended() {
+    fn a_process_inside_of_runs_with_the_locks_of_their_daemon_is_ended() {
         let from_outside = || Standing::of(OUTSIDE_OF_ALL, Vec::new());
         // A shell gives a background command another standard input.
         let inherited = "exec 3<&0; (exec sleep 100 <&3) & echo it runs >&2";
@@ -677,7 +677,7 @@ mod tests {
     /// A process inside a run cannot keep the lock beside the socket, however far it has lowered its limit; any daemon
     /// outside can.
     #[test]
-    fn who_holds_the_lock_beside_a_socket_and_is_inside_of_a_run_is_ended() {
+    fn a_process_inside_of_a_run_with_the_lock_beside_a_socket_is_ended() {
         let from_outside = Standing::of(OUTSIDE_OF_ALL, Vec::new());
         let dir = state();
         let lock = take_over(dir.path()).unwrap();
@@ -706,7 +706,7 @@ mod tests {
 
     /// A pipe in the place of the lock file would block its opening for ever.
     #[test]
-    fn what_is_no_file_is_no_lock_of_the_keepers() {
+    fn a_pipe_is_no_lock_of_the_keepers() {
         let dir = state();
         nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let refused = take_over(dir.path()).unwrap_err().to_string();
@@ -715,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_waits_for_whoever_holds_the_lock() {
+    fn a_start_waits_for_the_holder_of_the_lock() {
         let dir = state();
         let lock = take_over(dir.path()).unwrap();
         // A keeper inherits the lock in the same way.

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_is_no_variable_of_the_loader() {
+    fn a_hidden_name_is_no_variable_of_the_loader() {
         for name in ["LD_PRELOAD", "GLIBC_TUNABLES", "LD_AUDIT", "A", "+", ""] {
             let hidden = hidden(OsStr::new(name));
             assert_eq!(hidden.as_bytes().strip_prefix(HIDDEN), Some(name.as_bytes()));

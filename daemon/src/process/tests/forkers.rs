@@ -87,7 +87,7 @@ async fn however_many_fork_and_exit_all_the_time_they_are_ended() {
 
 /// They have the time to become many, and to leave thousands of zombies.
 #[tokio::test]
-async fn those_that_are_deaf_are_ended_after_their_grace() {
+async fn processes_that_ignore_sigterm_are_ended_after_their_grace() {
     let forkers = Forkers::new();
     let mut bench = Bench::new();
     bench.timeout = Duration::from_millis(300);

@@ -130,7 +130,7 @@ mod tests {
 
     /// A signal to group 1 reaches all processes, and group 0 is our own.
     #[test]
-    fn neither_the_own_group_nor_what_is_none_is_signalled() {
+    fn neither_the_own_group_nor_a_false_group_is_signalled() {
         assert!(!is_for_us(getpgrp()));
         for none in [-1, 0, 1] {
             assert!(!is_for_us(Pid::from_raw(none)));

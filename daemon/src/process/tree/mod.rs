@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_spared_is_not_touched() {
+    fn a_spared_process_is_not_touched() {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let spared = i32::try_from(child.id()).unwrap();
