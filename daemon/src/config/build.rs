@@ -189,7 +189,8 @@ impl Sketch {
                 if !quirks.set(&quirk) {
                     let known = Quirks::NAMES.iter().copied();
                     let hint = super::toml_reader::hint(&quirk, known);
-                    section.tell(at.problem(format!("`provider.{name}.quirks` has an unknown quirk: {quirk:?}; {hint}")));
+                    section
+                        .tell(at.problem(format!("`provider.{name}.quirks` has an unknown quirk: {quirk:?}; {hint}")));
                 }
             }
             self.quirks = Some(quirks);
@@ -438,7 +439,10 @@ mod tests {
     #[test]
     fn keys_that_do_not_go_together_are_told() {
         for (keys, told) in [
-            ("dialect = \"scripted\"\nbase_url = \"http://x\"", "`provider.p.base_url` is not allowed here: a scripted"),
+            (
+                "dialect = \"scripted\"\nbase_url = \"http://x\"",
+                "`provider.p.base_url` is not allowed here: a scripted",
+            ),
             ("dialect = \"scripted\"\nquirks = []", "`provider.p.quirks` is not allowed here"),
             (
                 "dialect = \"openai\"\napi_key_env = \"A\"\napi_key_file = \"/k\"",
@@ -463,10 +467,7 @@ mod tests {
                 "dialect = \"openai\"\nbody = { model = \"x\" }",
                 "`provider.p.body.model` is a field that the harness sets",
             ),
-            (
-                "dialect = \"openai\"\nbody = { at = 2026-11-30 }",
-                "`provider.p.body.at` must be a value that JSON has",
-            ),
+            ("dialect = \"openai\"\nbody = { at = 2026-11-30 }", "`provider.p.body.at` must be a value that JSON has"),
             ("dialect = \"openai\"\nbody = { p = nan }", "`provider.p.body.p` must be a value that JSON has"),
             ("dialect = \"openai\"\nbody = 3", "must be a table"),
             ("dialect = \"scripted\"\nbody = { a = 3 }", "uses no network"),
