@@ -6,7 +6,7 @@
 //! path hang: it passes a descriptor of its own file system with that path. A look that hangs occupies one thread until
 //! the kernel returns.
 //!
-//! Owns these bounds. Must never know a run or change the working directory.
+//! Owns these bounds. Must never decide about a run, or change the working directory.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -438,7 +438,8 @@ methods! {
     "lane.pause" LanePause(LaneParams) -> LaneChanged, "Stops granting.";
     "lane.resume" LaneResume(LaneParams) -> LaneChanged, "Grants again.";
     "provider.list" ProviderList(Empty) -> ProviderViews, "Providers as they are configured.";
-    "provider.check" ProviderCheck(ProviderCheckParams) -> ProviderChecks, "Asks providers for a word; a good answer lets a held lane go on.";
+    "provider.check" ProviderCheck(ProviderCheckParams) -> ProviderChecks, "Asks providers for a word; a good answer \
+     lets a held lane go on.";
     "event.subscribe" EventSubscribe(SubscribeParams) -> Subscribed, "Events from a number on, then live.";
     "event.unsubscribe" EventUnsubscribe(UnsubscribeParams) -> Empty, "Ends a subscription.";
 }

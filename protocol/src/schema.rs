@@ -25,8 +25,8 @@ pub fn protocol() -> Value {
     json!({
         "$schema": DIALECT,
         "title": format!("harness control protocol {PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"),
-        "description": "JSON-RPC 2.0, one object a line. A request has one of the methods and its params; its reply has the \
-            method's result, or an error. What comes unasked is a notification.",
+        "description": "JSON-RPC 2.0, one object a line. A request has one of the methods and its params; its reply \
+            has the method's result, or an error. What comes unasked is a notification.",
         "methods": methods,
         "event": event,
         "notification": notification,

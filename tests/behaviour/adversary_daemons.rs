@@ -1,5 +1,5 @@
-//! Daemons, locks and keepers of a run's own: none gives a process of a run the rights of an operator, and none keeps the
-//! operator's daemon from its start. See `adversary.rs` for the arena.
+//! Daemons, locks and keepers of a run's own: none of them gives a process of a run the rights of an operator, or keeps
+//! the operator's daemon from starting. See `adversary.rs` for the arena.
 
 use std::fs;
 

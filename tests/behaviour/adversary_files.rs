@@ -178,8 +178,8 @@ fn another_daemon_behind_a_link_in_the_sockets_place_is_not_asked() {
     }
 }
 
-/// Whatever a run of one daemon makes of its lock file, its socket and its directories, a command for that daemon is never
-/// sent to another one of the same user.
+/// Whatever a run of one daemon does to its lock file, its socket and its directories, a command for that daemon is
+/// never sent to another daemon of the same user.
 #[test]
 fn no_command_for_a_daemon_reaches_another_one_of_the_same_user() {
     type Lead<'a> = &'a dyn Fn(&Daemon, &Daemon);

@@ -1,6 +1,6 @@
-//! Ways in which a process inside a run names runs: with the names of other trees' runs, with beginnings of ids. To it
-//! a name means a run of its own tree or nothing, whatever it asks, and it is told of no other tree. And ways in which it
-//! has its operator take one of its children for another run.
+//! Ways in which a process inside a run names runs: by the names of runs of other trees, and by beginnings of ids. For
+//! this process a name means a run of its own tree or nothing, whatever it asks, and it learns of no other tree. And
+//! attempts to make its operator take a child of the run for another run.
 
 use harness_tests::{Daemon, Place, Value, eventually, json, turn};
 
@@ -119,7 +119,7 @@ fn no_name_and_no_beginning_of_an_id_tells_a_run_of_another_tree() {
     alone.cancel();
 }
 
-/// A run gives a child the label and the name of an operator's job: who tries that job again tries nothing of the run's.
+/// A run gives a child the label and the name of an operator's job: a retry of that job retries no run of that tree.
 #[test]
 fn no_child_with_the_label_of_a_job_gets_what_the_job_gets_when_it_is_tried_again() {
     let place = Place::new();

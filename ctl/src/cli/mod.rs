@@ -227,7 +227,8 @@ pub(crate) struct SchemaArgs {
 const BACKUP: &str = "\
 Example: harnessctl daemon backup /var/backups/harness.db
 
-The copy is complete: it has every run that was acknowledged before. To continue from it: harnessctl daemon restore FILE.
+The copy is complete: it has every run that was acknowledged before.
+To continue from it: harnessctl daemon restore FILE.
 The outputs of calls are files beside the journal. With --outputs they are copied too, and restored with it.";
 const RESTORE: &str = "\
 Example: harnessctl daemon restore /var/backups/harness.db

@@ -45,8 +45,8 @@ pub(crate) struct SubmitArgs {
     /// Make the submit repeatable: the same key gives the same run
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// Repeat a submit with an unknown outcome, under the key that it printed: a run that was queued is found, and no run
-    /// is queued twice
+    /// Repeat a submit with an unknown outcome, under the key that it printed: a run that was queued is found, and no
+    /// run is queued twice
     #[arg(long, value_name = "KEY", conflicts_with = "idempotency_key")]
     pub(crate) again: Option<SubmitKey>,
     /// A label; may be repeated
@@ -74,9 +74,9 @@ pub(crate) struct ChangesArgs {
     /// The model, as its provider names it
     #[arg(long)]
     pub(crate) model: Option<String>,
-    /// An environment variable for its calls: KEY=VALUE, or KEY for its value here; may be repeated. From this environment
-    /// calls get only these, PATH, and the variables of [tool.shell] pass in the configuration (git and ssh often need
-    /// --env SSH_AUTH_SOCK); from the daemon's: HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
+    /// An environment variable for its calls: KEY=VALUE, or KEY for its value here; may be repeated. From this
+    /// environment calls get only these, PATH, and the variables of [tool.shell] pass in the configuration (git and ssh
+    /// often need --env SSH_AUTH_SOCK); from the daemon's: HOME, USER, LOGNAME, SHELL, LANG, LC_*, TZ, TMPDIR
     #[arg(long, value_name = "KEY[=VALUE]")]
     pub(crate) env: Vec<String>,
     /// A file with such variables, one on each line

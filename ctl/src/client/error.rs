@@ -1,4 +1,4 @@
-//! Errors of a connection, and their meaning for the caller.
+//! Errors of a connection, and their meaning for the caller: whether a request may be repeated. Must never repeat one.
 
 use std::io;
 

@@ -1,6 +1,7 @@
 //! Ctrl-C as a file descriptor that can be polled together with a socket.
 //!
-//! Once it is installed, an interrupt no longer ends the process: the caller must look at it in every wait.
+//! Owns the handler of SIGINT. Once it is installed, an interrupt no longer ends the process: the caller must look at
+//! it in every wait. Must never decide what an interrupt ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,5 @@
-//! Errors of finding or starting the daemon, and what to do about each.
+//! The errors of finding or starting the daemon, each with a hint for the user. Owns these words; must never start or
+//! end a process.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,8 +42,8 @@ pub(crate) enum StartError {
     },
     /// A link leads to the state directory of a daemon with another socket. A run may have made it.
     #[error(
-        "{} is a link, or a link is on the way to it; the daemon (pid {pid}) that holds it serves {}, and nothing was sent \
-         to that one",
+        "{} is a link, or a link is on the way to it; the daemon (pid {pid}) that holds it serves {}, and nothing was \
+         sent to that one",
         state_dir.display(), socket.display()
     )]
     Linked {
@@ -131,7 +132,10 @@ pub(crate) enum StartError {
         socket: PathBuf,
     },
     /// No daemon serves the socket, and none is started from inside a run.
-    #[error("no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started", socket.display())]
+    #[error(
+        "no daemon serves {}, and this command comes from inside a run ({inside}), from where none is started",
+        socket.display()
+    )]
     InsideRun {
         /// The socket that no daemon serves.
         socket: PathBuf,
@@ -206,8 +210,8 @@ impl StartError {
                 socket.display()
             )),
             Self::Unreachable { pid, .. } => Some(format!(
-                "it binds its socket again by itself where it can; kill -HUP {pid} lets it try at once, harnessctl daemon \
-                 stop ends it"
+                "it binds its socket again by itself where it can; kill -HUP {pid} lets it try at once, harnessctl \
+                 daemon stop ends it"
             )),
             Self::Denied { .. } => Some("ask its owner, or name another with --socket or HARNESS_SOCKET".to_owned()),
             Self::NotReady { .. } => Some("it may still be about to serve; try again".to_owned()),

@@ -53,7 +53,8 @@ pub(crate) enum Untrusted {
     },
     /// The socket was bound under another name. A run or another user may have made this name lead to it.
     #[error(
-        "process {pid} answers, whose socket has another name, and a run or another user may have made this one lead there"
+        "process {pid} answers, whose socket has another name, and a run or another user may have made this one lead \
+         there"
     )]
     OtherName {
         /// The process that answers.
@@ -89,7 +90,8 @@ impl Untrusted {
         match self {
             Self::OtherUser { .. } => "name the socket of a daemon of yours: --socket or HARNESS_SOCKET".to_owned(),
             Self::Inside { pid } | Self::Hidden { pid } => format!(
-                "nothing was sent to it; look at it (ps -fp {pid}), end it (kill -9 {pid}), then: harnessctl daemon start"
+                "nothing was sent to it; look at it (ps -fp {pid}), end it (kill -9 {pid}), then: harnessctl daemon \
+                 start"
             ),
             Self::NotTheDaemon { holder, .. } => format!(
                 "nothing was sent to it; let the daemon bind its socket again: kill -HUP {holder}; where the one that \

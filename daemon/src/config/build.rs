@@ -1,6 +1,7 @@
 //! A provider under construction: the keys that the files have set so far, and the provider that results from them.
 //!
-//! Owns the rules for which keys go together. A later file overrides an earlier one key by key.
+//! Owns the rules for which keys go together, and for the values of a provider's keys. A later file overrides an
+//! earlier one key by key. Must never read an API key.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -488,7 +489,8 @@ mod tests {
     /// C4: a provider may have any fallbacks, whatever fallbacks those have.
     #[test]
     fn fallbacks_are_one_name_or_a_list_and_may_have_fallbacks_of_their_own() {
-        let others = "[provider.q]\ndialect = \"anthropic\"\nfallback = \"p\"\n[provider.r]\ndialect = \"responses\"\nfallback = [\"q\", \"p\"]";
+        let others = "[provider.q]\ndialect = \"anthropic\"\nfallback = \"p\"\n\
+                      [provider.r]\ndialect = \"responses\"\nfallback = [\"q\", \"p\"]";
         let of = |typed: &str| {
             let text = format!("[provider.p]\ndialect = \"openai\"\nfallback = {typed}\n{others}\n");
             load(&text).map(|config| config.providers["p"].fallbacks.iter().map(|n| n.to_string()).collect::<Vec<_>>())

@@ -1,5 +1,7 @@
-//! The differences between two configurations, in words for the operator who reloads. Pure: must never change a
-//! configuration.
+//! The differences between two configurations, in words for the operator who reloads.
+//!
+//! Owns the division into changes that take effect at a reload and changes that need a restart. Pure: must never apply
+//! a change.
 
 use std::sync::Arc;
 

@@ -395,7 +395,8 @@ mod tests {
         }
         assert_eq!(
             wrong("[tool.shell]\ntimeout_seconds = nan"),
-            "0.toml:2: `tool.shell.timeout_seconds` must be a number of seconds, more than 0 and at most a year, not nan"
+            "0.toml:2: `tool.shell.timeout_seconds` must be a number of seconds, more than 0 and at most a year, not \
+             nan"
         );
         assert_eq!(wrong("[run]\nmodel = \"\""), "0.toml:2: `run.model` must be a text that is not empty, not \"\"");
         assert_eq!(wrong("lane = 3"), "0.toml:1: `lane` must be a table, [lane], not 3");
@@ -421,7 +422,8 @@ mod tests {
     fn a_dialect_that_is_not_spoken_is_told_and_its_keys_are_left_alone() {
         assert_eq!(
             wrong("[provider.local]\nbase_uri = \"http://x\"\ndialect = \"gopher\"\n"),
-            "0.toml:3: `provider.local.dialect` is \"gopher\"; this version speaks `scripted`, `openai`, `responses`, `anthropic`"
+            "0.toml:3: `provider.local.dialect` is \"gopher\"; this version speaks `scripted`, `openai`, `responses`, \
+             `anthropic`"
         );
     }
 

@@ -1,6 +1,8 @@
-//! The configuration: `toml_reader` reads the text, [`Config`] is the checked result, which is always valid.
+//! The configuration of the daemon: `read` reads the files, `toml_reader` parses one file, `load` and `build` check the
+//! values, and [`Config`] is the result, which is always valid.
 //!
-//! Owns every default and every bound of the daemon. Only `read.rs` reads files; the checks get the texts.
+//! Owns the types and their defaults; `load` and `build` own the allowed ranges. Must never read a file outside of
+//! `read`.
 
 mod build;
 pub mod diff;

@@ -1,6 +1,6 @@
-//! A configured provider, checked: `[provider.NAME]`.
+//! The checked configuration of one provider: `[provider.NAME]`.
 //!
-//! Owns the defaults of every key. Names the place of an API key, and must never hold the key itself.
+//! Owns the defaults of a provider's keys. Names the place of an API key, and must never hold the key itself.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -79,7 +79,8 @@ impl Drop for Store {
         drop(self.orders.take());
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(LAST_WAIT) {
             error!(
-                "the disk of the journal does not answer: stopping without it; the next start goes on from what is on it"
+                "the disk of the journal does not answer: stopping without it; the next start goes on from what is on \
+                 it"
             );
             return;
         }

@@ -279,7 +279,8 @@ impl History {
             filter.and("(root = ? OR id = ?)", [Sql::Text(root.to_string()), Sql::Text(root.to_string())]);
         }
         let sql = format!(
-            "SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT {most}",
+            "SELECT view, number, id, {} FROM run JOIN listing USING (number) WHERE {} ORDER BY number DESC LIMIT \
+             {most}",
             damage::COLUMNS,
             filter.sql
         );

@@ -94,11 +94,12 @@ impl CommitFault {
             Self::ReadOnly => "make it writable, then it goes on by itself",
             Self::Locked => "end that program's transaction, then it goes on by itself",
             Self::Damaged => {
-                "stop the daemon, and put a backup in its place (harnessd restore FILE) or save what can be read (harnessd salvage)"
+                "stop the daemon, and put a backup in its place (harnessd restore FILE) or save what can be read \
+                 (harnessd salvage)"
             }
             Self::Limited => {
-                "a process of this user has lowered the daemon's limit of file size: raise it as root (prlimit --pid PID \
-                 --fsize=unlimited), and it goes on by itself, or start the daemon anew"
+                "a process of this user has lowered the daemon's limit of file size: raise it as root (prlimit --pid \
+                 PID --fsize=unlimited), and it goes on by itself, or start the daemon anew"
             }
             Self::Failing => "see the kernel's log; it goes on by itself once the disk works",
             Self::Ours => "the daemon ends, and goes on from what was committed with its next start",

@@ -1,7 +1,8 @@
 //! Reads the events from which a start rebuilds the world, in order.
 //!
-//! Only the events of runs that are still in the world are read, and those about the daemon and its lanes. The cost of
-//! a start follows from the live runs, not from the length of the history.
+//! Only the events of runs that are still in the world are read, and those about the daemon and its lanes. So the cost
+//! of a start depends on the live runs, not on the length of the history. Owns the choice of these events; must never
+//! apply one.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

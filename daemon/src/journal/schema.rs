@@ -44,8 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub enum OpenError {
     /// A later daemon has written it.
     #[error(
-        "{} has version {found}, and this daemon knows none after {VERSION}: a later daemon has written it. Nothing was touched; \
-         install that daemon again, or give this one another state directory",
+        "{} has version {found}, and this daemon knows none after {VERSION}: a later daemon has written it. \
+         Nothing was touched; install that daemon again, or give this one another state directory",
         path.display()
     )]
     Newer {
@@ -56,8 +56,8 @@ pub enum OpenError {
     },
     /// The journal is gone, but outputs of runs are there.
     #[error(
-        "there is no journal at {}, but {outputs} runs have outputs beside it. Nothing was touched. Put a backup in its place \
-         (harnessd restore FILE), or move the directory `outputs` away to begin with an empty journal",
+        "there is no journal at {}, but {outputs} runs have outputs beside it. Nothing was touched. Put a backup in \
+         its place (harnessd restore FILE), or move the directory `outputs` away to begin with an empty journal",
         path.display()
     )]
     Missing {
@@ -67,7 +67,10 @@ pub enum OpenError {
         outputs: usize,
     },
     /// It is a link to a missing file, which may come back.
-    #[error("{} leads to {}, and nothing is there. Nothing was touched; is a file system not mounted?", path.display(), to.display())]
+    #[error(
+        "{} leads to {}, and nothing is there. Nothing was touched; is a file system not mounted?",
+        path.display(), to.display()
+    )]
     LeadsNowhere {
         /// The link in the place of the journal.
         path: PathBuf,
@@ -76,8 +79,8 @@ pub enum OpenError {
     },
     /// It belongs to another user.
     #[error(
-        "{} belongs to user {owner}, and this daemon runs as user {us}. Nothing was touched; give it to the user that the daemon \
-         runs as, or start the daemon as that one",
+        "{} belongs to user {owner}, and this daemon runs as user {us}. Nothing was touched; give it to the user that \
+         the daemon runs as, or start the daemon as that one",
         path.display()
     )]
     NotOurs {
@@ -89,7 +92,10 @@ pub enum OpenError {
         us: u32,
     },
     /// It is another kind of file.
-    #[error("{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one", path.display())]
+    #[error(
+        "{} is not a journal of this daemon ({why}). Nothing was touched; move it away to begin with an empty one",
+        path.display()
+    )]
     Foreign {
         /// The path at which the journal was expected.
         path: PathBuf,
@@ -98,8 +104,8 @@ pub enum OpenError {
     },
     /// It is damaged.
     #[error(
-        "{} is damaged ({why}). Nothing was changed. Put a backup in its place (harnessd restore FILE), or save what can be read: \
-         harnessd salvage {} NEW, then harnessd restore NEW",
+        "{} is damaged ({why}). Nothing was changed. Put a backup in its place (harnessd restore FILE), or save what \
+         can be read: harnessd salvage {} NEW, then harnessd restore NEW",
         path.display(), path.display()
     )]
     Damaged {
@@ -341,7 +347,8 @@ fn migrate(db: &mut Connection, path: &Path, found: u32, migrations: &[&str]) ->
     transaction.commit().map_err(failed)?;
     // The version is read from the file alone, so the log is merged into it.
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
-    tracing::info!(copy = %copy.display(), from = found, to = migrations.len() + 1, "the journal was brought up to date");
+    let to = migrations.len() + 1;
+    tracing::info!(copy = %copy.display(), from = found, to, "the journal was brought up to date");
     Ok(())
 }
 

@@ -228,7 +228,8 @@ impl Lane {
         let shares: Vec<_> = self.shares.iter().map(|s| (s.pass, s.permits, s.tickets)).collect();
         let order = self.queues.order(&self.slab);
         format!(
-            "{} width {}/{} reliefs {:?} paused {} hold {:?} {:?} {:?} permits {} tickets {:?} turn {} time {:?} granted {} shares {:?} {:?} {:?}",
+            "{} width {}/{} reliefs {:?} paused {} hold {:?} {:?} {:?} permits {} tickets {:?} turn {} time {:?} \
+             granted {} shares {:?} {:?} {:?}",
             self.name,
             self.width,
             self.configured_width,

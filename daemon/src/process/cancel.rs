@@ -1,4 +1,4 @@
-//! The order to end a piece of work: a level that only rises.
+//! The order to end a piece of work: a level that only rises. Owns the levels; must never end a process itself.
 
 use std::future::pending;
 

@@ -106,8 +106,8 @@ impl fmt::Display for TooLow {
         let Self { words, letter, hard, least } = self;
         write!(
             f,
-            "the limit of {words} that the daemon inherits is {hard}, it needs {least}, and it cannot raise it; start it from a \
-             shell without that limit (see it: ulimit -H -{letter})"
+            "the limit of {words} that the daemon inherits is {hard}, it needs {least}, and it cannot raise it; start \
+             it from a shell without that limit (see it: ulimit -H -{letter})"
         )
     }
 }

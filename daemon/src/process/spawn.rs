@@ -63,9 +63,10 @@ pub enum SpawnError {
     },
     /// The path leads to another folder.
     #[error(
-        "the working directory {} is another folder now (device {}, inode {}) than the one that this run was submitted for (device {}, \
-         inode {}): it was replaced, or something is mounted there; nothing was executed", dir.display(), found.0, found.1, wanted.0,
-        wanted.1
+        "the working directory {} is another folder now (device {}, inode {}) than the one that this run was \
+         submitted for (device {}, inode {}): it was replaced, or something is mounted there; nothing was \
+         executed",
+        dir.display(), found.0, found.1, wanted.0, wanted.1
     )]
     OtherFolder {
         /// Path of the directory, as the run has it.
@@ -95,8 +96,8 @@ pub enum SpawnError {
     Empty,
     /// A resource of this user, or of this daemon, is used up for the moment.
     #[error(
-        "the command could not be started: {0}: processes of this user have used up what the kernel gives (descriptors on \
-         their way, epoll watches, processes or open files), and it was waited for in vain"
+        "the command could not be started: {0}: processes of this user have used up what the kernel gives \
+         (descriptors on their way, epoll watches, processes or open files), and it was waited for in vain"
     )]
     UsedUp(#[source] io::Error),
     /// Anything else.
@@ -139,8 +140,8 @@ pub enum TooLong {
     Variable(String),
     /// All variables together, in addition to the arguments.
     #[error(
-        "the environment is too large for one process: {variables} variables with {bytes} bytes together; name fewer, or \
-         write them to a file"
+        "the environment is too large for one process: {variables} variables with {bytes} bytes together; name fewer, \
+         or write them to a file"
     )]
     Environment {
         /// Number of variables.

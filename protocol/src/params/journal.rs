@@ -77,12 +77,13 @@ impl fmt::Display for Finding {
         match self {
             Self::JournalGone { had } => write!(
                 f,
-                "the journal that was here is gone (it had {had} events), and a new one was begun; to go on from a backup: \
-                 harnessctl daemon restore FILE"
+                "the journal that was here is gone (it had {had} events), and a new one was begun; to go on from a \
+                 backup: harnessctl daemon restore FILE"
             ),
             Self::EventsLost { had, has } => write!(
                 f,
-                "the journal lacks its last events: it had event {had}, and ends with {has}; what happened after it is not known"
+                "the journal lacks its last events: it had event {had}, and ends with {has}; what happened after it \
+                 is not known"
             ),
             Self::Replaced { reason } => {
                 write!(f, "a new epoch of events began with this start: {reason}; what runs were in it goes on")
@@ -93,19 +94,21 @@ impl fmt::Display for Finding {
             ),
             Self::UnknownOutputs { runs, moved_to: Some(to) } => write!(
                 f,
-                "there were outputs of runs that the journal does not know ({runs}); they were moved to {to}, and nothing was deleted"
+                "there were outputs of runs that the journal does not know ({runs}); they were moved to {to}, and \
+                 nothing was deleted"
             ),
             Self::UnknownOutputs { runs, moved_to: None } => {
                 write!(f, "there are outputs of runs that the journal does not know ({runs}); they stay where they are")
             }
             Self::UnreadableRuns { runs } => write!(
                 f,
-                "records of runs cannot be read or are missing ({runs}); those that had not ended were ended, and the log names them"
+                "records of runs cannot be read or are missing ({runs}); those that had not ended were ended, and the \
+                 log names them"
             ),
             Self::ClockAhead { seconds } => write!(
                 f,
-                "events bear a time {} s ahead of the clock, which was once in the future; their time is set back when the clock has \
-                 gone on steadily for ten minutes",
+                "events bear a time {} s ahead of the clock, which was once in the future; their time is set back \
+                 when the clock has gone on steadily for ten minutes",
                 seconds.as_micros() / 1_000_000
             ),
         }

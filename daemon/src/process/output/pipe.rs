@@ -1,7 +1,7 @@
 //! Our end of a pipe, or of a terminal.
 //!
 //! It is registered with the runtime only when a task waits for it: most calls are over before that, and to register
-//! costs more than to read.
+//! costs more than to read. Must never keep or interpret a byte.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,8 +92,9 @@ impl Source {
 
 #[expect(
     deprecated,
-    reason = "the function that replaces it is unsafe, because a descriptor of any type could be closed behind its back; an \
-              OwnedFd stays open and stays the same for as long as it lives, which is all that is asked for there"
+    reason = "the function that replaces it is unsafe, because a descriptor of any type could be closed behind its \
+              back; an OwnedFd stays open and stays the same for as long as it lives, which is all that is asked for \
+              there"
 )]
 pub(in crate::process) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)

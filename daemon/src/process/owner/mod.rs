@@ -60,8 +60,8 @@ pub enum Untraced {
     OtherCall,
     /// It has a mark, like this daemon, and no keeper is above it.
     #[error(
-        "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are of the same \
-         call (start the daemon from where that limit is unlimited)"
+        "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are \
+         of the same call (start the daemon from where that limit is unlimited)"
     )]
     BothMarked,
     /// `/proc` cannot be read at all.

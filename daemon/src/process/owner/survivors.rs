@@ -170,7 +170,10 @@ impl KeepersLock {
         end_marked(&|pid, hard| marks.are_of(pid, hard) && !standing.is_own_line(pid));
         let _ = setpriority_process(None, nice);
         if held && is_held(&file).map_err(io)? {
-            tracing::error!(lock = %path.display(), "a process that is none of a run holds the keepers' lock; going on without it");
+            tracing::error!(
+                lock = %path.display(),
+                "a process that is not of a run holds the keepers' lock; going on without it"
+            );
         }
         flock(&file, FlockOperation::NonBlockingLockShared).or_else(ignore_held).map_err(|errno| io(errno.into()))?;
         Ok(Self { path, file: Arc::new(file), marks, standing, state })
