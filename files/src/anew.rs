@@ -17,7 +17,7 @@ use crate::dir::{Dir, Refusal};
 /// Distinguishes several hidden directories of one process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A hidden directory beside the final name. What is left in it is removed with it.
+/// A hidden directory beside the final name. Its content is removed with it.
 #[derive(Debug)]
 pub struct Anew {
     parent: Dir,

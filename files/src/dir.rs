@@ -74,7 +74,7 @@ pub(crate) enum End {
     New(Dir, OsString),
     /// It is this directory.
     Dir(Dir),
-    /// Another entry of this name in the directory: no link, except one that only the kernel can follow.
+    /// Another entry of this name in the directory: not a link, unless only the kernel can follow it.
     Other(Dir, OsString),
 }
 

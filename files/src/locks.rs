@@ -162,7 +162,7 @@ mod tests {
 
     /// A lock belongs to all processes that have its descriptor, whichever process took it.
     #[test]
-    fn a_process_that_inherited_a_lock_has_it_and_one_that_opened_the_file_has_not() {
+    fn a_process_that_inherited_a_lock_has_it_and_one_with_its_own_descriptor_has_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let file = File::create(&path).unwrap();

@@ -17,7 +17,7 @@ const TRIES: u32 = 16;
 /// The way in which a regular file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// For reading.
+    /// For reading; a link is followed.
     Read,
     /// For reading, and not through a link.
     ReadInPlace,

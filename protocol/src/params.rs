@@ -321,7 +321,7 @@ pub struct RetryParams {
     /// Whether that key is sent for the first time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
-    /// Whether the run may be one that another run has submitted. Without this, such a run is accepted only by its
+    /// Whether the run may be a child of another run. Without this, such a run is accepted only by its
     /// whole id, and gets no variables of an environment. Since protocol 1.2.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub children: bool,

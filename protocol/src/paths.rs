@@ -120,7 +120,7 @@ pub struct ConfigPlaces {
 mod tests {
     use super::*;
 
-    /// B12: a variable that is not UTF-8 is not taken for one that is not set, whichever path it would give.
+    /// B12: a variable that is not UTF-8 is not taken for unset, whichever path it would give.
     #[test]
     fn a_variable_that_cannot_be_read_is_told_whichever_it_is() {
         use std::os::unix::ffi::OsStringExt;

@@ -330,7 +330,7 @@ pub enum CallError {
     BadParams {
         /// Name of the method.
         method: &'static str,
-        /// What is wrong, with the place in the parameters.
+        /// The problem, with its place in the parameters.
         why: String,
     },
 }

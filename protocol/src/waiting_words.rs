@@ -1,7 +1,7 @@
 //! The words for the reason why a run or a lane does not proceed. Every command, the log and the prompt lines take them
 //! from here, so they agree.
 //!
-//! Pure: reads no clock, and knows no time zone but the one that it is given.
+//! Pure: the time and the time zone are arguments.
 
 use jiff::tz::TimeZone;
 

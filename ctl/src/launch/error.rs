@@ -66,7 +66,7 @@ pub(crate) enum StartError {
         socket: PathBuf,
         /// It has served the socket before. Otherwise it starts, or leaves.
         settled: bool,
-        /// What is at the path instead.
+        /// The kind of the entry at the path instead.
         in_place: Option<&'static str>,
     },
     /// The socket is that of the system's daemon, which only root starts.

@@ -34,7 +34,7 @@ enum Lines {
 
 /// How long a run that asks a question is given to report it itself.
 const SOON: Duration = Duration::from_millis(20);
-/// Levels of a tree that are searched for a run above one that asks.
+/// Levels of a tree that are searched for a run above the asking run.
 const MOST_LEVELS: usize = 64;
 
 /// Several runs that the command waits for.

@@ -37,10 +37,11 @@ struct Draft {
 }
 
 impl Config {
-    /// Reads the texts of `files`, in order, whose providers may speak `dialects`. Of a key that several of them have, the last one counts.
+    /// Reads the texts of `files`, in order. If several files have the same key, the last one counts. Providers may
+    /// speak `dialects`.
     ///
     /// # Errors
-    /// Everything that is wrong, with file, line, and what is allowed.
+    /// All problems, with file, line, and the allowed values.
     pub fn load(files: &[(PathBuf, String)], dialects: Dialects) -> Result<Self, ConfigError> {
         Self::load_with_origins(files, dialects).map(|(config, _)| config)
     }
@@ -210,7 +211,7 @@ impl Draft {
     }
 }
 
-/// What is passed to tools has a name that can be, and is no key of a provider: no tool gets those by configuration.
+/// Checks the variables that are passed to tools: each has a valid name, and none has the key of a provider.
 fn check_passed(config: &Config, passed: &[(String, Place)], problems: &mut Vec<Problem>) {
     let keys = config.variables_with_keys();
     for (name, place) in passed {

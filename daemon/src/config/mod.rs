@@ -187,7 +187,7 @@ pub struct Problem {
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what is allowed.
+    /// The problem, and the allowed values.
     pub what: String,
 }
 

@@ -213,7 +213,7 @@ impl fmt::Debug for Endpoint {
 pub enum KeySource {
     /// A variable of the environment with which the daemon is started.
     Environment(Arc<str>),
-    /// A file.
+    /// A file with the key.
     File(PathBuf),
     /// A credential that systemd passes.
     Credential(Arc<str>),

@@ -213,7 +213,7 @@ impl<'s> Section<'s> {
         Some((value, self.source.place(&typed.span())))
     }
 
-    /// A boolean.
+    /// The boolean `key`.
     pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
         let typed = self.get(key)?;
         match typed.get_ref() {

@@ -63,7 +63,7 @@ pub enum PutBackError {
         path: PathBuf,
         /// Bytes that the copy takes, and those to be left for a daemon that serves.
         needed: u64,
-        /// Free bytes.
+        /// Free bytes of the file system.
         free: u64,
     },
     /// A file cannot be moved or written.

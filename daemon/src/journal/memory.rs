@@ -30,9 +30,9 @@ pub(crate) type Committed = (CommitClass, Vec<Arc<Event>>);
 pub(crate) enum Mood {
     /// Commits succeed at once.
     Willing,
-    /// Commits wait.
+    /// Commits wait until the mood changes.
     Slow,
-    /// Commits fail.
+    /// Commits fail at once.
     Failing,
 }
 

@@ -40,7 +40,7 @@ pub struct Past {
 /// A record, as a start reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// The record.
+    /// The content of the row.
     pub record: Record,
     /// Its number among the events of its run, if it has one.
     pub nth: Option<u64>,

@@ -64,7 +64,7 @@ pub enum SalvageError {
     Unreadable {
         /// The file that was to be read or written.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         why: String,
     },
     /// The new journal cannot be made.
@@ -75,7 +75,7 @@ pub enum SalvageError {
     Write {
         /// The file that was to be read or written.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file.
         why: String,
     },
 }

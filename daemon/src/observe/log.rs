@@ -51,7 +51,7 @@ pub enum Target {
 /// A log that is set up. Dropping it waits for a moment until the lines so far are written.
 #[must_use]
 pub struct Log {
-    /// Its destination.
+    /// The destination of its lines.
     pub target: Target,
     lines: Option<Lines>,
 }

@@ -58,7 +58,7 @@ pub enum SpawnError {
     Directory {
         /// Path of the directory.
         dir: PathBuf,
-        /// What is wrong with the directory.
+        /// The problem with the directory.
         why: String,
     },
     /// The path leads to another folder.
@@ -100,7 +100,7 @@ pub enum SpawnError {
          (descriptors on their way, epoll watches, processes or open files), and it was waited for in vain"
     )]
     UsedUp(#[source] io::Error),
-    /// Anything else.
+    /// Any other error of the system.
     #[error("the command could not be started: {0}")]
     Io(#[source] io::Error),
 }

@@ -41,7 +41,7 @@ pub enum Finding {
         /// Number of the last event that it has.
         has: Seq,
     },
-    /// The journal is not the one that was here.
+    /// The journal is another one than before.
     Replaced {
         /// What the journal is instead.
         reason: EpochReason,

@@ -22,7 +22,7 @@ pub(super) struct Member {
     pub(super) parent: i32,
 }
 
-/// The tree below process `root`, without the children that `spared` names, and what is below these.
+/// The tree below process `root`, without the children that `spared` names and the processes below these.
 #[derive(Clone, Copy)]
 pub(super) struct Tree<'a> {
     pub(super) root: i32,
