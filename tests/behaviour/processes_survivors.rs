@@ -100,7 +100,7 @@ fn a_process_gets_back_what_the_daemon_has_changed_for_itself() {
 }
 
 #[test]
-fn a_time_limit_leaves_nobody_whatever_they_do() {
+fn a_time_limit_leaves_no_process_whatever_they_do() {
     let daemon = Daemon::start();
     for (text, mark) in [
         ("sh -c 'sleep 31011 | cat' | sh -c 'cat; sleep 31011'", "31011"),
@@ -117,7 +117,7 @@ fn a_time_limit_leaves_nobody_whatever_they_do() {
 }
 
 #[test]
-fn a_cancel_leaves_nobody() {
+fn a_cancel_leaves_no_process() {
     let daemon = Daemon::start();
     let run = daemon.submit(&runs("trap '' TERM; env -i setsid sleep 31021 & sleep 31021; sleep 31021"));
     eventually("they run", || Process::marked("sleep 31021").len() == 3);
@@ -128,7 +128,7 @@ fn a_cancel_leaves_nobody() {
 }
 
 #[test]
-fn when_the_daemon_is_killed_everything_is_gone_within_three_seconds_and_nobody_else_is_touched() {
+fn when_the_daemon_is_killed_everything_is_gone_within_three_seconds_and_no_other_process_is_touched() {
     let daemon = Daemon::start();
     let mut stranger = Command::new("sleep").arg("31032").spawn().unwrap();
     daemon.submit(&runs("trap '' TERM; env -i setsid sleep 31031 & sleep 31031; sleep 31031"));
@@ -151,7 +151,7 @@ fn when_the_daemon_is_killed_everything_is_gone_within_three_seconds_and_nobody_
 }
 
 #[test]
-fn when_the_daemon_stops_nobody_is_left() {
+fn when_the_daemon_stops_no_process_is_left() {
     let mut daemon = Daemon::start();
     daemon.submit(&commands(["sleep 31041 >/dev/null 2>&1 & setsid sleep 31041 >/dev/null 2>&1 &", "sleep 31041"]));
     eventually("they run", || Process::marked("sleep 31041").len() >= 3);
@@ -186,7 +186,7 @@ fn a_server_answers_later_calls_of_its_run_is_shown_and_ends_with_it() {
 }
 
 #[test]
-fn what_a_call_does_to_its_keeper_touches_nobody_else() {
+fn harm_to_a_keeper_touches_its_own_call_alone() {
     let daemon = Daemon::start();
     let other = daemon.submit(&runs("until [ -e go ]; do sleep 0.02; done; echo fine"));
     for text in ["kill $PPID; echo on", "kill -HUP $PPID; echo on", "kill -STOP $PPID; echo on"] {
@@ -268,7 +268,7 @@ fn many_that_write_without_end_take_bounded_memory_and_end_in_time() {
 }
 
 #[test]
-fn a_terminal_has_its_size_one_stream_and_an_end_of_input_and_leaves_nobody() {
+fn a_terminal_has_its_size_one_stream_and_an_end_of_input_and_leaves_no_process() {
     let daemon = Daemon::start();
     let text = "stty size; test -t 0 && test -t 1 && test -t 2 && echo three; echo err >&2; cat; tty </dev/tty";
     let result = call(&daemon, json!({ "command": text, "tty": true, "timeout": 20 }));

@@ -201,7 +201,7 @@ fn wrong_use_and_a_wrong_configuration_end_with_2_and_say_why() {
 }
 
 #[test]
-fn on_demand_it_says_ready_and_keeps_nothing_of_whoever_started_it() {
+fn on_demand_it_says_ready_and_keeps_nothing_of_its_starter() {
     let place = Managed::new();
     let lock = place.path("a script's lock");
     fs::write(&lock, "").unwrap();

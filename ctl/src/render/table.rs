@@ -2,7 +2,7 @@
 //! write a control character of a cell.
 //!
 //! Own code instead of `comfy-table`, which wraps cells and shrinks all columns. Here a row is always one line, ids are
-//! never cut, and a narrow terminal loses columns by importance. Each cell is made safe for the terminal when it is made.
+//! never cut, and a narrow terminal loses columns by importance. Each cell is made safe for a terminal when it is made.
 
 use std::io::{self, Write};
 
