@@ -145,10 +145,11 @@ impl Listener {
     /// # Errors
     /// If the file cannot be changed. The users are allowed all the same.
     pub fn set_members(&self, members: Option<Members>) -> Result<(), BindError> {
-        // The file first: it is bound again with the members that are in force.
+        // Held to the end, so that the file is not bound again with the earlier members meanwhile.
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.clone();
-        open.claim.admit(members.as_ref())
+        let admitted = open.claim.admit(members.as_ref());
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+        admitted
     }
 
     /// Looks whether the socket file is still there, and binds the path again where it is not: a logout cleans the
