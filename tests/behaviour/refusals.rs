@@ -34,6 +34,7 @@ const ELSEWHERE: &[(Reason, &str)] = &[
     (Reason::JournalHeld, "full_disk, hanging_disk"),
     (Reason::JournalUnreadable, "it takes a damaged journal"),
     (Reason::OutputUnreadable, "it takes a damaged state directory"),
+    (Reason::ConfigurationSilent, "reloading: a file that does not answer"),
     (Reason::Fault, "an internal error"),
 ];
 
@@ -340,7 +341,9 @@ fn daemons_that_end(daemon: Daemon, seen: &mut Seen) {
     seen.ask(&daemon, "daemon.backup", backup, "backup-failed", Some(("path", "here")));
     daemon.place().configure("[limits]\nlive_runs = -1\n");
     let error = daemon.refused("daemon.reload", json!({}));
-    seen.take(&error, "bad-configuration", None);
+    let file = error["data"]["subject"].as_str().unwrap_or_default().to_owned();
+    assert!(file.ends_with("config.toml"), "{error}");
+    seen.take(&error, "bad-configuration", Some(("path", &file)));
     daemon.rpc("daemon.drain", json!({"timeout_seconds": 0.0}));
     let spec = json!({"spec": daemon.spec(&says("x"), json!({}))});
     seen.ask(&daemon, "run.submit", spec, "draining", None);
