@@ -53,7 +53,7 @@ pub(super) fn journal(refusal: &JournalRefusal) -> Wire {
 }
 
 pub(super) fn configuration(fault: ConfigurationFault, problems: &[ConfigProblem]) -> Wire {
-    let subject = problems.first().map(|problem| Subject::Path(Subject::short(&problem.file).into_owned()));
+    let subject = problems.first().map(|problem| Subject::Path(problem.file.clone()));
     match fault {
         ConfigurationFault::Wrong => Wire::new(Invalid, Reason::BadConfiguration, subject),
         ConfigurationFault::Silent => Wire::new(Busy, Reason::ConfigurationSilent, subject),
