@@ -219,7 +219,7 @@ mod tests {
         for (made, counts) in [(&second, &second), (&first, &first)] {
             fs::create_dir(made.parent().unwrap()).unwrap();
             fs::write(made, "").unwrap();
-            assert_eq!(source.load().unwrap().files, [counts.clone()]);
+            assert_eq!(source.load().unwrap().files, std::slice::from_ref(counts));
         }
         fs::remove_file(&first).unwrap();
         assert_eq!(source.load().unwrap().files, [second]);

@@ -13,7 +13,7 @@ use harness_protocol::id::{IdMap, RunId};
 use harness_protocol::run::{RunState, RunView};
 use harness_protocol::time::Timestamp;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
-use rustix::fs::{Access, access};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use super::disk;
@@ -353,7 +353,10 @@ pub(super) fn reason(file: &Path, error: &rusqlite::Error) -> String {
     }
 }
 
-/// Whether a file system that was writable is read-only now: SQLite reports that as any other failure.
+/// Whether a file system that was writable is read-only now: SQLite reports that as any other failure. Asks for a file
+/// without a name, because `access` knows nothing of a file system that its driver has shut, and to open and close the
+/// journal itself would drop SQLite's locks on it.
 fn is_read_only(file: &Path) -> bool {
-    access(file, Access::WRITE_OK) == Err(Errno::ROFS)
+    let nameless = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    file.parent().is_some_and(|dir| open(dir, nameless, Mode::RUSR | Mode::WUSR).err() == Some(Errno::ROFS))
 }
