@@ -31,7 +31,7 @@ use harnessd::observe::log::{self, Target};
 use harnessd::observe::notify::Notifier;
 use harnessd::process::supervisor::launch;
 use harnessd::process::{
-    InsideError, KeepersLock, Standing, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket,
+    Freed, InsideError, KeepersLock, Standing, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket,
     may_mend, supervisor,
 };
 use harnessd::startup::daemonize::{self, Inherited, Starting};
@@ -41,6 +41,8 @@ use harnessd::startup::{ServeError, Setup, serve};
 
 /// How often opening a state directory is retried when its locks were held by a process without a right to them.
 const TRIES_FOR_STATE: u32 = 20;
+/// Pids of ended processes that the log names at most.
+const MOST_NAMED: usize = 20;
 /// Bytes of the stack of the daemon's main thread.
 const STACK: usize = 8 << 20;
 /// How long threads that block are waited for at the end.
@@ -156,10 +158,11 @@ fn run(
     let Loaded { config, files, .. } = load(&paths.config, starting)?;
     let members = config.control.group.as_deref().map(Members::of_group).transpose()?;
     starting.doing(format_args!("locking the state directory {}", paths.state_dir.display()));
-    let (state_dir, was_held) = open_state(&paths, &standing)?;
+    let (state_dir, ended) = open_state(&paths, &standing)?;
     let log = log::init(&cli.log, cli.on_demand.then(|| state_dir.path())).context("cannot set up the log")?;
-    if was_held {
+    if !ended.is_empty() {
         tracing::warn!(
+            count = ended.len(), pids = ?ended.iter().take(MOST_NAMED).collect::<Vec<_>>(),
             "processes that an earlier daemon's runs had left held the locks of the state directory, and were ended"
         );
     }
@@ -211,20 +214,39 @@ fn run(
 }
 
 /// Locks the state directory. Ends processes that were left by a run of an earlier daemon and hold its locks, because
-/// no daemon could start otherwise. Returns whether the directory was locked by such a process.
-fn open_state(paths: &Paths, standing: &Standing) -> Result<(StateDir, bool), LockError> {
+/// no daemon could start otherwise. Returns the pids of these as well.
+fn open_state(paths: &Paths, standing: &Standing) -> anyhow::Result<(StateDir, BTreeSet<i32>)> {
     let dir = &paths.state_dir;
-    for tried in 0..TRIES_FOR_STATE {
+    let mut all = BTreeSet::new();
+    for _ in 0..TRIES_FOR_STATE {
         match StateDir::open(dir) {
             Err(error) if error.is_held() => {
-                if !end_false_holders(dir, &StateDir::lock_file(dir), state_of(dir), standing) {
-                    return Err(error);
+                let Freed { ended, may_hold } =
+                    end_false_holders(dir, &StateDir::lock_file(dir), state_of(dir), standing);
+                if ended.is_empty() {
+                    return Err(held_by(error.into(), &may_hold));
                 }
+                all.extend(ended);
             }
-            opened => return Ok((opened?, tried > 0)),
+            opened => return Ok((opened?, all)),
         }
     }
-    Ok((StateDir::open(dir)?, true))
+    Ok((StateDir::open(dir)?, all))
+}
+
+/// The error that a lock is held, with the processes that may hold it if no daemon does. They are for a person to
+/// judge: one of them may be a shell.
+fn held_by(error: anyhow::Error, may_hold: &[i32]) -> anyhow::Error {
+    if may_hold.is_empty() {
+        return error;
+    }
+    let pids = may_hold.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+    error.context(format!(
+        "a lock is held, and no daemon that holds it is to be seen. Processes of yours have the limit of file locks \
+         that runs get (RLIMIT_LOCKS), and may hold it: a run has left them, or has lowered the limit of your own. \
+         Look at them (ps -o pid,ppid,tty,lstart,args -p {}), and end those that are not yours: kill -9 {pids}",
+        pids.replace(' ', ",")
+    ))
 }
 
 /// Whose a state directory is, by what its journal says.
@@ -275,20 +297,27 @@ fn bind(
     paths: &Paths,
     members: Option<Members>,
     standing: &Standing,
-) -> Result<Bound, BindError> {
+) -> anyhow::Result<Bound> {
     if let Some(passed) = activated {
-        return Bound::activated(passed, &paths.socket, members);
+        return Ok(Bound::activated(passed, &paths.socket, members)?);
     }
     let lock = lock_path(&paths.socket);
     for _ in 0..TRIES_FOR_STATE {
         match Bound::bind(&paths.socket, members.clone()) {
-            Err(BindError::Lock(error)) if error.is_held() && end_false_holders_of_socket(&lock, standing) => {
-                tracing::warn!("a process of a run held the lock of the socket, and was ended");
+            Err(BindError::Lock(error)) if error.is_held() => {
+                let Freed { ended, may_hold } = end_false_holders_of_socket(&lock, standing);
+                if ended.is_empty() {
+                    return Err(held_by(BindError::Lock(error).into(), &may_hold));
+                }
+                tracing::warn!(
+                    count = ended.len(), pids = ?ended.iter().take(MOST_NAMED).collect::<Vec<_>>(),
+                    "processes of runs held the lock of the socket, and were ended"
+                );
             }
-            bound => return bound,
+            bound => return Ok(bound?),
         }
     }
-    Bound::bind(&paths.socket, members)
+    Ok(Bound::bind(&paths.socket, members)?)
 }
 
 /// The exit code for what ended us: wrong use, another daemon, or a fault.

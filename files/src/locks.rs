@@ -3,6 +3,7 @@
 //! The kernel names the process that took the lock. That process may be dead while another one still has the
 //! descriptor.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
@@ -51,8 +52,10 @@ pub fn identity_of(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Whether process `pid` has a lock on one of these `files`, whichever process took it: the lock is on one of its
-/// descriptors, or the locked file is in its memory map. `None` if that is not known: it hides its descriptors, or a
-/// socket of it has descriptors that are not received yet.
+/// descriptors, or the locked file is in its memory map. `None` if that is not known: it hides its descriptors, a
+/// socket of it has descriptors that are not received yet, or an `io_uring` has files of its own.
+///
+/// `Some(false)` is no proof: a file that is registered with an `io_uring` which has no descriptor is listed nowhere.
 pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
     let mut is_told = true;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -69,8 +72,7 @@ pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
             if held.into_iter().any(|held| files.contains(&(held.device, held.inode))) {
                 return Some(true);
             }
-            let under_way = info.lines().find_map(|line| line.strip_prefix("scm_fds:"));
-            is_told &= under_way.is_none_or(|count| count.trim() == "0");
+            is_told &= !info.lines().any(has_files_unseen);
         }
     }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
@@ -78,6 +80,13 @@ pub fn has(pid: i32, files: &[(u64, u64)]) -> Option<bool> {
         return Some(true);
     }
     is_told.then_some(false)
+}
+
+/// Whether a line about a descriptor tells of open files that have no descriptor: those that a socket has not received
+/// yet, and those that are registered with an io_uring.
+fn has_files_unseen(line: &str) -> bool {
+    let count = line.strip_prefix("scm_fds:").or_else(|| line.strip_prefix("UserFiles:"));
+    count.is_some_and(|count| count.trim() != "0")
 }
 
 /// The file of a line as `7f00-7f01 r--s 00000000 fe:00 3932170 /a/file`.
@@ -95,6 +104,12 @@ fn device<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<u64> {
 /// The locks that process `pid` has taken.
 pub fn held_by(pid: i32) -> Vec<Held> {
     all().filter(|held| held.pid == pid).collect()
+}
+
+/// The processes that have taken an exclusive lock on any file. A process that forks has the lock as well, and is not
+/// among them. The kernel may leave out a line where other locks change meanwhile.
+pub fn takers() -> BTreeSet<i32> {
+    all().filter(|held| held.is_exclusive).map(|held| held.pid).collect()
 }
 
 fn all() -> impl Iterator<Item = Held> {
@@ -191,6 +206,20 @@ mod tests {
     }
 
     #[test]
+    fn files_without_a_descriptor_are_counted() {
+        for (line, expected) in [
+            ("scm_fds:\t0", false),
+            ("scm_fds:\t2", true),
+            ("UserFiles:\t0", false),
+            ("UserFiles:\t1", true),
+            ("UserBufs:\t1", false),
+            ("", false),
+        ] {
+            assert_eq!(has_files_unseen(line), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn a_line_of_a_mapping_is_understood() {
         let line = "7f0a4000-7f0a5000 r--s 00000000 fe:1a 3932170                    /a b/lock";
         assert_eq!(mapped(line), Some((makedev(0xfe, 0x1a), 3_932_170)));
@@ -214,6 +243,7 @@ mod tests {
             assert!(held_by(own).contains(&held) && on(&file) == [held]);
             flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
             assert_eq!(on(&file), [Held { is_exclusive: true, ..held }]);
+            assert!(takers().contains(&own));
             drop(file);
             assert!(holders(path).is_empty());
         }

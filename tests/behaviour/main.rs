@@ -6,6 +6,7 @@ mod adversary;
 mod adversary_backups;
 mod adversary_daemons;
 mod adversary_files;
+mod adversary_locks;
 mod adversary_names;
 mod answering;
 mod archived;

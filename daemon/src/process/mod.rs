@@ -38,10 +38,9 @@ pub use self::cgroup::{Grouped, Meeting};
 pub use self::input::input;
 pub use self::output::files::{CallOutputs, Outputs, Range};
 pub use self::output::{Captured, OnPiece};
+pub use self::owner::false_holders::{Freed, end_false_holders, end_false_holders_of_socket};
 pub use self::owner::own_mark::Standing;
-pub use self::owner::survivors::{
-    InsideError, KeepersLock, StateOf, TakeOverError, end_false_holders, end_false_holders_of_socket, may_mend,
-};
+pub use self::owner::survivors::{InsideError, KeepersLock, StateOf, TakeOverError, may_mend};
 pub use self::owner::{Lineage, Untraced};
 pub use self::pool::connection::KeeperProgram;
 pub use self::pool::sealed::Sealed;

@@ -2,8 +2,12 @@
 //!
 //! Owns the rule that recognises a keeper of another daemon: by what the kernel tells about it and about its parent,
 //! never by its name or its arguments, which every process chooses for itself. A mark can only be lowered, so no
-//! process inside a run can have the mark of that run's daemon. A chain that leaves all runs without passing a daemon
-//! was left by a dead daemon. Reads `/proc`; changes nothing.
+//! process inside a run can have the mark of that run's daemon. Reads `/proc`; changes nothing.
+//!
+//! Marks alone prove nothing about processes outside of runs: every process of a user can lower the marks of the
+//! others of its user, and so give a shell and the parent of that shell the marks of a keeper and of its daemon. So
+//! a keeper above a daemon is believed only where what it is shows as well what no other process can give it
+//! ([`super::own_mark`]).
 
 use harness_protocol::inside_run;
 
@@ -23,6 +27,8 @@ pub(super) struct Step {
     pub(super) started: u64,
     /// The hard limit that is its mark.
     pub(super) hard: u64,
+    /// The pid of the process that began its session.
+    pub(super) session: i32,
 }
 
 /// The facts that are asked of the kernel.
@@ -50,7 +56,7 @@ pub(super) fn chain(pid: i32, look: Look<'_>) -> Result<Vec<Step>, NoChain> {
 fn follow(pid: i32, look: Look<'_>) -> Result<Option<Vec<Step>>, NoChain> {
     let step = |pid, stat: Stat| {
         let hard = (look.limit)(pid).ok_or(NoChain::Unseen)?;
-        Ok(Step { pid, started: stat.started, hard })
+        Ok(Step { pid, started: stat.started, hard, session: stat.session })
     };
     let mut here = (look.stat)(pid).ok_or(NoChain::Unseen)?;
     let mut found = vec![step(pid, here)?];
@@ -88,8 +94,9 @@ enum At {
 /// Each keeper has exactly the mark that its daemon gives to keepers. That daemon has exactly the mark that it gives
 /// itself, depending on where it was started; and so on until the chain is outside all runs. The result is empty if a
 /// process on the way has any other mark: a process that lowered its own mark, or outlived its daemon, is not known to
-/// belong to any run.
-pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
+/// belong to any run. It is empty as well if `is_pair` denies that a process with the mark of a keeper (the first) and
+/// its parent (the second) are a keeper and its daemon.
+pub(super) fn keepers_above(chain: &[Step], is_pair: &dyn Fn(i32, i32) -> bool) -> Vec<KeeperAbove> {
     let Some((own, above)) = chain.split_first() else { return Vec::new() };
     if !inside_run::is_marked(own.hard) {
         return Vec::new();
@@ -98,7 +105,9 @@ pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
     for step in above {
         at = match at {
             At::Run(run) if step.hard == run => At::Run(run),
-            At::Run(run) if below.pid != own.pid && inside_run::is_set_by(step.hard, run) => {
+            At::Run(run)
+                if below.pid != own.pid && inside_run::is_set_by(step.hard, run) && is_pair(below.pid, step.pid) =>
+            {
                 found.push((below.pid, below.started));
                 At::Daemon(step.hard)
             }
@@ -115,20 +124,6 @@ pub(super) fn keepers_above(chain: &[Step]) -> Vec<KeeperAbove> {
         // The parent of the daemon is outside of this pid namespace.
         At::Daemon(daemon) if inside_run::depth(daemon) == 1 => found,
         At::Daemon(_) | At::Run(_) => Vec::new(),
-    }
-}
-
-/// Whether a dead daemon left the first process of a chain behind: the process has a mark, and the last marked process
-/// above it is not a daemon that was started outside all runs.
-pub(super) fn is_left(chain: Result<&[Step], NoChain>) -> bool {
-    match chain {
-        // A process of a live run is never nested as deeply.
-        Err(NoChain::TooLong) => true,
-        Err(NoChain::Unseen) => false,
-        Ok(chain) => {
-            let topmost = chain.iter().rfind(|step| inside_run::is_marked(step.hard));
-            topmost.is_some_and(|step| inside_run::depth(step.hard) != 1)
-        }
     }
 }
 
@@ -157,7 +152,7 @@ mod tests {
     fn chain_in(machine: &Machine, pid: i32) -> Result<Vec<Step>, NoChain> {
         let stat = |pid: i32| {
             let (parent, started, _) = machine.get(&pid)?;
-            Some(Stat { dead: false, parent: *parent, group: 1, session: 1, started: *started })
+            Some(Stat { dead: false, parent: *parent, group: 1, session: 1, has_terminal: false, started: *started })
         };
         chain(pid, Look { stat: &stat, limit: &|pid| machine.get(&pid).map(|process| process.2) })
     }
@@ -229,32 +224,27 @@ mod tests {
             ("where all have a limit", 61, &[]),
         ];
         for (what, pid, expected) in table {
-            assert_eq!(keepers_above(&chain_in(&machine, pid).unwrap()), expected, "{what}");
+            let chain = chain_in(&machine, pid).unwrap();
+            assert_eq!(keepers_above(&chain, &|_, _| true), expected, "{what}");
+        }
+    }
+
+    /// Two processes of an operator whose marks a run has lowered to those of a keeper and its daemon are neither.
+    #[test]
+    fn the_marks_of_a_keeper_and_its_daemon_make_no_keeper() {
+        let machine = machine();
+        let below_two = chain_in(&machine, 15).unwrap();
+        for (what, forged) in [("the nearest keeper", 14), ("the one above", 11)] {
+            assert!(keepers_above(&below_two, &|keeper, _| keeper != forged).is_empty(), "{what}");
+        }
+        for (what, forged) in [("the nearest daemon", 13), ("the one above", 10)] {
+            assert!(keepers_above(&below_two, &|_, daemon| daemon != forged).is_empty(), "{what}");
         }
     }
 
     #[test]
-    fn leftovers_of_a_dead_daemon_are_told_from_processes_of_a_living_one() {
+    fn a_keeper_has_the_mark_that_its_parent_sets() {
         let machine = machine();
-        for (what, pid, left) in [
-            ("outside", 2, false),
-            ("a daemon", 10, false),
-            ("a keeper", 11, false),
-            ("a run's", 12, false),
-            ("a daemon inside of a run, and its runs", 15, false),
-            ("a run's, which has lowered its mark", 21, false),
-            ("a keeper whose daemon is dead", 30, true),
-            ("below it", 31, true),
-            ("below a keeper of its own making", 34, true),
-            ("without a keeper", 37, true),
-            ("with a mark that was lowered", 36, true),
-            ("its parent is hidden", 70, false),
-            ("its parent is younger", 71, false),
-            ("without end", 80, true),
-        ] {
-            let chain = chain_in(&machine, pid);
-            assert_eq!(is_left(chain.as_deref().map_err(|why| *why)), left, "{what}");
-        }
         let limit = |pid: i32| machine.get(&pid).map(|process| process.2);
         for (pid, keeper) in
             [(2, false), (10, false), (11, true), (12, false), (13, false), (14, true), (21, false), (30, false)]

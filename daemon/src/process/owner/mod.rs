@@ -9,6 +9,11 @@
 //! parent is checked twice, and the parent must be the older of the two. Reads `/proc`; changes nothing.
 
 mod ancestry;
+mod ending;
+pub(super) mod false_holders;
+mod leftover;
+#[cfg(test)]
+mod marked;
 pub(super) mod own_mark;
 pub(super) mod survivors;
 
@@ -61,7 +66,7 @@ pub enum Untraced {
     /// It has a mark, like this daemon, and no keeper is above it.
     #[error(
         "it and this daemon both have the limit of file locks that runs get, and no keeper above says that they are \
-         of the same call (start the daemon from where that limit is unlimited)"
+         of the same call (start the daemon from where that limit is unlimited, as a new login has it)"
     )]
     BothMarked,
     /// `/proc` cannot be read at all.
@@ -233,7 +238,7 @@ mod tests {
     const FOREIGN: i32 = 62;
 
     fn process(parent: i32, started: u64) -> Stat {
-        Stat { dead: false, parent, group: 1, session: 1, started }
+        Stat { dead: false, parent, group: 1, session: 1, has_terminal: false, started }
     }
 
     /// Additional processes: pid, parent, start time.

@@ -3,7 +3,25 @@
 //! Owns the rule that this is read once, at the very start of the process, and never again: every process of the same
 //! user can lower the limit that is the mark later (`prlimit` asks for the user, and for nothing else). Changes
 //! nothing.
+//!
+//! The marks above this process may be a forgery: a run can lower those of its operator's shell, and of the parent of
+//! that shell, to the numbers of a keeper and its daemon, before the operator starts this daemon there. All processes
+//! of that shell, and all runs below it, would then look like processes of one call. So a keeper above counts only
+//! together with facts that no process can give another one:
+//!
+//! - both hide from processes of their user, as a keeper and a daemon do from their start: this a process can only do
+//!   to itself, and a shell does not do it;
+//! - the parent is the process that took an exclusive lock, as each daemon has one on its state directory;
+//! - this process descends from both, which a process becomes by birth only.
+//!
+//! Where that is missing, the mark still is one: nothing that has a mark gets rights from this daemon, and it serves
+//! only what is outside of all runs by its mark.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+
+use harness_files::locks;
 use harness_protocol::inside_run;
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -31,7 +49,7 @@ impl Standing {
         let above = match chain.first() {
             // The limit was lowered meanwhile.
             Some(first) if first.hard != mark => Vec::new(),
-            _ => keepers_above(&chain),
+            _ => keepers_above(&chain, &are_keeper_and_daemon),
         };
         Self { mark, above, chain }
     }
@@ -76,9 +94,52 @@ impl Standing {
     }
 }
 
+/// How often the kernel's list of locks is read.
+const LOOKS_AT_LOCKS: u32 = 4;
+
+/// Whether two processes, the first a child of the second, are a keeper and its daemon, by facts that are not marks.
+fn are_keeper_and_daemon(keeper: i32, daemon: i32) -> bool {
+    let both_are_ours = match (program_of(keeper), program_of(daemon)) {
+        (Program::Hidden, Program::Hidden) => true,
+        // Nothing hides from root.
+        (Program::Seen(keeper), Program::Seen(daemon)) => keeper == daemon && nix::unistd::geteuid().is_root(),
+        _ => false,
+    };
+    both_are_ours && (0..LOOKS_AT_LOCKS).any(|_| locks::takers().contains(&daemon))
+}
+
+/// The program of a process.
+#[derive(Debug, PartialEq, Eq)]
+enum Program {
+    /// The process hides from processes of its user.
+    Hidden,
+    /// Device and inode.
+    Seen((u64, u64)),
+    /// The process is gone, or the kernel does not tell.
+    Unknown,
+}
+
+fn program_of(pid: i32) -> Program {
+    match fs::metadata(format!("/proc/{pid}/exe")) {
+        Ok(program) => Program::Seen((program.dev(), program.ino())),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Program::Hidden,
+        Err(_) => Program::Unknown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Neither a shell nor its parent hides, and neither took a lock as a daemon does.
+    #[test]
+    fn a_shell_and_its_parent_are_no_keeper_and_no_daemon() {
+        let own = nix::unistd::getpid().as_raw();
+        let parent = nix::unistd::getppid().as_raw();
+        assert!(!are_keeper_and_daemon(own, parent));
+        assert_eq!(program_of(i32::MAX), Program::Unknown);
+        assert!(matches!(program_of(own), Program::Seen(_)));
+    }
 
     /// Every process of the user can give the limit of a run to a daemon that starts. No process becomes an operator of
     /// that daemon by this.

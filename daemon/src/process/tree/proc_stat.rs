@@ -7,11 +7,10 @@
 use std::fs::File;
 use std::io::Read;
 
-/// Positions of the number of threads, of the start time, and of the first field after the session, as proc_pid_stat(5)
-/// counts them.
+/// Positions of the session's terminal, of the number of threads and of the start time, as proc_pid_stat(5) counts them.
+const TERMINAL: usize = 7;
 const THREADS: usize = 20;
 const STARTED: usize = 22;
-const FIRST_AFTER_SESSION: usize = 7;
 
 /// The state of a process, and its relatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +21,10 @@ pub(in crate::process) struct Stat {
     pub(in crate::process) parent: i32,
     /// Id of its process group.
     pub(in crate::process) group: i32,
-    /// Id of its session.
+    /// Id of its session: the pid of the process that began it; 0 if that is outside of this pid namespace.
     pub(in crate::process) session: i32,
+    /// Whether its session has a terminal.
+    pub(in crate::process) has_terminal: bool,
     /// Its start time, in the kernel's ticks since the boot: the second half of its identity, since pids are reused.
     pub(in crate::process) started: u64,
 }
@@ -52,11 +53,12 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let ended = matches!(fields.next()?, "Z" | "X" | "x");
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    let threads: i64 = fields.nth(THREADS - FIRST_AFTER_SESSION)?.parse().ok()?;
+    let has_terminal = fields.next()? != "0";
+    let threads: i64 = fields.nth(THREADS - TERMINAL - 1)?.parse().ok()?;
     let started = fields.nth(STARTED - THREADS - 1)?.parse().ok()?;
     // If the first thread has ended before the others, the whole process looks ended.
     let dead = ended && threads <= 1;
-    Some(Stat { dead, parent, group, session, started })
+    Some(Stat { dead, parent, group, session, has_terminal, started })
 }
 
 #[cfg(test)]
@@ -70,11 +72,13 @@ mod tests {
     #[test]
     fn a_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
         let line = |name: &str, state: &str| format!("42 ({name}) {state} 7 8 9 {REST}");
-        let lives = Stat { dead: false, parent: 7, group: 8, session: 9, started: 123_456 };
+        let lives = Stat { dead: false, parent: 7, group: 8, session: 9, has_terminal: true, started: 123_456 };
         assert_eq!(parse(line("a) Z 1 (b", "S").as_bytes()), Some(lives));
         assert_eq!(parse(line("sh", "Z").as_bytes()), Some(Stat { dead: true, ..lives }));
         let threads = line("sh", "Z").replace(" 20 0 1 0 ", " 20 0 2 0 ");
         assert_eq!(parse(threads.as_bytes()), Some(lives), "its first thread has ended, and another one lives");
+        let alone = line("sh", "S").replace(" 34816 ", " 0 ");
+        assert_eq!(parse(alone.as_bytes()), Some(Stat { has_terminal: false, ..lives }));
         assert_eq!(parse(b"42 (sh"), None);
         assert_eq!(parse(b"42 (sh) S 7 8 9 0 -1"), None, "cut off before the time");
     }
