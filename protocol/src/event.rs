@@ -148,6 +148,19 @@ pub struct LaneWidth {
     pub width: u32,
 }
 
+/// A share of the lanes' capacity.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LaneShare {
+    /// Name of the share.
+    pub name: Arc<str>,
+    /// Its part of the grants, in proportion to the weights of the others.
+    pub weight: u32,
+    /// Most permits at once; missing for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
 /// Why a run was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

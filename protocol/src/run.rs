@@ -430,12 +430,31 @@ pub struct CallRequest {
     /// The id that the provider gave it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given: Option<Box<GivenId>>,
+    /// What kind of call it is, where the name of its tool does not say it: `shell` is a job, and `ask_user`,
+    /// `spawn_agent` and `wait_for_agent` are transitions of the world, as far as the run may call them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<CallKind>,
+}
+
+/// What kind of call it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum CallKind {
+    /// There is no such tool, or the run may not call it.
+    Unknown,
+    /// A transition of the world: it needs no permit.
+    World,
+    /// A job, which holds a permit while it executes.
+    Job,
+    /// A job that may execute beside its neighbours.
+    ParallelJob,
 }
 
 impl CallRequest {
     /// A call with usable arguments, and without an id of a provider.
     pub fn new(call: CallId, tool: impl Into<Arc<str>>, args: impl Into<Arc<str>>) -> Self {
-        Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None }
+        Self { call, tool: tool.into(), args: args.into(), unusable: None, given: None, kind: None }
     }
 }
 

@@ -102,7 +102,12 @@ fn carried() -> Option<Arc<Carried>> {
 fn events() -> Vec<EventBody> {
     let lane: Arc<str> = "tool".into();
     vec![
-        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }], last_at: AT },
+        EventBody::DaemonStarted { lanes: vec![LaneWidth { lane: lane.clone(), width: 8 }], last_at: AT, shares: None },
+        EventBody::DaemonStarted {
+            lanes: Vec::new(),
+            last_at: AT,
+            shares: Some(vec![LaneShare { name: "default".into(), weight: 1, max: Some(3) }]),
+        },
         EventBody::DrainStarted,
         EventBody::DrainEnded,
         EventBody::LaneRelieved { lane: lane.clone(), relief: RELIEF, by: 4, until: Some(AT) },
@@ -462,7 +467,7 @@ fn what_was_written_at_its_bounds_is_read_back() {
                             carried: None,
                             cut: true,
                         },
-                        EventBody::DaemonStarted { lanes: Vec::new(), last_at: at },
+                        EventBody::DaemonStarted { lanes: Vec::new(), last_at: at, shares: None },
                         EventBody::MessageReceived { text: text.into(), submit_key: None },
                     ];
                     for body in bodies {

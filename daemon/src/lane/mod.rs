@@ -150,6 +150,10 @@ struct Share {
 }
 
 impl Share {
+    fn new(settings: ShareSettings) -> Self {
+        Self { settings, pass: [0; Class::COUNT], permits: 0, tickets: [0; TicketState::COUNT] }
+    }
+
     fn is_full(&self) -> bool {
         self.settings.max.is_some_and(|max| self.permits >= max.max(1))
     }
@@ -205,9 +209,7 @@ impl Lane {
     /// An empty lane.
     pub fn new(settings: Settings) -> Self {
         let width = settings.width.clamp(1, MAX_WIDTH);
-        let share =
-            |settings| Share { settings, pass: [0; Class::COUNT], permits: 0, tickets: [0; TicketState::COUNT] };
-        let shares: Vec<Share> = settings.shares.into_iter().map(share).collect();
+        let shares: Vec<Share> = settings.shares.into_iter().map(Share::new).collect();
         Self {
             name: settings.name,
             configured_width: width,
@@ -231,10 +233,55 @@ impl Lane {
         }
     }
 
+    /// Its name: `tool`, or that of a provider.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether any ticket stands in it.
+    pub fn has_tickets(&self) -> bool {
+        self.tickets.iter().any(|&count| count > 0)
+    }
+
     /// The share with that name.
     pub fn share(&self, name: &str) -> Option<ShareId> {
         let index = self.shares.iter().position(|share| &*share.settings.name == name)?;
         u16::try_from(index).ok().map(ShareId)
+    }
+
+    /// Sets the shares. Each ticket goes over to the share that `share_of` names for its run, or to the first; those
+    /// that wait do so in the order of their ages, and nobody has had a turn.
+    pub fn set_shares<'n>(&mut self, shares: &[ShareSettings], share_of: &impl Fn(RunId) -> Option<&'n str>) {
+        if self.shares.iter().map(|share| &share.settings).eq(shares) {
+            return;
+        }
+        let mut waiting: Vec<(Timestamp, TicketId)> = Vec::new();
+        for id in self.slab.ids() {
+            if let Some(ticket) = self.slab.get(id)
+                && ticket.class().is_some()
+            {
+                waiting.push((ticket.since, id));
+            }
+        }
+        waiting.sort_by_key(|&(since, TicketId { slot, .. })| (since, slot));
+        for &(_, id) in &waiting {
+            self.queues.remove(&mut self.slab, id);
+        }
+        self.shares = shares.iter().cloned().map(Share::new).collect();
+        self.queues = Queues::new(self.shares.len());
+        (self.virtual_time, self.turn) = ([0; Class::COUNT], 0);
+        for id in self.slab.ids() {
+            let Some(ticket) = self.slab.get_mut(id) else { continue };
+            let named = share_of(ticket.run).and_then(|name| {
+                let index = shares.iter().position(|share| &*share.name == name)?;
+                u16::try_from(index).ok()
+            });
+            ticket.share = ShareId(named.unwrap_or(0));
+            let share = &mut self.shares[usize::from(ticket.share.0)];
+            share.permits += u32::from(ticket.permits);
+            share.tickets[ticket.state as usize] += 1;
+        }
+        waiting.into_iter().for_each(|(_, id)| self.enqueue(id));
     }
 
     /// Makes a ticket that waits for a permit.

@@ -365,6 +365,41 @@ fn a_share_with_a_thousand_roots_does_not_shut_out_one_with_two() {
 }
 
 #[test]
+fn tickets_go_over_to_other_shares_with_their_permits_and_in_the_order_of_their_ages() {
+    let mut lane = lane(2);
+    let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
+    let tickets: Vec<TicketId> = (0..6)
+        .map(|run| {
+            let share = u16::try_from(run % 3).unwrap();
+            lane.enter(claim(run, run, share, Priority::Normal), at(run))
+        })
+        .collect();
+    lane.grant(tickets[0], at(10));
+    lane.grant(tickets[1], at(11));
+    lane.park(tickets[1], at(12));
+    lane.park(tickets[2], at(13));
+    let shares = ["default", "all"].map(|name| ShareSettings { name: name.into(), weight: 1, max: None });
+    let of_run =
+        |run: RunId| (run != RunId::from_u64(4)).then_some(if run == RunId::from_u64(5) { "gone" } else { "all" });
+    lane.set_shares(&shares, &of_run);
+    lane.check().unwrap();
+    assert_eq!((lane.share("all"), lane.share("heavy")), (Some(ShareId(1)), None));
+    assert_eq!(tickets.iter().map(|&ticket| lane.state(ticket).unwrap()).collect::<Vec<_>>(), {
+        use TicketState::{Busy, Deferred, Parked, Queued};
+        [Busy, Parked, Deferred, Queued, Queued, Queued]
+    });
+    // Two shares with one weight take turns; in the default share run 4 is older than run 5.
+    let mut served = drain(&mut lane, 3);
+    let place = |run: u64| served.iter().position(|&one| one == run).unwrap();
+    assert!(place(4) < place(5), "{served:?}");
+    served.sort_unstable();
+    assert_eq!(served, [3, 4, 5]);
+    let before = lane.digest();
+    lane.set_shares(&shares, &|_| None);
+    assert_eq!(lane.digest(), before, "shares that are there already move nothing");
+}
+
+#[test]
 fn shares_are_served_in_proportion_to_their_weights() {
     let mut lane = lane(1);
     for run in 0..400 {

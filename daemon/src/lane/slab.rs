@@ -160,6 +160,12 @@ impl Slab {
         of_run.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation })
     }
 
+    /// Every ticket.
+    pub(super) fn ids(&self) -> Vec<TicketId> {
+        let slots = self.pages.iter().flatten().zip(0u32..).filter(|(ticket, _)| ticket.generation % 2 == 1);
+        slots.map(|(ticket, slot)| TicketId { slot, generation: ticket.generation }).collect()
+    }
+
     /// Every ticket, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Ticket> {
         self.pages.iter_mut().flatten().filter(|ticket| ticket.generation % 2 == 1)

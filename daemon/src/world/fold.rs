@@ -7,6 +7,7 @@ use std::cell::RefCell;
 
 use bevy_ecs::world::World;
 use harness_protocol::event::Event;
+use harness_protocol::id::Seq;
 
 use super::api::{Made, Unfit};
 use super::apply;
@@ -63,6 +64,10 @@ impl Folded {
 
     /// Lets something that has happened happen again: the world after all of it is the world that was.
     pub fn replay(&mut self, event: &Event) {
+        if self.world.resource::<Daemon>().last_seq == Seq(0) {
+            let lanes = self.world.resource::<Lanes>().before_all_events();
+            self.world.insert_resource(lanes);
+        }
         apply::apply(&mut self.world, event);
         self.world.resource_mut::<Agenda>().0.clear();
     }

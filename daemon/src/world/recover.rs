@@ -1,7 +1,7 @@
 //! Recovers the runs after a restart: work that was executing is not executed again; everything else continues.
 
 use bevy_ecs::query::Without;
-use harness_protocol::event::{Ending, EventBody, LaneWidth, ProviderFault, StopReason};
+use harness_protocol::event::{Ending, EventBody, LaneShare, LaneWidth, ProviderFault, StopReason};
 use harness_protocol::id::RunId;
 use harness_protocol::run::{CallResult, Entry, RunState, RunView, exit};
 
@@ -9,9 +9,10 @@ use super::api::Damage;
 use super::ending::{self, emit_result, stop};
 use super::inference::usage_estimate;
 use super::model::components::{Ended, Identity, QueuedMessages, Stage, Transcript};
-use super::model::indexes::{Daemon, TOOL_LANE};
+use super::model::indexes::{Daemon, Lanes, TOOL_LANE};
 use super::model::phase::Phase;
 use super::tx::Tx;
+use crate::lane::ShareSettings;
 
 /// What a model is told whose calls had left processes running.
 const CHILDREN_GONE: &str =
@@ -25,7 +26,9 @@ pub(super) fn start(tx: &mut Tx<'_>) {
         config.providers.iter().map(|(name, provider)| LaneWidth { lane: name.clone(), width: provider.width });
     let lanes = std::iter::once(tool).chain(providers).collect();
     let last_at = tx.res::<Daemon>().last_at;
-    tx.emit(None, EventBody::DaemonStarted { lanes, last_at });
+    let shares = Lanes::shares_of(config).into_iter();
+    let shares = shares.map(|ShareSettings { name, weight, max }| LaneShare { name, weight, max }).collect();
+    tx.emit(None, EventBody::DaemonStarted { lanes, last_at, shares: Some(shares) });
 }
 
 /// Settles what was out.

@@ -178,7 +178,7 @@ mod tests {
         let lane = || Arc::<str>::from("tool");
         let started = |width| {
             let lanes = vec![LaneWidth { lane: lane(), width }];
-            EventBody::DaemonStarted { lanes, last_at: Timestamp::default() }
+            EventBody::DaemonStarted { lanes, last_at: Timestamp::default(), shares: None }
         };
         let relief = ReliefId::from_u64(3);
         let relieved = || EventBody::LaneRelieved { lane: lane(), relief, by: 1, until: None };

@@ -6,7 +6,7 @@ use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
-use super::{Ending, LaneWidth, ProviderFault, StopReason};
+use super::{Ending, LaneShare, LaneWidth, ProviderFault, StopReason};
 use crate::folder::FolderId;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use crate::lane::Limiter;
@@ -43,6 +43,9 @@ kinds! {
         lanes: Vec<LaneWidth>,
         /// Time of the last event before. Between then and now the daemon did nothing.
         last_at: Timestamp,
+        /// The shares of the lanes by configuration, in the order of their numbers; missing in older journals.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shares: Option<Vec<LaneShare>>,
     },
     /// The clock was set: instead of `from`, it shows the time of this event, which may be earlier. Nothing becomes due
     /// or older by that. The order of events follows from their numbers.

@@ -9,12 +9,13 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{CallRequest, Compaction, Entry, Usage};
 use harness_protocol::time::Timestamp;
 
+use super::super::model::call_kind;
 use super::super::model::components::{
     Batch, BatchState, Call, Compacting, CompactionFailures, ContextOverflow, Identity, LastAsked, Life,
     QueuedMessages, Spec, Stage, Transcript, Trouble,
 };
 use super::super::model::ids::Ids;
-use super::super::model::indexes::{Lanes, Runs, Setup, Timer, Timers};
+use super::super::model::indexes::{Lanes, Runs, Timer, Timers};
 use super::super::model::phase::Phase;
 use super::calls::leave_batch;
 use super::transition::enter;
@@ -131,14 +132,11 @@ pub(super) fn finished(world: &mut World, run: RunId, entity: Entity, body: &Eve
     }
     if !calls.is_empty() {
         let spec = world.get::<Spec>(entity).map(|spec| Arc::clone(&spec.0)).unwrap_or_default();
-        let tools = &world.resource::<Setup>().tools;
-        let kind = |tool: &Arc<str>| tools.kind(tool).filter(|_| spec.allows_tool(tool));
         let call = |request: &CallRequest| Call {
             id: request.call,
             tool: Arc::clone(&request.tool),
             args: Arc::clone(&request.args),
-            // A call with unusable arguments has no kind, so no job is started for it.
-            kind: kind(&request.tool).filter(|_| request.unusable.is_none()),
+            kind: call_kind::of(request, &spec),
             unusable: request.unusable.clone(),
             stage: Stage::Pending,
             since: at,

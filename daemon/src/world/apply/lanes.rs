@@ -1,29 +1,34 @@
 //! Applies the events about a lane, or about the daemon as a whole.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bevy_ecs::query::Without;
 use bevy_ecs::world::World;
-use harness_protocol::event::EventBody;
+use harness_protocol::event::{EventBody, LaneShare};
 use harness_protocol::id::RunId;
 use harness_protocol::lane::Limiter;
 use harness_protocol::time::Timestamp;
 
-use super::super::model::components::{Batch, Call, Ended, Identity, Stage, Stopwatch};
+use super::super::model::components::{Batch, Call, Ended, Identity, Spec, Stage, Stopwatch};
 use super::super::model::ids::Ids;
 use super::super::model::indexes::{Daemon, Hold, Lanes, TOOL_LANE, Timer, Timers};
 use super::wake;
-use crate::lane::Lane;
+use crate::lane::{Lane, ShareSettings};
 use crate::tools::ToolKind;
 
 pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
     match body {
-        EventBody::DaemonStarted { lanes, last_at } => {
+        EventBody::DaemonStarted { lanes, last_at, shares } => {
             drain(world, false);
             // What was wrong with a provider may be seen to by now.
             super::providers::forgive(world);
             account_for_downtime(world, *last_at, at);
+            if let Some(shares) = shares {
+                set_shares(world, shares);
+            }
             for lane in lanes {
+                make(world, &lane.lane);
                 change(world, &lane.lane, |l| {
                     l.configure(lane.width, at);
                 });
@@ -59,10 +64,7 @@ pub(super) fn about_daemon(world: &mut World, body: &EventBody, at: Timestamp) {
             l.resize(*width, at);
         }),
         EventBody::LaneConfigured { lane, width } => {
-            if &**lane != TOOL_LANE {
-                // A provider may be a new one.
-                world.resource_mut::<Lanes>().provider(lane);
-            }
+            make(world, lane);
             change(world, lane, |l| {
                 l.configure(*width, at);
             });
@@ -98,6 +100,30 @@ fn account_for_downtime(world: &mut World, before: Timestamp, at: Timestamp) {
 /// Whether a call may be that of a child that was put off while the daemon drained: what it is for, its run decides.
 fn is_put_off(call: &Call) -> bool {
     call.stage == Stage::Pending && call.kind == Some(ToolKind::World)
+}
+
+/// A provider may be a new one.
+fn make(world: &mut World, lane: &Arc<str>) {
+    if &**lane != TOOL_LANE {
+        world.resource_mut::<Lanes>().provider(lane);
+    }
+}
+
+/// The lanes have these shares from here on. What stands in them goes over to the share that its run names now.
+fn set_shares(world: &mut World, shares: &[LaneShare]) {
+    let settings = |LaneShare { name, weight, max }: &LaneShare| ShareSettings {
+        name: Arc::clone(name),
+        weight: *weight,
+        max: *max,
+    };
+    let shares: Vec<ShareSettings> = shares.iter().map(settings).collect();
+    if world.resource::<Lanes>().shares == shares {
+        return;
+    }
+    let share = |(identity, spec): (&Identity, &Spec)| Some((identity.id, spec.0.share.clone()?));
+    let mut live = world.query_filtered::<(&Identity, &Spec), Without<Ended>>();
+    let of_runs: BTreeMap<RunId, Arc<str>> = live.iter(world).filter_map(share).collect();
+    world.resource_mut::<Lanes>().set_shares(shares, |run| of_runs.get(&run).map(|name| &**name));
 }
 
 fn change(world: &mut World, lane: &str, change: impl FnOnce(&mut Lane)) {

@@ -1,7 +1,7 @@
 //! `apply(event)` is the only code that changes the world, live and in replay alike.
 //!
-//! Decides nothing: an event states what has happened. Knows no time but the event's own, and no configuration except
-//! the catalogue of tools and the settings of the lanes.
+//! Decides nothing: an event states what has happened. Knows no time but the event's own, and no configuration: one
+//! history gives one world, whatever is configured when it is read.
 
 mod calls;
 mod clock;

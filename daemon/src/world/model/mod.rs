@@ -1,6 +1,7 @@
 //! The data model of the world: components, indexes, the phase of a run, ids, names, and the world's clock.
 
 pub(super) mod by_id;
+pub(super) mod call_kind;
 pub(super) mod clock;
 pub(super) mod components;
 pub(super) mod ids;

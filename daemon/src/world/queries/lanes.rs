@@ -18,10 +18,19 @@ use crate::world::view::run::summary;
 const MOST_HOLDERS: usize = 100;
 
 impl Folded {
-    /// Every lane's report, the tool lane first.
+    /// Every lane's report, the tool lane first. A lane whose provider is not configured any more is told of as long as
+    /// something is in it.
     pub fn lanes(&self, now: Now) -> LaneList {
         let at = self.time(now);
-        self.read(|reads| LaneList { lanes: reads.lanes.iter().map(|lane| report(reads, lane, at)).collect() })
+        let providers = &self.setup().0.providers;
+        let is_there = |lane: &&Lane| {
+            let name = lane.name();
+            &**name == TOOL_LANE || providers.contains_key(name) || lane.has_tickets()
+        };
+        self.read(|reads| {
+            let lanes = reads.lanes.iter().filter(is_there).map(|lane| report(reads, lane, at)).collect();
+            LaneList { lanes }
+        })
     }
 
     /// Width of a lane by configuration; `None` where there is no such lane.

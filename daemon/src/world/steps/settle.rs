@@ -16,6 +16,7 @@ use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
 use crate::world::inference::{compaction, next_inference, provider_health, retry_delay, usage_estimate};
+use crate::world::model::call_kind;
 use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{ProviderHealth, Timer, Timers};
@@ -150,8 +151,11 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
     let tools = &tx.setup().tools;
     // A tool that is known has one name for all calls of it.
     let name = |tool: String| tools.shared_name(&tool).unwrap_or_else(|| cut(&tool, MOST_TOOL_NAME).into());
+    let spec = tx.spec(run).map(|spec| Arc::clone(&spec.0)).unwrap_or_default();
+    let kind = |tool: &str| call_kind::to_record(tool, tools.kind(tool), &spec);
     let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
         call: ids.next_call(ahead),
+        kind: kind(&call.tool),
         tool: name(call.tool),
         args: call.args.into(),
         unusable: call.unusable.map(Into::into),

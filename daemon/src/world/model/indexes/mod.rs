@@ -229,11 +229,13 @@ impl Timers {
 pub(crate) struct Lanes {
     pub(crate) tool: Lane,
     pub(crate) providers: BTreeMap<Arc<str>, Lane>,
-    shares: Vec<ShareSettings>,
+    /// The default share is number 0: runs whose share is not among these fall to it.
+    pub(crate) shares: Vec<ShareSettings>,
 }
 
 impl Lanes {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// The shares that are configured.
+    pub(crate) fn shares_of(config: &Config) -> Vec<ShareSettings> {
         // The default share is number 0: where a share has gone from the configuration, its runs fall to this one.
         let mut shares: Vec<ShareSettings> = config
             .shares
@@ -241,12 +243,32 @@ impl Lanes {
             .map(|(name, share)| ShareSettings { name: name.clone(), weight: share.weight, max: share.max })
             .collect();
         shares.sort_by_key(|share| (&*share.name != "default", share.name.clone()));
+        shares
+    }
+
+    /// The lanes of a new world.
+    pub(crate) fn new(config: &Config) -> Self {
+        let shares = Self::shares_of(config);
         let lane = |name: &Arc<str>, width| Lane::new(Settings { name: name.clone(), width, shares: shares.clone() });
         Self {
             tool: lane(&TOOL_LANE.into(), config.tool_width),
             providers: config.providers.iter().map(|(name, p)| (name.clone(), lane(name, p.width))).collect(),
             shares,
         }
+    }
+
+    /// The lanes of a world before its first event: which providers there are, and how wide each lane is, its events
+    /// tell. Of the first journals they do not tell the shares.
+    pub(crate) fn before_all_events(&self) -> Self {
+        let shares = self.shares.clone();
+        let settings = Settings { name: TOOL_LANE.into(), width: 1, shares: shares.clone() };
+        Self { tool: Lane::new(settings), providers: BTreeMap::new(), shares }
+    }
+
+    /// The lanes have these shares from here on. `share_of` is the share that a run names.
+    pub(crate) fn set_shares<'n>(&mut self, shares: Vec<ShareSettings>, share_of: impl Fn(RunId) -> Option<&'n str>) {
+        self.iter_mut().for_each(|lane| lane.set_shares(&shares, &share_of));
+        self.shares = shares;
     }
 
     /// A provider's lane. One that has gone from the configuration has a lane of width 1.

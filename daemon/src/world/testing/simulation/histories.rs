@@ -8,6 +8,8 @@ use std::sync::Arc;
 use harness_protocol::event::{Event, EventBody, ProviderFault};
 
 use super::{Simulation, config, history, tools};
+use crate::config::{Config, Provider, Share};
+use crate::tools::Catalogue;
 use crate::world::Engine;
 
 /// Says on a panic how to repeat it.
@@ -67,6 +69,25 @@ fn the_invariants_hold_whatever_happens_in_whatever_order() {
     assert!(kinds.contains_key("a limit"));
     for kind in harness_protocol::event::EVENT_KINDS {
         assert!(kinds.contains_key(kind), "no {kind} in all the histories");
+    }
+}
+
+/// What has happened means the same whatever is configured when it is read: `apply` reads events alone.
+#[test]
+fn one_history_under_two_configurations_gives_one_world() {
+    let mut other = Config { tool_width: 77, ..Config::default() };
+    other.shares.insert("novel".into(), Share { weight: 9, max: Some(1) });
+    other.providers.insert("novel".into(), Provider::scripted(5));
+    for seed in [3, 8, 21] {
+        let _tell = Seed(seed);
+        let (_, commits) = history(seed, 120);
+        let events: Vec<Arc<Event>> = commits.into_iter().flat_map(|(events, _)| events).collect();
+        let fold = |config: &Config, tools| {
+            Engine::rebuild(config.clone(), tools, 7, events.iter().map(|event| &**event)).digest()
+        };
+        let there = fold(&config(), tools());
+        assert_eq!(fold(&other, Catalogue::default()), there);
+        assert_eq!(fold(&Config::default(), crate::tools::catalogue()), there);
     }
 }
 
