@@ -11,8 +11,8 @@ use strum::{IntoStaticStr, VariantArray};
 
 pub use self::body::{EVENT_KINDS, EventBody};
 use crate::id::{CallId, RunId, Seq};
-use crate::run::Entry;
 pub use crate::run::ProviderFault;
+use crate::run::{CallKind, Entry};
 use crate::time::{Span, Timestamp};
 
 /// Version of the kinds of events.
@@ -146,6 +146,20 @@ pub struct LaneWidth {
     pub lane: Arc<str>,
     /// Its configured width.
     pub width: u32,
+}
+
+/// A tool, as models are told of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ToolDefinition {
+    /// The name by which it is called.
+    pub name: Arc<str>,
+    /// What it does, in words for the model.
+    pub description: Arc<str>,
+    /// JSON schema of its arguments, as text.
+    pub parameters: Arc<str>,
+    /// What kind of call its calls are.
+    pub kind: CallKind,
 }
 
 /// A share of the lanes' capacity.

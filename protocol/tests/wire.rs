@@ -136,6 +136,15 @@ fn events() -> Vec<EventBody> {
             spec: spec(),
             earlier: [Entry::User { text: "before".into() }].into(),
         },
+        EventBody::ToolsDefined {
+            tools: vec![ToolDefinition {
+                name: "shell".into(),
+                description: "Executes.".into(),
+                parameters: r#"{"type":"object"}"#.into(),
+                kind: CallKind::ParallelJob,
+            }],
+        },
+        EventBody::RunPrepared { tools: Seq(7) },
         EventBody::StepBegun { step: 1, provider: None, reserve: None },
         EventBody::StepBegun {
             step: 1,

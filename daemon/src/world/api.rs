@@ -306,6 +306,8 @@ pub struct Finished {
     pub transcript: Vec<Entry>,
     /// How many entries of it are those of the run that it continued.
     pub earlier: usize,
+    /// The event that defines the tools that it was prepared with.
+    pub prepared: Option<Seq>,
 }
 
 /// Changes of a lane's capacity.

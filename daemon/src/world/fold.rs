@@ -19,6 +19,7 @@ use super::model::indexes::{
     Agenda, Daemon, Interactions, Lanes, Postponed, ProviderHealth, Runs, Setup, Timers, WantsExtra,
 };
 use super::model::step_io::{Incoming, Outgoing};
+use super::model::toolsets::{Toolset, Toolsets};
 use super::view::reads::{ReadState, Reads};
 use crate::config::Config;
 use crate::tools::Catalogue;
@@ -35,7 +36,9 @@ impl Folded {
     pub fn new(config: Config, tools: Catalogue, id_key: u64) -> Self {
         let mut world = World::new();
         world.insert_resource(Lanes::new(&config));
-        world.insert_resource(Setup { config, tools });
+        let toolset = Toolset::of(&tools);
+        world.insert_resource(Setup { config, tools, toolset });
+        world.init_resource::<Toolsets>();
         world.insert_resource(Ids::new(id_key));
         world.init_resource::<Runs>();
         world.init_resource::<Interactions>();

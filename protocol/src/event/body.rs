@@ -6,7 +6,7 @@ use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeSeed, EnumAccess, Error as _, VariantAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 
-use super::{Ending, LaneShare, LaneWidth, ProviderFault, StopReason};
+use super::{Ending, LaneShare, LaneWidth, ProviderFault, StopReason, ToolDefinition};
 use crate::folder::FolderId;
 use crate::id::{CallId, InteractionId, ReliefId, RunId, Seq};
 use crate::lane::Limiter;
@@ -150,6 +150,16 @@ kinds! {
         /// The transcript that it continues, if it continues another run. Subscribers do not get it.
         #[serde(default, skip_serializing_if = "is_empty")]
         earlier: Arc<[Entry]>,
+    },
+    /// What models are told of tools from here on. Runs that are prepared with these tools name this event.
+    ToolsDefined {
+        /// The tools, sorted by name.
+        tools: Vec<ToolDefinition>,
+    },
+    /// The run is prepared: every inference of it, also after a restart, is built from this and its specification.
+    RunPrepared {
+        /// Number of the event that defines its tools. Which of them it may call its specification says.
+        tools: Seq,
     },
     /// The run wants its next inference, and waits in its provider's lane.
     StepBegun {
@@ -383,6 +393,8 @@ impl EventBody {
             Self::ProviderHeld { .. } => "provider-held",
             Self::ProviderReleased { .. } => "provider-released",
             Self::RunSubmitted { .. } => "run-submitted",
+            Self::ToolsDefined { .. } => "tools-defined",
+            Self::RunPrepared { .. } => "run-prepared",
             Self::StepBegun { .. } => "step-begun",
             Self::StepPostponed { .. } => "step-postponed",
             Self::InferenceStarted { .. } => "inference-started",
@@ -485,6 +497,8 @@ pub const EVENT_KINDS: &[&str] = &[
     "provider-held",
     "provider-released",
     "run-submitted",
+    "tools-defined",
+    "run-prepared",
     "step-begun",
     "step-postponed",
     "inference-started",

@@ -171,13 +171,7 @@ mod tests {
     use harness_protocol::spec::RunSpec;
 
     fn said(text: &str, calls: &[&str]) -> EventBody {
-        let request = |args: &&str| CallRequest {
-            call: CallId::from_u64(1),
-            tool: "shell".into(),
-            args: (*args).into(),
-            unusable: None,
-            given: None,
-        };
+        let request = |args: &&str| CallRequest::new(CallId::from_u64(1), "shell", *args);
         let calls = calls.iter().map(request).collect();
         EventBody::InferenceFinished {
             step: 1,

@@ -25,10 +25,11 @@ use harness_protocol::event::{Event, EventBody};
 use harness_protocol::id::RunId;
 use harness_protocol::time::Timestamp;
 
-use super::model::components::{Batch, BatchState, CouldUseMore, Identity, Life, Shown, Spec, Stopwatch};
+use super::model::components::{Batch, BatchState, CouldUseMore, Identity, Life, Prepared, Shown, Spec, Stopwatch};
 use super::model::indexes::{Agenda, Daemon, Lanes, Runs, Timer, Timers};
 use super::model::phase::{Bucket, Phase};
 use super::model::run_state::condition;
+use super::model::toolsets::{Toolset, Toolsets};
 use crate::lane::{Claim, Lane, ShareId};
 
 pub(crate) use fits::fits;
@@ -46,6 +47,9 @@ pub(crate) fn apply(world: &mut World, event: &Event) {
             let Some(entity) = entity(world, run) else { return };
             about_run(world, event, body, run, entity);
             settle_account(world, run, entity, at);
+        }
+        (EventBody::ToolsDefined { tools }, None) => {
+            world.resource_mut::<Toolsets>().define(event.seq, Toolset::defined(tools));
         }
         (body, None) => lanes::about_daemon(world, body, at),
     }
@@ -102,6 +106,9 @@ fn about_run(world: &mut World, event: &Event, body: &EventBody, run: RunId, ent
         }
         EventBody::WorkdirFound { folder } => {
             edit::<Spec>(world, entity, |spec| Arc::make_mut(&mut spec.0).workdir_id = Some(*folder));
+        }
+        EventBody::RunPrepared { tools } => {
+            world.entity_mut(entity).insert(Prepared(*tools));
         }
         EventBody::RunPaused => runs::paused(world, run, entity, at),
         EventBody::RunResumed => runs::resumed(world, run, entity, at),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use harness_protocol::event::EventBody;
-use harness_protocol::id::RunId;
+use harness_protocol::id::{RunId, Seq};
 use harness_protocol::json_size::{text_bytes, value_bytes};
 use harness_protocol::limit::CallLimits;
 use harness_protocol::rpc::Submitted;
@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::refusal::{NewRunRefusal, Refusal, SpecRefusal, Text};
 use crate::world::api::{Finished, KeySpace, MadeRun, Sent};
 use crate::world::inference::budget;
+use crate::world::inference::prepare::prepare_like;
 use crate::world::model::components::{Children, Spec};
 use crate::world::model::ids::Ids;
 use crate::world::model::indexes::{Daemon, Runs, Setup};
@@ -47,6 +48,8 @@ pub(crate) struct Descent {
     pub(crate) idempotency_key: Option<Arc<str>>,
     /// The run that was made under that key, where it has left the world.
     pub(crate) known: Option<Box<Finished>>,
+    /// What the run was prepared with from which it comes.
+    pub(crate) prepared: Option<Seq>,
     /// What the client said of the submit itself.
     pub(crate) sent: Sent,
 }
@@ -99,6 +102,7 @@ pub(crate) fn submit(tx: &mut Tx<'_>, spec: &RunSpec, descent: Descent) -> Resul
         earlier: descent.earlier,
     };
     let seq = tx.emit(Some(id), body);
+    prepare_like(tx, id, descent.prepared);
     Ok(Submitted { id, seq, existing: false })
 }
 

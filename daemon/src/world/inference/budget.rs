@@ -15,6 +15,7 @@ use harness_protocol::id::RunId;
 use harness_protocol::run::{Compaction, Reserve};
 use harness_protocol::spec::RunSpec;
 
+use super::prepare;
 use crate::config::{Price, Provider, Thinking};
 use crate::prompt::compaction::tokens_of_request;
 use crate::prompt::context::{current, tokens_of, tokens_of_message};
@@ -195,9 +196,8 @@ fn price(provider: &Provider, spec: &RunSpec, stands_in: bool) -> Option<Price> 
 /// What the tools take of the first prompt. A script is not told of them.
 fn specs(tx: &Tx<'_>, run: RunId) -> u64 {
     let is_scripted = tx.spec(run).is_none_or(|spec| spec.0.script.is_some());
-    let setup = tx.setup();
-    let bytes: usize =
-        setup.tools.specs().iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
+    let toolset = prepare::toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
+    let bytes: usize = toolset.specs.iter().map(|s| s.name.len() + s.description.len() + s.parameters.len()).sum();
     if is_scripted { 0 } else { (bytes as u64).div_ceil(BYTES_OF_A_SPEC_TOKEN) }
 }
 

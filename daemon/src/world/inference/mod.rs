@@ -3,6 +3,7 @@
 pub(super) mod budget;
 pub(super) mod compaction;
 pub(super) mod next_inference;
+pub(super) mod prepare;
 pub(super) mod provider_health;
 pub(super) mod retry_delay;
 pub(super) mod usage_estimate;

@@ -10,7 +10,7 @@ use harness_protocol::run::exit;
 
 use super::budget::{self, Budget};
 use super::compaction::{self, Fit};
-use super::provider_health;
+use super::{prepare, provider_health};
 use crate::config::Provider;
 use crate::world::ending::fail_run;
 use crate::world::model::components::{BudgetReserve, Deferred, Identity, Life, Spec, WantsInference};
@@ -20,6 +20,7 @@ use crate::world::tx::Tx;
 /// Takes its place in the lane of its provider, or of the one that stands in for it: for the step, or for a summary
 /// before it. Where the budget is held by others, it waits for them.
 pub(in crate::world) fn begin(tx: &mut Tx<'_>, run: RunId, step: u32) {
+    prepare::prepare(tx, run);
     // A fallback may be too dear.
     let provider = next_provider(tx, run);
     let plan = match compaction::fit(tx, run, provider.as_ref()) {

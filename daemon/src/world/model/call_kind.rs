@@ -23,24 +23,33 @@ pub(crate) fn of(request: &CallRequest, spec: &RunSpec) -> Option<ToolKind> {
     if request.unusable.is_some() {
         return None;
     }
-    match request.kind {
-        None => by_name(&request.tool, spec),
-        Some(CallKind::Unknown) => None,
-        Some(CallKind::World) => Some(ToolKind::World),
-        Some(CallKind::Job) => Some(ToolKind::Job { parallel_safe: false }),
-        Some(CallKind::ParallelJob) => Some(ToolKind::Job { parallel_safe: true }),
+    request.kind.map_or_else(|| by_name(&request.tool, spec), read)
+}
+
+/// What is recorded, as the world has it.
+pub(crate) fn read(kind: CallKind) -> Option<ToolKind> {
+    match kind {
+        CallKind::Unknown => None,
+        CallKind::World => Some(ToolKind::World),
+        CallKind::Job => Some(ToolKind::Job { parallel_safe: false }),
+        CallKind::ParallelJob => Some(ToolKind::Job { parallel_safe: true }),
+    }
+}
+
+/// What the world has, as it is recorded.
+pub(crate) fn recorded(kind: Option<ToolKind>) -> CallKind {
+    match kind {
+        None => CallKind::Unknown,
+        Some(ToolKind::World) => CallKind::World,
+        Some(ToolKind::Job { parallel_safe: false }) => CallKind::Job,
+        Some(ToolKind::Job { parallel_safe: true }) => CallKind::ParallelJob,
     }
 }
 
 /// What an event has to say of a call, where its tool is of this kind now.
 pub(crate) fn to_record(tool: &str, kind: Option<ToolKind>, spec: &RunSpec) -> Option<CallKind> {
     let kind = kind.filter(|_| spec.allows_tool(tool));
-    (kind != by_name(tool, spec)).then_some(match kind {
-        None => CallKind::Unknown,
-        Some(ToolKind::World) => CallKind::World,
-        Some(ToolKind::Job { parallel_safe: false }) => CallKind::Job,
-        Some(ToolKind::Job { parallel_safe: true }) => CallKind::ParallelJob,
-    })
+    (kind != by_name(tool, spec)).then(|| recorded(kind))
 }
 
 #[cfg(test)]

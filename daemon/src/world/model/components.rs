@@ -64,6 +64,10 @@ pub(crate) struct Origin {
     pub(crate) idempotency_key: Option<Arc<str>>,
 }
 
+/// What the inferences of a run are built from: its tools, by the event that defines them.
+#[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Prepared(pub(crate) Seq);
+
 /// The key that a client made for the submit of a run. Never changes.
 #[derive(Component, Debug, Clone, Copy, PartialEq, Eq)]
 #[component(storage = "SparseSet", immutable, on_add = hooks::submit_key_came, on_remove = hooks::submit_key_left)]

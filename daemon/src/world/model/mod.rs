@@ -11,3 +11,4 @@ pub(super) mod phase;
 pub(super) mod run_data;
 pub(super) mod run_state;
 pub(super) mod step_io;
+pub(super) mod toolsets;

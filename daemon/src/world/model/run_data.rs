@@ -4,8 +4,8 @@ use bevy_ecs::query::QueryData;
 
 use super::components::{
     Batch, BudgetReserve, Children, ClosedQuestions, Compacting, CompactionFailures, ContextOverflow, CouldUseMore,
-    Deferred, Denials, Ended, Identity, LastAsked, Life, MayLeave, Origin, Pool, QueuedMessages, SentAs, Shown,
-    SpawnedBy, Spec, Stopwatch, ToldUnder, Transcript, UsageBelow, UsageTotal, WaitedOnBy, WantsInference,
+    Deferred, Denials, Ended, Identity, LastAsked, Life, MayLeave, Origin, Pool, Prepared, QueuedMessages, SentAs,
+    Shown, SpawnedBy, Spec, Stopwatch, ToldUnder, Transcript, UsageBelow, UsageTotal, WaitedOnBy, WantsInference,
 };
 
 /// A run with all of its components: those of `NewRun`, and those that it has at times. What is not in this list is in
@@ -20,6 +20,7 @@ pub(in crate::world) struct RunData {
     pub(in crate::world) transcript: &'static Transcript,
     pub(in crate::world) spec: &'static Spec,
     pub(in crate::world) origin: Option<&'static Origin>,
+    pub(in crate::world) prepared: Option<&'static Prepared>,
     pub(in crate::world) sent_as: Option<&'static SentAs>,
     pub(in crate::world) told_under: Option<&'static ToldUnder>,
     pub(in crate::world) spawned_by: Option<&'static SpawnedBy>,

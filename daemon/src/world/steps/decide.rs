@@ -17,6 +17,7 @@ use crate::lane::TicketState;
 use crate::tools::{Facts, Plan, Refused, ToolKind, Transition};
 use crate::world::ending::{fail_run, finish_call, finish_run, wind_up};
 use crate::world::inference::next_inference::begin;
+use crate::world::inference::prepare::toolset;
 use crate::world::model::components::{Call, QueuedMessages, Stage, Transcript};
 use crate::world::model::indexes::Daemon;
 use crate::world::model::phase::Phase;
@@ -163,7 +164,8 @@ fn perform(tx: &mut Tx<'_>, run: RunId, call: &Call) {
 
 fn unknown_tool(tx: &Tx<'_>, run: RunId, name: &str) -> String {
     let is_allowed = |name: &&str| tx.spec(run).is_none_or(|spec| spec.0.allows_tool(name));
-    let known: Vec<&str> = tx.setup().tools.names().filter(is_allowed).collect();
+    let toolset = toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
+    let known: Vec<&str> = toolset.tools().map(|(spec, _)| &*spec.name).filter(is_allowed).collect();
     format!("There is no tool {}. There are: {}.", quoted(name), known.join(", "))
 }
 

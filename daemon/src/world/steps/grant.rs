@@ -13,6 +13,7 @@ use crate::prompt::{Prompt, compaction};
 use crate::tools::ToolSpec;
 use crate::world::api::{CallTask, Effect, InferenceTask, Job, JobId, Task, Work};
 use crate::world::ending::{stop, wind_up};
+use crate::world::inference::prepare::{prepare, toolset};
 use crate::world::model::components::{BudgetReserve, Call, Compacting, Stage, Transcript};
 use crate::world::model::indexes::WantsExtra;
 use crate::world::model::step_io::Incoming;
@@ -53,6 +54,8 @@ fn end_stuck(tx: &mut Tx<'_>, run: RunId) {
 }
 
 fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
+    // A run of an older journal may have waited for its permit when its daemon ended.
+    prepare(tx, run);
     let (Some(life), Some(spec), Some(entity)) = (tx.life(run), tx.spec(run), tx.entity(run)) else {
         return false;
     };
@@ -69,7 +72,7 @@ fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
         Some(plan) => (compaction::request(entries, plan), Arc::default(), Some(plan.max_tokens)),
         None => {
             let room = crate::world::inference::compaction::room(tx, run, life.provider.as_ref(), affordable);
-            (Prompt::from_transcript(entries).of_provider(&provider), tools(tx, &spec.0), room)
+            (Prompt::from_transcript(entries).of_provider(&provider), tools(tx, run, &spec.0), room)
         }
     };
     let task = InferenceTask {
@@ -89,8 +92,8 @@ fn start_inference(tx: &mut Tx<'_>, run: RunId) -> bool {
 }
 
 /// What a model is told of the tools that its run may call.
-fn tools(tx: &Tx<'_>, spec: &RunSpec) -> Arc<[ToolSpec]> {
-    let all = tx.setup().tools.specs();
+fn tools(tx: &Tx<'_>, run: RunId, spec: &RunSpec) -> Arc<[ToolSpec]> {
+    let all = toolset(tx, run).map_or_else(|| &tx.setup().toolset.specs, |toolset| &toolset.specs);
     match spec.tools {
         None => Arc::clone(all),
         Some(_) => all.iter().filter(|tool| spec.allows_tool(&tool.name)).cloned().collect(),

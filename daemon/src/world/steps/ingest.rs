@@ -166,6 +166,7 @@ fn retry(
         retry_of: Some(first.id),
         continues: first.continues,
         earlier: first.transcript.into(),
+        prepared: first.prepared,
         sent,
         ..Descent::default()
     };
@@ -215,6 +216,7 @@ fn go_on_from(tx: &mut Tx<'_>, caller: Caller, first: Finished, text: Arc<str>, 
         owner: caller.uid,
         continues: Some(first.id),
         earlier: first.transcript.into(),
+        prepared: first.prepared,
         sent,
         ..Descent::default()
     };

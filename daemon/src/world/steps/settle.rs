@@ -15,7 +15,7 @@ use crate::prompt::compaction::makeshift;
 use crate::prompt::{Completion, ErrorClass, InferenceError, RequestedCall};
 use crate::world::api::{Ask, Effect, Input, JobId, Outcome, Work};
 use crate::world::ending::{emit_result, fail_run, stop};
-use crate::world::inference::{compaction, next_inference, provider_health, retry_delay, usage_estimate};
+use crate::world::inference::{compaction, next_inference, prepare, provider_health, retry_delay, usage_estimate};
 use crate::world::model::call_kind;
 use crate::world::model::components::{Compacting, CompactionFailures, MAX_FAILURES, Stage, Transcript};
 use crate::world::model::ids::Ids;
@@ -148,11 +148,13 @@ fn answered(tx: &mut Tx<'_>, run: RunId, step: u32, completion: Completion) {
     let usage = usage_estimate::of_answer(tx, run, &completion);
     let said_by = asked(tx, run);
     let ids = tx.res::<Ids>();
-    let tools = &tx.setup().tools;
+    let toolset = prepare::toolset(tx, run).map_or_else(|| &tx.setup().toolset, |toolset| &**toolset);
     // A tool that is known has one name for all calls of it.
-    let name = |tool: String| tools.shared_name(&tool).unwrap_or_else(|| cut(&tool, MOST_TOOL_NAME).into());
+    let name = |tool: String| {
+        toolset.get(&tool).map_or_else(|| cut(&tool, MOST_TOOL_NAME).into(), |(name, _)| Arc::clone(name))
+    };
     let spec = tx.spec(run).map(|spec| Arc::clone(&spec.0)).unwrap_or_default();
-    let kind = |tool: &str| call_kind::to_record(tool, tools.kind(tool), &spec);
+    let kind = |tool: &str| call_kind::to_record(tool, toolset.get(tool).map(|(_, kind)| kind), &spec);
     let request = |(ahead, call): (u64, RequestedCall)| CallRequest {
         call: ids.next_call(ahead),
         kind: kind(&call.tool),

@@ -11,6 +11,7 @@ use harness_protocol::time::{Span, Timestamp};
 
 use crate::config::Config;
 use crate::prompt::{Completion, ErrorClass, InferenceError, Message, RequestedCall};
+use crate::tools::Catalogue;
 use crate::world::api::{
     Caller, Command, Damage, Effect, InferenceTask, Input, Job, JobId, Now, Outcome, ReplyId, Task, Work,
 };
@@ -26,12 +27,12 @@ pub(in crate::world) struct Bench {
     pub(in crate::world) off: i64,
 }
 
-fn tools() -> crate::tools::Catalogue {
+fn tools() -> Catalogue {
     crate::tools::catalogue()
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(in crate::world) fn new() -> Self {
         Self::with(Config::default())
     }
 
@@ -66,7 +67,7 @@ impl Bench {
         jobs.collect()
     }
 
-    fn submit(&mut self) -> (JobId, InferenceTask) {
+    pub(in crate::world) fn submit(&mut self) -> (JobId, InferenceTask) {
         let script = Some(Arc::new(Script::default()));
         let spec =
             Arc::new(RunSpec { prompt: Some("go".into()), script, workdir: Some("/".into()), ..RunSpec::default() });
@@ -80,15 +81,20 @@ impl Bench {
         self.step_with(Vec::new())
     }
 
-    fn answer(&mut self, job: JobId, completion: Completion) -> Vec<Job> {
+    pub(in crate::world) fn answer(&mut self, job: JobId, completion: Completion) -> Vec<Job> {
         self.step(Input::Outcome { job, outcome: Outcome::Inference(Ok(completion)) })
     }
 
     /// A new daemon goes on from the journal, as it is read back.
     pub(in crate::world) fn restart(&mut self) -> Vec<Job> {
+        self.restart_with(tools())
+    }
+
+    /// The same, with these tools.
+    pub(in crate::world) fn restart_with(&mut self, tools: Catalogue) -> Vec<Job> {
         let text = serde_json::to_string(&self.journal).unwrap();
         let events: Vec<Event> = serde_json::from_str(&text).unwrap();
-        self.engine = Engine::rebuild(self.config.clone(), tools(), 7, &events);
+        self.engine = Engine::rebuild(self.config.clone(), tools, 7, &events);
         let now = self.now();
         let step = self.engine.recover(now, Damage::default());
         self.take(step)
@@ -110,7 +116,7 @@ impl Bench {
     }
 }
 
-fn inference(jobs: &mut Vec<Job>) -> (JobId, InferenceTask) {
+pub(in crate::world) fn inference(jobs: &mut Vec<Job>) -> (JobId, InferenceTask) {
     match jobs.pop() {
         Some(Job { id, task: Task::Inference(task) }) if jobs.is_empty() => (id, task),
         other => panic!("{other:?}"),

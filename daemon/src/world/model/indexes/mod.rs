@@ -18,6 +18,7 @@ use harness_protocol::time::Timestamp;
 
 use super::by_id::ById;
 use super::names::Names;
+use super::toolsets::Toolset;
 use crate::config::Config;
 use crate::lane::{Lane, Settings, ShareSettings};
 use crate::tools::Catalogue;
@@ -31,6 +32,8 @@ pub(crate) const TOOL_LANE: &str = "tool";
 pub(crate) struct Setup {
     pub(crate) config: Config,
     pub(crate) tools: Catalogue,
+    /// These tools, as runs are prepared with them.
+    pub(crate) toolset: Toolset,
 }
 
 /// The runs by id, number, name, key and owner.
