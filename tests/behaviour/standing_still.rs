@@ -282,7 +282,7 @@ fn the_log_says_what_an_operator_has_to_know_and_by_whom() {
         "lane tool resumed",
         "lane tool resized to 5",
         "lane tool relieved by 2",
-        "the configuration was read again",
+        "a reload was asked for",
         "a prune was asked for",
         "draining: nothing new starts",
         "no longer draining",
