@@ -6,6 +6,9 @@
 //! path hang: it passes a descriptor of its own file system with that path. A look that hangs occupies one thread until
 //! the kernel returns.
 //!
+//! Descriptors that clients have passed are closed on threads beside these: one for each party, so that what hangs keeps
+//! no other party and no look waiting. A party that has many of them waiting may pass none meanwhile.
+//!
 //! Owns these bounds. Must never decide about a run, or change the working directory.
 
 use std::collections::BTreeMap;
@@ -19,16 +22,24 @@ use std::time::Duration;
 
 use harness_protocol::folder::{BootId, FolderId};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::blocking::Blocking;
+use crate::closing::close_received;
 use crate::fair_queue::Party;
 
 /// Time limit of a look.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most looks at once, and most of these for one party.
 const AT_ONCE: (usize, usize) = (32, 4);
+/// Most threads that close descriptors, and most of these for one party.
+const CLOSED_AT_ONCE: (usize, usize) = (64, 1);
+/// Descriptors that wait to be closed, of one party, from which on it may pass none.
+const PARTY_PASSED: usize = 256;
+/// The part of the descriptors that the daemon may have, from which on no run may pass any.
+const PASSED_PART: u64 = 4;
 /// File with the id of the present boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -37,6 +48,9 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Folders {
     /// The threads for operators and the daemon itself, and the threads for runs and for unknown peers.
     blocking: [Blocking; 2],
+    /// The threads that close descriptors, for the same two.
+    closing: [Blocking; 2],
+    passed: Arc<Mutex<PassedCounts>>,
     patience: Duration,
     boot: Option<BootId>,
     /// The paths that are being looked at, and the looks that wait for them.
@@ -47,6 +61,13 @@ impl fmt::Debug for Folders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Folders").field("patience", &self.patience).finish_non_exhaustive()
     }
+}
+
+/// The descriptors that wait to be closed.
+#[derive(Default)]
+struct PassedCounts {
+    /// By party, without zeros.
+    of: BTreeMap<Party, usize>,
 }
 
 /// A descriptor that is closed on a thread that may block, whatever happens to the look.
@@ -121,12 +142,27 @@ impl Folders {
     /// Looks at folders for this boot. Must be called in a runtime.
     pub fn new(boot: Option<BootId>) -> Self {
         let blocking = [(); 2].map(|()| Blocking::shared_out(AT_ONCE.0, AT_ONCE.1));
-        Self { blocking, patience: PATIENCE, boot, paths: Arc::default() }
+        let closing = [(); 2].map(|()| Blocking::shared_out(CLOSED_AT_ONCE.0, CLOSED_AT_ONCE.1));
+        Self { blocking, closing, passed: Arc::default(), patience: PATIENCE, boot, paths: Arc::default() }
     }
 
     fn blocking(&self, party: Party) -> &Blocking {
         let [operators, others] = &self.blocking;
         if turns_of(party).is_some() { others } else { operators }
+    }
+
+    fn passed(&self) -> MutexGuard<'_, PassedCounts> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a party may pass descriptors now. Not, while many that it has passed wait to be closed.
+    pub fn may_pass(&self, party: Party) -> bool {
+        let passed = self.passed();
+        if passed.of.get(&party).is_some_and(|count| *count >= PARTY_PASSED) {
+            return false;
+        }
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / PASSED_PART;
+        turns_of(party).is_none() || (passed.of.values().sum::<usize>() as u64) < most
     }
 
     /// The id of the present boot.
@@ -166,7 +202,9 @@ impl Folders {
         let look = move || {
             let _held = held;
             let descriptor = passed.descriptor.take().ok_or(LookError::NoFolderPassed)?;
-            let stat = fstat(&descriptor).map_err(|_| LookError::NoFolderPassed)?;
+            let stat = fstat(&descriptor);
+            close_received(vec![descriptor]);
+            let stat = stat.map_err(|_| LookError::NoFolderPassed)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
                 return Err(LookError::NoFolderPassed);
             }
@@ -177,9 +215,23 @@ impl Folders {
         self.ask(party, path, look).await
     }
 
-    /// Closes descriptors that a client sent and that are not needed. Closing may block as well.
+    /// Closes descriptors that a client sent and that are not needed, on a thread for that: it may hang. `held` is
+    /// dropped behind them.
     pub fn close(&self, party: Party, passed: Vec<OwnedFd>, held: impl Send + 'static) {
-        self.blocking(party).run(party, move || drop((passed, held)));
+        *self.passed().of.entry(party).or_default() += passed.len();
+        let [operators, others] = &self.closing;
+        let closing = if turns_of(party).is_some() { others } else { operators };
+        let counts = Arc::clone(&self.passed);
+        closing.run(party, move || {
+            let count = passed.len();
+            close_received(passed);
+            let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+            let left = counts.of.remove(&party).unwrap_or_default().saturating_sub(count);
+            if left > 0 {
+                counts.of.insert(party, left);
+            }
+            drop((counts, held));
+        });
     }
 
     async fn ask<T: Send + 'static>(

@@ -17,6 +17,7 @@ pub mod scm_rights;
 
 // Work that blocks, bounded.
 pub mod blocking;
+pub mod closing;
 pub mod folders;
 pub mod timed_read;
 

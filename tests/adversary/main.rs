@@ -4,6 +4,8 @@
 //! the answers, and the daemon. Without `unsafe`: instead of forking, it starts itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+mod lingering;
+
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +58,7 @@ fn main() {
         ["churn", count] => churn(count.parse().unwrap()),
         ["hold", count] => hold(count.parse().unwrap(), b""),
         ["half-frames", count] => hold(count.parse().unwrap(), &vec![b'a'; 8_000_000]),
+        ["leave-lingering", way] => lingering::leave(way),
         // As a keeper is called by whoever starts it so.
         ["keeper", program, words @ ..] => drop(Command::new(program).args(words).status()),
         ["ask-once", line] => match UnixStream::connect(path()) {

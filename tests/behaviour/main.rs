@@ -4,6 +4,7 @@
 mod account_limits;
 mod adversary;
 mod adversary_backups;
+mod adversary_closing;
 mod adversary_daemons;
 mod adversary_files;
 mod adversary_locks;

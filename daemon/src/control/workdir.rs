@@ -41,9 +41,14 @@ pub(super) struct Workdirs {
 }
 
 impl Workdirs {
-    pub(super) fn new(folders: Folders, party: Party, slot: Slot) -> Self {
+    pub(super) fn new(folders: Folders, party: Party, slot: Arc<Slot>) -> Self {
         let looking = Arc::new(Semaphore::new(1));
-        Self { folders, party, slot: Arc::new(slot), passed: VecDeque::new(), latest: None, covered: 0, looking }
+        Self { folders, party, slot, passed: VecDeque::new(), latest: None, covered: 0, looking }
+    }
+
+    /// Whether its peer may pass descriptors now.
+    pub(super) fn may_pass(&self) -> bool {
+        self.folders.may_pass(self.party)
     }
 
     /// So many bytes were read, with these descriptors beside them. Gives `false`, to stop reading, where closing
@@ -186,7 +191,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let inode = |path: &Path| fs::metadata(path).unwrap().ino();
         let slot = Crowd::new(1).enter(&Who::Operator { uid: 0 }).unwrap();
-        let mut workdirs = Workdirs::new(Folders::new(None), Party::Process(1), slot);
+        let mut workdirs = Workdirs::new(Folders::new(None), Party::Process(1), Arc::new(slot));
         fs::create_dir(at("a")).unwrap();
         fs::create_dir(at("b")).unwrap();
         let (first, second) = (inode(&at("a")), inode(&at("b")));

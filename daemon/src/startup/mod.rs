@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::blocking::Blocking;
+use crate::closing;
 use crate::config::{Config, ConfigSource};
 use crate::control::connection;
 use crate::control::limits::memory::Memory;
@@ -119,8 +120,8 @@ pub enum ServeError {
     /// A configured provider cannot be used.
     #[error(transparent)]
     Provider(#[from] BuildError),
-    /// There is no thread for the driver.
-    #[error("cannot start the driver: {0}")]
+    /// There is no thread for the driver, or for closing connections.
+    #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// The driver's thread has ended without a result.
     #[error("a fault of ours ended the driver; see the log")]
@@ -142,6 +143,7 @@ impl ServeError {
 /// # Errors
 /// If it cannot start, or an internal error ends it.
 pub async fn serve(mut setup: Setup) -> Result<(), ServeError> {
+    closing::start().map_err(ServeError::Thread)?;
     let state_dir = setup.state_dir.path().to_path_buf();
     let config = setup.config.clone();
     let clock = Clock::start();

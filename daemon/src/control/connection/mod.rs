@@ -22,8 +22,7 @@ use harness_protocol::rpc::{
 };
 use harness_protocol::time::Span;
 use harness_protocol::{MAX_FRAME_BYTES, event};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinSet, yield_now};
@@ -42,6 +41,7 @@ use super::request::{ConnectionId, OutputPlace, Read, Request, Responder, Wanted
 use super::rights::{Kind, Who};
 use super::services::Services;
 use super::socket::listener::Accepted;
+use super::socket::stream::Stream;
 use super::subscription::{self, Past, Sink};
 use super::workdir::Workdirs;
 use crate::fair_queue::Party;
@@ -88,7 +88,6 @@ async fn serve_here(
     // All peers that cannot be identified share one queue for closing their descriptors.
     let looks_as = if matches!(who, Who::Nobody { .. }) { Party::Connection(u64::MAX) } else { party };
     let workdirs = Workdirs::new(services.folders.clone(), looks_as, slot);
-    let (read, write) = stream.into_split();
     let answers = services.memory.answers(who.kind() == Kind::Operator);
     let requests = services.memory.requests(who.kind() == Kind::Operator);
     let outgoing = Arc::new(Outgoing::new(Arc::clone(&answers), services.background.clone()));
@@ -119,10 +118,10 @@ async fn serve_here(
         let holds = large.available_permits() < LARGE_AT_ONCE || piece.bytes.len() > ROOM;
         (holds && answers.available_permits() == 0) || (stuck.load(Ordering::Relaxed) && room.is_used_up())
     };
-    let mut writer = pin!(write_all(write, &outgoing, &effort, &is_in_the_way));
+    let mut writer = pin!(write_all(&stream, &outgoing, &effort, &is_in_the_way));
     tokio::select! {
         () = &mut writer => {}
-        () = connection.read(read) => {}
+        () = connection.read(&stream) => {}
         () = stop.cancelled() => {
             // Answers that are queued already are still written, to a peer that reads.
             let written = async {
@@ -139,7 +138,7 @@ async fn serve_here(
 
 /// Writes the queue until it is closed or the peer is gone, or the peer reads nothing while others need its room.
 async fn write_all(
-    mut write: OwnedWriteHalf,
+    stream: &Stream,
     outgoing: &Outgoing,
     effort: &Effort,
     is_in_the_way: &(dyn Fn(&Piece) -> bool + Sync),
@@ -148,7 +147,7 @@ async fn write_all(
         effort.spend(piece.frames(), piece.bytes.len());
         let mut written = 0;
         while let Some(rest) = piece.bytes.get(written..).filter(|rest| !rest.is_empty()) {
-            match timeout(UNREAD, write.write(rest)).await {
+            match timeout(UNREAD, stream.write(rest)).await {
                 Ok(Ok(count @ 1..)) => written += count,
                 Ok(_) => return,
                 Err(_) if is_in_the_way(&piece) => {
@@ -197,7 +196,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn read(&mut self, mut read: OwnedReadHalf) {
+    async fn read(&mut self, read: &UnixStream) {
         let mut decoder = Decoder::new(MAX_FRAME_BYTES);
         let mut buffer = vec![0; READ_BYTES];
         let mut passed = Vec::new();
@@ -205,13 +204,14 @@ impl Connection {
         let mut half = pin!(tokio::time::sleep(HALF_A_FRAME));
         let mut is_half = false;
         loop {
+            let may_pass = || self.workdirs.may_pass();
             let came = tokio::select! {
-                came = receive(&mut read, &mut buffer, &mut passed) => came,
+                came = receive(read, &mut buffer, &mut passed, &may_pass) => came,
                 () = &mut half, if is_half => {
                     let seconds = HALF_A_FRAME.as_secs();
                     let message = format!("a line has to be finished within {seconds} s; the connection is closed");
                     self.refuse(None, decode::bad_request(decode::OVERSIZED, message));
-                    return self.flush(&read).await;
+                    return self.flush(read).await;
                 }
             };
             if !self.workdirs.arrived(came.as_ref().map_or(0, |bytes| *bytes), &mut passed) {
@@ -221,7 +221,7 @@ impl Connection {
             match came {
                 Ok(0) => {
                     if let Some(Frame::Line(line)) = decoder.finish() {
-                        self.take(line, &read).await;
+                        self.take(line, read).await;
                     }
                     break;
                 }
@@ -235,7 +235,7 @@ impl Connection {
                 let error = RpcError::new(ErrorKind::Busy, no_room.to_string()).because(Reason::NoMemory, None);
                 self.refuse(None, error.retry_after(Span::from_secs(1)));
                 drop((decoder, held));
-                return self.flush(&read).await;
+                return self.flush(read).await;
             }
             let mut is_new = !is_half;
             while let Some(frame) = decoder.next_frame() {
@@ -243,7 +243,7 @@ impl Connection {
                 match frame {
                     Frame::Line(line) => {
                         self.effort.spend(1, line.len());
-                        if !self.take(line, &read).await {
+                        if !self.take(line, read).await {
                             return;
                         }
                         if self.effort.is_much() {
@@ -253,7 +253,7 @@ impl Connection {
                     Frame::Oversized => {
                         let message = format!("a line has at most {MAX_FRAME_BYTES} bytes; the connection is closed");
                         self.refuse(None, decode::bad_request(decode::OVERSIZED, message));
-                        self.flush(&read).await;
+                        self.flush(read).await;
                         return;
                     }
                 }
@@ -271,11 +271,11 @@ impl Connection {
                 half.set(tokio::time::sleep(HALF_A_FRAME));
             }
         }
-        self.flush(&read).await;
+        self.flush(read).await;
     }
 
     /// The peer sends no more, and may still wait for answers: stays until it has them or is gone.
-    async fn flush(&mut self, read: &OwnedReadHalf) {
+    async fn flush(&mut self, read: &UnixStream) {
         let all = self.services.bounds.requests_per_connection;
         let answered = async {
             // When every answer is written, every place is free again.
@@ -293,7 +293,7 @@ impl Connection {
     }
 
     /// Takes a line. Gives whether to go on; not, when the peer is gone.
-    async fn take(&mut self, line: &[u8], read: &OwnedReadHalf) -> bool {
+    async fn take(&mut self, line: &[u8], read: &UnixStream) -> bool {
         // First its place: a peer that does not read waits for that, and holds no memory that others wait for.
         let Some(request) = place_among(&self.places, read).await else { return false };
         let weight = request_weight::of(line);
@@ -381,7 +381,7 @@ impl Connection {
         &self,
         places: &Arc<Semaphore>,
         holds_room: bool,
-        read: &OwnedReadHalf,
+        read: &UnixStream,
     ) -> Option<OwnedSemaphorePermit> {
         self.stuck.store(holds_room, Ordering::Relaxed);
         let place = place_among(places, read).await;
@@ -399,7 +399,7 @@ impl Connection {
         id: RequestId,
         call: Call,
         (place, refused): (Place, Option<Box<Refusal>>),
-        read: &OwnedReadHalf,
+        read: &UnixStream,
     ) -> bool {
         let responder = Responder::new(id, Arc::clone(&self.outgoing), place);
         // After a greeting of another version, a request may mean something else. Any version may look and stop.
@@ -460,7 +460,7 @@ impl Connection {
         call: Call,
         refused: Option<Box<Refusal>>,
         responder: Responder,
-        read: &OwnedReadHalf,
+        read: &UnixStream,
     ) -> bool {
         let wanted = match decode::command(call) {
             Ok(mut command) => {
@@ -497,7 +497,7 @@ impl Connection {
     }
 
     /// Puts a request into the inbox once there is room for it. Gives `false` when the peer is gone before.
-    async fn put(&self, caller: Caller, wanted: Wanted, read: &OwnedReadHalf) -> bool {
+    async fn put(&self, caller: Caller, wanted: Wanted, read: &UnixStream) -> bool {
         let Err(request) = self.services.inbox.request(self.request(caller, wanted)) else { return true };
         tokio::select! {
             () = self.services.inbox.put(request) => true,
@@ -510,7 +510,7 @@ impl Connection {
         caller: Caller,
         params: SubscribeParams,
         responder: Responder,
-        read: &OwnedReadHalf,
+        read: &UnixStream,
     ) -> bool {
         self.subscriptions.retain(|_, task| !task.is_finished());
         if self.subscriptions.len() >= self.services.bounds.subscriptions_per_connection as usize {
@@ -556,13 +556,7 @@ impl Connection {
         true
     }
 
-    async fn output(
-        &mut self,
-        caller: Caller,
-        params: OutputParams,
-        responder: Responder,
-        read: &OwnedReadHalf,
-    ) -> bool {
+    async fn output(&mut self, caller: Caller, params: OutputParams, responder: Responder, read: &UnixStream) -> bool {
         let (tell, told) = oneshot::channel();
         let (stream, offset) = (params.stream, params.offset);
         let limit = params.limit.unwrap_or(OUTPUT_BYTES).min(MOST_OUTPUT_BYTES);

@@ -12,7 +12,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::io::ioctl_fionread;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::scm_rights;
@@ -20,16 +19,27 @@ use crate::scm_rights;
 /// How often to look whether the peer is still there, when it sends no more and waits for answers.
 const LOOK_FOR_PEER: Duration = Duration::from_secs(1);
 
-/// Receives the available bytes, with the descriptors beside them.
+/// Receives the available bytes, with the descriptors beside them; none, and an error, if there are some and the peer
+/// may not pass any. These stay in flight.
 pub(in crate::control) async fn receive(
-    read: &mut OwnedReadHalf,
+    stream: &UnixStream,
     buffer: &mut [u8],
     passed: &mut Vec<OwnedFd>,
+    may_pass: &(dyn Fn() -> bool + Sync),
 ) -> io::Result<usize> {
-    let stream = read.as_ref();
     loop {
         stream.readable().await?;
-        match stream.try_io(Interest::READABLE, || scm_rights::receive(stream, buffer, passed)) {
+        let came = stream.try_io(Interest::READABLE, || {
+            if may_pass() {
+                return scm_rights::receive(stream, buffer, passed);
+            }
+            match scm_rights::look(stream, buffer)? {
+                // Exactly these bytes: beside the next ones there may be descriptors.
+                (bytes, false) => scm_rights::receive(stream, &mut buffer[..bytes], passed),
+                (_, true) => Err(io::Error::other("too many descriptors wait to be closed")),
+            }
+        });
+        match came {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             received => return received,
         }
@@ -37,14 +47,14 @@ pub(in crate::control) async fn receive(
 }
 
 /// Number of bytes that have come and were not received; 0 where it is unknown.
-pub(super) fn unread(read: &OwnedReadHalf) -> u64 {
-    ioctl_fionread(read.as_ref()).unwrap_or_default()
+pub(super) fn unread(read: &UnixStream) -> u64 {
+    ioctl_fionread(read).unwrap_or_default()
 }
 
 /// Waits for a place; `None` when the peer is gone before.
 pub(in crate::control) async fn place_among(
     places: &Arc<Semaphore>,
-    read: &OwnedReadHalf,
+    read: &UnixStream,
 ) -> Option<OwnedSemaphorePermit> {
     if let Ok(place) = Arc::clone(places).try_acquire_owned() {
         return Some(place);
@@ -53,10 +63,7 @@ pub(in crate::control) async fn place_among(
 }
 
 /// Waits for a future; `None` when the peer is gone before.
-pub(in crate::control) async fn unless_gone<T>(
-    wait: impl Future<Output = Option<T>>,
-    read: &OwnedReadHalf,
-) -> Option<T> {
+pub(in crate::control) async fn unless_gone<T>(wait: impl Future<Output = Option<T>>, read: &UnixStream) -> Option<T> {
     tokio::select! {
         came = wait => came,
         () = gone(read) => None,
@@ -64,8 +71,8 @@ pub(in crate::control) async fn unless_gone<T>(
 }
 
 /// Waits until the peer is gone.
-pub(in crate::control) async fn gone(read: &OwnedReadHalf) {
-    while !is_gone(read.as_ref()) {
+pub(in crate::control) async fn gone(read: &UnixStream) {
+    while !is_gone(read) {
         tokio::time::sleep(LOOK_FOR_PEER).await;
     }
 }

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::peer::Peer;
+use super::stream::Stream;
 use super::tracing::{Reach, Tracing};
 use crate::blocking::Blocking;
 use crate::control::rights::Origin;
@@ -26,6 +26,8 @@ const OUTSIDE: usize = 256;
 const INSIDE: usize = 64;
 /// Peers among these that may have a long chain of parents.
 const DEEP: usize = 16;
+/// Peers that are not identified, at once.
+pub const MOST: usize = OUTSIDE + INSIDE;
 /// Traces at once in each lane: one that hangs does not block its lane.
 const AT_ONCE: usize = 2;
 /// Time limit for identifying a peer, with the wait for its turn.
@@ -60,7 +62,7 @@ impl Lane {
 #[derive(Debug)]
 pub struct Arrival {
     /// The accepted connection.
-    pub stream: UnixStream,
+    pub stream: Stream,
     /// The peer, as the kernel tells it at once.
     pub peer: Peer,
     process: Option<OwnedFd>,
@@ -106,9 +108,9 @@ impl Arrivals {
     /// If too many processes of runs wait here already; with the connection, for the refusal.
     pub fn enter(
         &self,
-        (stream, peer, process): (UnixStream, Peer, Option<OwnedFd>),
+        (stream, peer, process): (Stream, Peer, Option<OwnedFd>),
         room: OwnedSemaphorePermit,
-    ) -> Result<Arrival, (UnixStream, Untold)> {
+    ) -> Result<Arrival, (Stream, Untold)> {
         // A process without a pid cannot be traced, and has no rights.
         let is_inside = peer.pid.is_none_or(|pid| (self.tracing.is_marked)(pid));
         let place = if is_inside { self.inside.enter() } else { Some(room) };
@@ -122,7 +124,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// If it cannot be identified now; with the connection as well.
-    pub async fn trace(&self, arrival: Arrival) -> Result<(UnixStream, Peer, Origin), (UnixStream, Untold)> {
+    pub async fn trace(&self, arrival: Arrival) -> Result<(Stream, Peer, Origin), (Stream, Untold)> {
         let Arrival { stream, peer, process, is_inside, place } = arrival;
         let traced = timeout(TRACED_WITHIN, self.trace_process(process.map(Arc::new), peer.pid, is_inside)).await;
         drop(place);
@@ -164,6 +166,7 @@ impl Arrivals {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Mutex, PoisonError, mpsc};
 
@@ -208,6 +211,8 @@ mod tests {
             self.marked.store(marked, Ordering::SeqCst);
             let (ours, theirs) = UnixStream::pair().unwrap();
             self.clients.push(theirs);
+            let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+            let ours = Stream::accepted(ours, place).unwrap();
             let peer = Peer::of(&ours).unwrap();
             let process = (!marked).then(|| pidfd_open(getpid(), PidfdFlags::empty()).unwrap());
             let room = self.arrivals.room().await.unwrap();

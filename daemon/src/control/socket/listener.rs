@@ -1,11 +1,11 @@
 //! Accepts connections: from peers that may connect, and no more than the limits allow at once.
 //!
-//! Owns the reaction to a lack of descriptors: it waits, and goes on. Never reads a request, and traces no peer while
-//! others wait to be accepted.
+//! Owns the reaction to a lack of descriptors: it waits, and goes on. Never reads from a peer, closes no connection on
+//! its own thread, and traces no peer while others wait to be accepted.
 
 use std::fmt::Display;
-use std::io::{self, Read, Write};
-use std::os::unix::net::{UnixListener as PlainListener, UnixStream as PlainStream};
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream as PlainStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,35 +14,37 @@ use std::time::Duration;
 use harness_protocol::framing;
 use harness_protocol::rpc::{Empty, ErrorKind, Reason, Response, RpcError, Subject};
 use harness_protocol::time::Span;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, info, warn};
 
-use super::arrivals::{Arrival, Arrivals};
+use super::arrivals::{self, Arrival, Arrivals};
 use super::peer::{GroupError, Members, Peer, authorise, process_of};
+use super::stream::Stream;
 use super::{BindError, Bound, Claim};
+use crate::closing::Apart;
 use crate::control::limits::connections::{Crowd, Slot};
 use crate::control::rights::Who;
 
 /// First wait after a connection could not be accepted; it doubles from there.
 const FIRST_WAIT_MS: u64 = 10;
-/// Between two looks for a connection while the runtime can watch none.
-const PLAIN_LOOK_MS: u64 = 50;
 /// Longest wait.
 const LONGEST_WAIT_MS: u64 = 1000;
-/// Bytes of a refused peer that are read before its connection is closed, so that it sees the refusal and not a reset.
-const DRAINED: usize = 256 * 1024;
+/// Connections that are refused and not closed yet, at once. Further peers wait in the kernel's queue until one is: a
+/// millisecond or two for each thread that closes, even if each of these has sent what hangs.
+const LEAVING: usize = 256;
 
 /// An accepted connection of an identified peer.
 #[derive(Debug)]
 pub struct Accepted {
     /// The accepted connection, of a peer that was identified.
-    pub stream: UnixStream,
+    pub stream: Stream,
     /// The process at its other end.
     pub who: Who,
     /// Its process when it connected, where the kernel names one.
     pub pid: Option<u32>,
-    /// Its place among the connections; to be kept as long as the connection.
-    pub slot: Slot,
+    /// Its place among the connections; to be kept as long as the connection, which keeps it as well.
+    pub slot: Arc<Slot>,
 }
 
 /// The socket that the daemon listens on.
@@ -50,9 +52,19 @@ pub struct Accepted {
 struct Open {
     // In this order: the claim compares the socket file with the inode that the open socket keeps alive.
     claim: Claim,
-    socket: Arc<UnixListener>,
-    /// The same, for when the runtime can watch no connection.
-    plain: Arc<PlainListener>,
+    // Peers that wait in its queue may have sent anything.
+    socket: Arc<Apart<AsyncFd<UnixListener>>>,
+}
+
+impl Open {
+    #[expect(
+        deprecated,
+        reason = "the function that replaces it is unsafe, because a descriptor of any type could be closed behind its \
+                  back; a listener keeps its own for as long as it lives"
+    )]
+    fn new(claim: Claim, socket: UnixListener) -> io::Result<Self> {
+        Ok(Self { claim, socket: Arc::new(Apart::new(AsyncFd::new(socket)?)) })
+    }
 }
 
 /// The open listener: it accepts connections until it is dropped.
@@ -66,8 +78,8 @@ pub struct Listener {
     own_uid: u32,
     members: RwLock<Option<Members>>,
     crowd: Crowd,
-    /// The runtime could not watch the last connection.
-    unwatched: AtomicBool,
+    /// Places of those that are not admitted, until they are or are closed.
+    places: Arc<Semaphore>,
     /// The wait that an ongoing trouble has come to; 0 without one.
     trouble_ms: AtomicU64,
     /// Number of connections that were refused since the last accepted one.
@@ -80,20 +92,15 @@ impl Listener {
     /// # Errors
     /// Where the runtime cannot watch the socket.
     pub fn open(bound: Bound, max: u32) -> io::Result<Self> {
-        let plain = Arc::new(bound.socket.try_clone()?);
         Ok(Self {
             path: bound.claim.path.clone(),
             activated: bound.claim.is_activated(),
-            open: RwLock::new(Open {
-                claim: bound.claim,
-                socket: Arc::new(UnixListener::from_std(bound.socket)?),
-                plain,
-            }),
+            open: RwLock::new(Open::new(bound.claim, bound.socket)?),
             lost: AtomicBool::new(false),
             own_uid: nix::unistd::geteuid().as_raw(),
             members: RwLock::new(bound.members),
             crowd: Crowd::new(max),
-            unwatched: AtomicBool::new(false),
+            places: Arc::new(Semaphore::new(arrivals::MOST + LEAVING)),
             trouble_ms: AtomicU64::new(0),
             crowded: AtomicU32::new(0),
         })
@@ -165,11 +172,8 @@ impl Listener {
         }
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner).clone();
         let again = Bound::again(&mut open.claim, members).map_err(|error| error.to_string());
-        let again = again.and_then(|Bound { claim, socket, .. }| {
-            let plain = socket.try_clone().map_err(|error| error.to_string())?;
-            let socket = UnixListener::from_std(socket).map_err(|error| error.to_string())?;
-            Ok(Open { claim, socket: Arc::new(socket), plain: Arc::new(plain) })
-        });
+        let again =
+            again.and_then(|Bound { claim, socket, .. }| Open::new(claim, socket).map_err(|error| error.to_string()));
         match again {
             Ok(bound) => {
                 *open = bound;
@@ -187,59 +191,23 @@ impl Listener {
     /// the system are waited out. The future may be dropped, and the method called again, at any time.
     pub async fn accept(&self, arrivals: &Arrivals) -> Arrival {
         loop {
-            let (socket, plain) = {
-                let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-                (Arc::clone(&open.socket), Arc::clone(&open.plain))
-            };
+            let socket = Arc::clone(&self.open.read().unwrap_or_else(PoisonError::into_inner).socket);
             // Before the connection: what is accepted is never waited with.
             let Some(room) = arrivals.room().await else { std::future::pending().await };
-            let accepted = match self.unwatched.load(Ordering::Relaxed) {
-                true => self.accept_plainly(&plain).await,
-                false => socket.accept().await.map(|(stream, _)| stream),
-            };
-            match accepted {
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { std::future::pending().await };
+            match next(&socket).await {
                 Ok(stream) => {
                     if self.trouble_ms.swap(0, Ordering::Relaxed) > 0 {
                         info!("connections are accepted again");
                     }
-                    let Some((stream, peer)) = self.let_in(stream) else { continue };
+                    let Some((stream, peer)) = self.let_in(stream, place) else { continue };
                     let process = process_of(&stream, &peer);
                     match arrivals.enter((stream, peer, process), room) {
                         Ok(arrival) => return arrival,
-                        Err((stream, full)) => self.turn_away(stream, &full),
+                        Err((stream, full)) => self.turn_away(&stream, &full),
                     }
                 }
-                Err(error) => {
-                    self.unwatched.store(is_unwatched(&error), Ordering::Relaxed);
-                    self.rest(&told(error)).await;
-                }
-            }
-        }
-    }
-
-    /// The next connection that the runtime can watch. To watch one takes of what the kernel gives to the user; where
-    /// that is used up its peer is told so.
-    async fn accept_plainly(&self, plain: &PlainListener) -> io::Result<UnixStream> {
-        loop {
-            let stream = match plain.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(Duration::from_millis(PLAIN_LOOK_MS)).await;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            stream.set_nonblocking(true)?;
-            let spare = stream.try_clone()?;
-            match UnixStream::from_std(stream) {
-                Ok(stream) => {
-                    self.unwatched.store(false, Ordering::Relaxed);
-                    return Ok(stream);
-                }
-                Err(error) => {
-                    let message = format!("{}; end those, or try again later", told(error));
-                    say(spare, crowded(message));
-                }
+                Err(error) => self.rest(&error).await,
             }
         }
     }
@@ -255,7 +223,16 @@ impl Listener {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    fn let_in(&self, stream: UnixStream) -> Option<(UnixStream, Peer)> {
+    /// To watch a connection takes of what the kernel gives to the user; where that is used up, its peer is told so.
+    fn let_in(&self, stream: PlainStream, place: OwnedSemaphorePermit) -> Option<(Stream, Peer)> {
+        let stream = match Stream::accepted(stream, place) {
+            Ok(stream) => stream,
+            Err((refused, error)) => {
+                let message = format!("{}; end those, or try again later", told(error));
+                refused.say(&line(crowded(message)));
+                return None;
+            }
+        };
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
@@ -267,7 +244,7 @@ impl Listener {
             warn!(uid = peer.uid, pid = peer.pid, "a peer of another user is refused");
             let message = format!("user {} may not use this daemon", peer.uid);
             let error = RpcError::new(ErrorKind::Forbidden, message);
-            refuse(stream, error.because(Reason::UserNotAllowed, Subject::User(peer.uid)));
+            refuse(&stream, error.because(Reason::UserNotAllowed, Subject::User(peer.uid)));
             return None;
         }
         Some((stream, peer))
@@ -279,7 +256,7 @@ impl Listener {
         let (stream, peer, origin) = match arrivals.trace(arrival).await {
             Ok(traced) => traced,
             Err((stream, untold)) => {
-                self.turn_away(stream, &untold);
+                self.turn_away(&stream, &untold);
                 return None;
             }
         };
@@ -288,9 +265,9 @@ impl Listener {
             debug!(uid = peer.uid, pid = peer.pid, why, "a peer has no rights");
         }
         let slot = match self.crowd.enter(&who) {
-            Ok(slot) => slot,
+            Ok(slot) => Arc::new(slot),
             Err(full) => {
-                self.turn_away(stream, &full);
+                self.turn_away(&stream, &full);
                 return None;
             }
         };
@@ -298,10 +275,11 @@ impl Listener {
         if refused > 0 {
             info!(refused, "there is room for connections again");
         }
+        let stream = stream.admitted(Arc::clone(&slot));
         Some(Accepted { stream, who, pid: peer.pid, slot })
     }
 
-    fn turn_away(&self, stream: UnixStream, why: &dyn Display) {
+    fn turn_away(&self, stream: &Stream, why: &dyn Display) {
         if self.crowded.fetch_add(1, Ordering::Relaxed) == 0 {
             warn!(%why, "too many connections; further ones are refused");
         }
@@ -335,44 +313,45 @@ fn crowded(message: String) -> RpcError {
     error.retry_after(Span::from_secs(1))
 }
 
-/// Tells a peer why, and closes.
-fn refuse(stream: UnixStream, error: RpcError) {
-    if let Ok(stream) = stream.into_std() {
-        say(stream, error);
-    }
-}
-
-/// The same without a runtime. Never waits: a fresh connection has room for a line.
-fn say(mut stream: PlainStream, error: RpcError) {
-    let mut line = Vec::new();
-    if framing::encode(&Response::<Empty>::new(None, Err(error)), &mut line).is_err() {
-        return;
-    }
-    _ = stream.write_all(&line);
-    let mut rest = [0; 4096];
-    let mut drained = 0;
-    while let Ok(bytes @ 1..) = stream.read(&mut rest) {
-        drained += bytes;
-        if drained > DRAINED {
-            break;
+/// The next connection.
+async fn next(socket: &AsyncFd<UnixListener>) -> io::Result<PlainStream> {
+    loop {
+        // An error means that another look is needed.
+        if let Ok(accepted) = socket.readable().await?.try_io(|socket| socket.get_ref().accept()) {
+            return accepted.map(|(stream, _)| stream);
         }
     }
 }
 
+/// Tells a peer why. Never waits, and reads nothing: a fresh connection has room for a line.
+fn refuse(stream: &Stream, error: RpcError) {
+    stream.say(&line(error));
+}
+
+fn line(error: RpcError) -> Vec<u8> {
+    let mut line = Vec::new();
+    // An error that cannot be encoded is no reason not to close.
+    _ = framing::encode(&Response::<Empty>::new(None, Err(error)), &mut line);
+    line
+}
+
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
     use std::collections::BTreeSet;
     use std::fs::{self, File};
     use std::os::fd::BorrowedFd;
     use std::process::Command;
+    use std::time::Instant;
 
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
 
     use super::super::tracing::Tracing;
     use super::*;
+    use crate::closing::testing::{Lingering, send_beside};
     use crate::control::rights::Origin;
 
     fn listener(dir: &tempfile::TempDir, max: u32) -> Listener {
@@ -413,7 +392,7 @@ mod tests {
             }),
             ("a dead one in its place", |path| {
                 fs::remove_file(path).unwrap();
-                drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+                drop(UnixListener::bind(path).unwrap());
             }),
             ("nothing", |_| {}),
         ];
@@ -434,7 +413,7 @@ mod tests {
         }
         // A socket that another process has put there stays; ours is bound again once that has gone.
         fs::remove_file(&path).unwrap();
-        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
         listener.look_after();
         UnixStream::connect(&path).await.unwrap();
         other.accept().unwrap();
@@ -474,6 +453,10 @@ mod tests {
         assert_eq!((error.kind(), error.data.retry_after_seconds), (ErrorKind::Busy, Some(Span::from_secs(1))));
         assert!(error.is_because(Reason::TooManyConnections));
         drop(accepted);
+        // Its place is free when it is really closed.
+        while listener.connections() > 0 {
+            tokio::task::yield_now().await;
+        }
         let _third = UnixStream::connect(listener.path()).await.unwrap();
         let _accepted = next(&listener, &arrivals).await;
         assert_eq!(listener.connections(), 1);
@@ -494,7 +477,10 @@ mod tests {
         *listener.members.write().unwrap() = Some(Members { gid: 1, uids: BTreeSet::from([us + 1]) });
         assert!(listener.may_come_in(&stranger));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        refuse(ours, RpcError::new(ErrorKind::Forbidden, "no"));
+        let place = Arc::clone(&listener.places).acquire_owned().await.unwrap();
+        let ours = Stream::accepted(ours.into_std().unwrap(), place).unwrap();
+        refuse(&ours, RpcError::new(ErrorKind::Forbidden, "no"));
+        drop(ours);
         assert_eq!(refusal(theirs).await.kind(), ErrorKind::Forbidden);
     }
 
@@ -546,16 +532,68 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(nix::libc::EMFILE));
     }
 
+    /// The places of those that were not admitted are free again.
+    async fn are_closed(listener: &Listener) {
+        let all = u32::try_from(arrivals::MOST + LEAVING).unwrap();
+        drop(listener.places.acquire_many(all).await.unwrap());
+    }
+
     #[tokio::test]
-    async fn while_connections_cannot_be_watched_they_are_looked_for_and_one_that_can_be_ends_that() {
+    async fn a_peer_that_has_sent_before_reads_its_refusal_and_then_the_end() {
         let dir = tempfile::tempdir().unwrap();
-        let (listener, arrivals) = (listener(&dir, 10), arrivals());
-        listener.unwatched.store(true, Ordering::Relaxed);
-        for _ in 0..2 {
-            let _client = UnixStream::connect(listener.path()).await.unwrap();
-            let accepted = next(&listener, &arrivals).await;
-            assert_eq!(accepted.who, Who::Operator { uid: listener.own_uid });
-            assert!(!listener.unwatched.load(Ordering::Relaxed));
+        let (listener, arrivals) = (listener(&dir, 0), arrivals());
+        for sent in [0, 1, 100, 150_000] {
+            let mut client = UnixStream::connect(listener.path()).await.unwrap();
+            client.write_all(&vec![b'x'; sent]).await.unwrap();
+            let arrival = listener.accept(&arrivals).await;
+            assert!(listener.admit(arrival, &arrivals).await.is_none());
+            are_closed(&listener).await;
+            assert_eq!(refusal(client).await.kind(), ErrorKind::Busy, "{sent}");
         }
+    }
+
+    /// As many as want to: those that are refused, and what hangs in them, keep nobody from being accepted.
+    #[tokio::test]
+    async fn refused_peers_that_have_sent_what_hangs_keep_no_other_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, arrivals) = (listener(&dir, 1), arrivals());
+        let _admitted = UnixStream::connect(listener.path()).await.unwrap();
+        let _place = next(&listener, &arrivals).await;
+        for _ in 0..4 {
+            let mut clients = Vec::new();
+            for _ in 0..150 {
+                let client = std::os::unix::net::UnixStream::connect(listener.path()).unwrap();
+                send_beside(&client, vec![Lingering::new()]);
+                clients.push(client);
+            }
+            let begun = Instant::now();
+            for _ in 0..150 {
+                let arrival = listener.accept(&arrivals).await;
+                assert!(listener.admit(arrival, &arrivals).await.is_none());
+            }
+            are_closed(&listener).await;
+            assert!(begun.elapsed() < Lingering::FOR / 2);
+            for client in clients {
+                // Behind that line there is a reset: what they have sent beside a byte is not read.
+                let mut told = String::new();
+                io::BufRead::read_line(&mut io::BufReader::new(client), &mut told).unwrap();
+                assert!(told.contains(r#""kind":"busy""#) && told.ends_with('\n'), "{told}");
+            }
+        }
+    }
+
+    /// What waits to be accepted goes with the socket.
+    #[tokio::test]
+    async fn a_socket_is_closed_whatever_was_sent_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = listener(&dir, 1);
+        let client = std::os::unix::net::UnixStream::connect(listener.path()).unwrap();
+        send_beside(&client, vec![Lingering::new(), Lingering::new()]);
+        let begun = Instant::now();
+        drop(listener);
+        assert!(begun.elapsed() < Lingering::FOR / 2);
+        // It is closed when the peer sees that.
+        tokio::task::spawn_blocking(move || io::Read::read(&mut &client, &mut [0])).await.unwrap().unwrap_err();
+        assert!(begun.elapsed() < Lingering::FOR / 2);
     }
 }

@@ -7,6 +7,7 @@ pub mod arrivals;
 pub mod listener;
 pub mod lock;
 pub mod peer;
+pub mod stream;
 pub mod tracing;
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};

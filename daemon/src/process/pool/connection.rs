@@ -18,6 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::closing::Apart;
 use crate::scm_rights;
 
 use super::sealed::Sealed;
@@ -44,7 +45,8 @@ pub struct KeeperProgram {
 #[derive(Debug)]
 pub(in crate::process) struct Link {
     child: Child,
-    socket: UnixStream,
+    /// On some kernels the close of any socket collects what others have left in flight.
+    socket: Apart<UnixStream>,
     /// Number of its latest call.
     seq: u32,
     /// Bytes of an unfinished frame.
@@ -73,7 +75,7 @@ impl Link {
         // A new socket has room for it.
         ours.write_all(&Request::hello())?;
         ours.set_nonblocking(true)?;
-        let socket = UnixStream::from_std(ours)?;
+        let socket = Apart::new(UnixStream::from_std(ours)?);
         let lock = match &program.lock {
             Some(lock) => Stdio::from(lock.file().try_clone()?),
             None => Stdio::null(),
@@ -141,7 +143,7 @@ impl Link {
                 continue;
             }
             let mut buffer = [0; 512];
-            let socket = &self.socket;
+            let socket: &UnixStream = &self.socket;
             match socket.try_io(Interest::READABLE, || scm_rights::receive(socket, &mut buffer, &mut Vec::new())) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.read.extend_from_slice(&buffer[..count]),
