@@ -122,7 +122,10 @@ mod tests {
         let of = |config: serde_json::Value| status(&serde_json::json!({ "config": config }));
         let told = of(serde_json::json!({"files": ["/c/config.toml", "/c/conf.d/a.toml"],
             "read_at": "2026-11-30T10:58:00Z"}));
-        assert!(told.contains("config       /c/config.toml, read 2m00s ago\n             /c/conf.d/a.toml\n"), "{told}");
+        assert!(
+            told.contains("config       /c/config.toml, read 2m00s ago\n             /c/conf.d/a.toml\n"),
+            "{told}"
+        );
         let told = of(serde_json::json!({"files": [], "read_at": now, "places": ["/home/me/c.toml", "/etc/c.toml"]}));
         assert!(told.contains("config       no file") && told.contains("one belongs into /home/me/c.toml\n"), "{told}");
         let told = of(serde_json::json!({"files": ["/c"], "read_at": now,
